@@ -1,0 +1,168 @@
+"""Nodes, what may run on them, and the selectors and tolerations that decide it.
+
+The semantics are kube-scheduler's (NodeAffinity, TaintToleration, NodeUnschedulable): what passes here must pass there,
+because a pod is pinned to one node and kube-scheduler only confirms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from queuectl.domain.quantity import NOTHING, Resources
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
+FIELD_NAME: Final = "metadata.name"
+
+
+class Effect(StrEnum):
+    """Taint effects; ``PreferNoSchedule`` never forbids."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    effect: Effect
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """``key`` empty with ``Exists`` tolerates everything; ``effect`` None means any effect."""
+
+    key: str = ""
+    operator: str = "Equal"  # Equal | Exists
+    value: str = ""
+    effect: Effect | None = None
+
+    def tolerates(self, taint: Taint) -> bool:
+        if self.effect is not None and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator == "Exists":
+            return True
+        return bool(self.key) and self.value == taint.value
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One expression of a node selector term. ``field`` True reads ``metadata.name`` instead of a label."""
+
+    key: str
+    operator: str  # In | NotIn | Exists | DoesNotExist | Gt | Lt
+    values: tuple[str, ...] = ()
+    field: bool = False
+
+    def matches(self, node: Node) -> bool:
+        return self.holds(
+            node.name if self.field and self.key == FIELD_NAME else node.labels.get(self.key)
+        )
+
+    def holds(self, value: str | None) -> bool:
+        """Whether a label with this value (None = absent) satisfies the expression."""
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return _compares(value, self.operator, self.values)
+            case _:
+                return False
+
+
+def _compares(value: str | None, operator: str, bounds: tuple[str, ...]) -> bool:
+    try:
+        left, right = int(value or ""), int(bounds[0])
+    except (ValueError, IndexError):
+        return False
+    return left > right if operator == "Gt" else left < right
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorTerm:
+    """All requirements must hold; an empty term matches nothing (as in Kubernetes)."""
+
+    requirements: tuple[Requirement, ...]
+
+    def matches(self, node: Node) -> bool:
+        return bool(self.requirements) and all(r.matches(node) for r in self.requirements)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """Where a pod may run: its nodeSelector, its required node affinity and its tolerations. Hashable."""
+
+    selector: tuple[tuple[str, str], ...] = ()  # sorted (label, value)
+    affinity: tuple[SelectorTerm, ...] | None = None  # terms are OR-ed; None = no required affinity
+    tolerations: tuple[Toleration, ...] = ()
+
+    def refusal(self, node: Node) -> str | None:
+        """Why ``node`` is not eligible, in a few words, or None when it is. Readiness is not judged here."""
+        for key, value in self.selector:
+            if node.labels.get(key) != value:
+                return f"node selector {key}={value}"
+        if self.affinity is not None and not any(term.matches(node) for term in self.affinity):
+            return "required node affinity"
+        for taint in node.effective_taints:
+            if taint.effect is not Effect.PREFER_NO_SCHEDULE and not any(
+                t.tolerates(taint) for t in self.tolerations
+            ):
+                return f"taint {taint.key}:{taint.effect}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node as planning sees it.
+
+    ``allocatable`` includes ``pods``. A node that is not ``ready`` offers nothing to new pods but keeps those it runs.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Resources = NOTHING
+    taints: tuple[Taint, ...] = ()
+    ready: bool = True
+    unschedulable: bool = False
+
+    @property
+    def hostname(self) -> str:
+        """Value of the hostname label, which pods are pinned by; it may differ from the name."""
+        return self.labels.get(HOSTNAME, self.name)
+
+    @property
+    def effective_taints(self) -> tuple[Taint, ...]:
+        """Taints including the one a cordon stands for."""
+        if self.unschedulable and not any(t.key == UNSCHEDULABLE_TAINT for t in self.taints):
+            return (*self.taints, Taint(UNSCHEDULABLE_TAINT, Effect.NO_SCHEDULE))
+        return self.taints
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """All nodes of one revision, in name order. Compared by identity, so derived structures can be cached on it."""
+
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Position of each node name in ``nodes``."""
+        return {node.name: i for i, node in enumerate(self.nodes)}

@@ -1,0 +1,89 @@
+"""What one cycle decided. A plan changes nothing by itself: it is verified, committed, then actuated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.workload import Placement
+
+
+class Proof(StrEnum):
+    """How sure an answer is."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Start this gang now, here. ``repaired``: it already runs; only slots on lost nodes moved."""
+
+    uid: str
+    placement: Placement
+    repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What evicting one gang loses.
+
+    Attributes:
+        priority: of the victim.
+        lost_work: GPU-seconds since its last checkpoint (or start), times utilization, plus restart cost.
+        gpus: GPUs freed.
+    """
+
+    priority: int
+    lost_work: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Evict ``victim`` so that ``preemptor`` fits (invariant I4). Committed together with the preemptor's lease."""
+
+    victim: str
+    preemptor: str
+    cost: Cost
+    reason: str = "InClusterQueue"
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Evict a gang for a reason of its own, e.g. nodes lost and no repair possible."""
+
+    uid: str
+    code: Code
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Not now, and why. ``reasons`` is never empty; the first is the main one.
+
+    ``lease`` is set when the gang waits for victims: its planned placement, new or kept from the snapshot.
+    """
+
+    uid: str
+    reasons: tuple[Reason, ...]
+    lease: CapacityLease | None = None
+    unblock: tuple[str, ...] = ()
+    proof: Proof = Proof.OPTIMAL
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Each pending gang of the snapshot stands in exactly one of ``admitted`` and ``pending``, in queue order."""
+
+    admitted: tuple[Admission, ...] = ()
+    preempted: tuple[Preemption, ...] = ()
+    evicted: tuple[Eviction, ...] = ()
+    pending: tuple[Refusal, ...] = ()
+    proof: Proof = Proof.OPTIMAL
+    cut: bool = False  # the wall-clock safety net ended a solve: discard (I8)
+    stats: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,119 @@
+"""ClusterQueue, LocalQueue, ResourceFlavor, Topology and priorities, with Kueue's meanings and field names.
+
+Only what this release honours is here; the reader (objects/config.py) says what else it met and did not honour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
+
+
+class QueueingStrategy(StrEnum):
+    STRICT_FIFO = "StrictFIFO"
+    BEST_EFFORT_FIFO = "BestEffortFIFO"
+
+
+class WithinClusterQueue(StrEnum):
+    NEVER = "Never"
+    LOWER_PRIORITY = "LowerPriority"
+    LOWER_OR_NEWER_EQUAL_PRIORITY = "LowerOrNewerEqualPriority"
+
+
+class StopPolicy(StrEnum):
+    NONE = "None"
+    HOLD = "Hold"
+    HOLD_AND_DRAIN = "HoldAndDrain"
+
+
+class VictimKey(StrEnum):
+    """Layers of the preemption objective, least first in each."""
+
+    MAX_PRIORITY = "maxPriority"
+    LOST_WORK = "lostWork"
+    COUNT = "count"
+
+
+DEFAULT_VICTIM_ORDER = (VictimKey.MAX_PRIORITY, VictimKey.LOST_WORK, VictimKey.COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """A metav1.LabelSelector as requirements that must all hold; none at all matches everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return all(r.holds(labels.get(r.key)) for r in self.requirements)
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorQuotas:
+    """Nominal quota per resource (units of :mod:`queuectl.domain.quantity`) of one flavor in a resource group."""
+
+    flavor: str
+    nominal: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceGroup:
+    """Resources that always get the same flavor, and the flavors in order of preference."""
+
+    covered: tuple[str, ...]
+    flavors: tuple[FlavorQuotas, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterQueue:
+    name: str
+    groups: tuple[ResourceGroup, ...] = ()
+    strategy: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
+    within_cluster_queue: WithinClusterQueue = WithinClusterQueue.NEVER
+    stop_policy: StopPolicy = StopPolicy.NONE
+    namespace_selector: LabelSelector | None = None  # None admits no namespace, as in Kueue
+    victim_order: tuple[VictimKey, ...] = DEFAULT_VICTIM_ORDER
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQueue:
+    namespace: str
+    name: str
+    cluster_queue: str
+    stop_policy: StopPolicy = StopPolicy.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceFlavor:
+    name: str
+    node_labels: tuple[tuple[str, str], ...] = ()
+    node_taints: tuple[Taint, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    topology: str | None = None  # None = quota only: no placement is computed for it
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Levels as node labels, coarse to fine."""
+
+    name: str
+    levels: tuple[str, ...] = (HOSTNAME,)
+
+
+@dataclass(frozen=True, eq=False)
+class QueueConfig:
+    """All configuration of one revision. Compared by identity, so derived structures can be cached on it."""
+
+    revision: int = 0
+    cluster_queues: Mapping[str, ClusterQueue] = field(default_factory=dict)
+    local_queues: Mapping[tuple[str, str], LocalQueue] = field(default_factory=dict)
+    flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
+    topologies: Mapping[str, Topology] = field(default_factory=dict)
+    priority_classes: Mapping[str, int] = field(default_factory=dict)
+
+    def cluster_queue_of(self, namespace: str, queue: str | None) -> ClusterQueue | None:
+        """The ClusterQueue behind a LocalQueue, or None when either does not exist."""
+        local = self.local_queues.get((namespace, queue)) if queue is not None else None
+        return self.cluster_queues.get(local.cluster_queue) if local is not None else None

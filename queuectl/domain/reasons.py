@@ -1,0 +1,59 @@
+"""Why a workload is where it is: a code machines read, a sentence people read, and the numbers behind it.
+
+Codes are Kueue's where they mean the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Code(StrEnum):
+    """Reason codes (design §12). The comment says what the person reading it should understand."""
+
+    # pending
+    WAITING_FOR_QUOTA = "WaitingForQuota"  # fits the queue's quota once others finish
+    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"  # larger than the queue's whole quota: never
+    NO_MATCHING_FLAVOR = "NoMatchingFlavor"  # no flavor of the queue covers or allows it
+    TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"  # no placement exists on what is free now
+    SHAPE_NEVER_FITS = "ShapeNeverFits"  # no placement exists even on the empty cluster
+    WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
+    UNDECIDED = "Undecided"  # the solver's budget ended first; retried with a larger one
+    PENDING_EVALUATION = "PendingEvaluation"  # behind others; not looked at yet
+    WAITING_IN_ORDER = "WaitingInOrder"  # StrictFIFO: behind a blocked gang
+    MISCONFIGURED = "Misconfigured"  # label, queue or request is wrong; the message says which
+    UNSUPPORTED = "UnsupportedConstraint"  # asks for what placement cannot honour yet
+    QUEUE_STOPPED = "ClusterQueueStopped"
+    LOCAL_QUEUE_STOPPED = "LocalQueueStopped"
+    BACKOFF = "Backoff"
+    HELD = "Held"
+    # starting and running
+    ADMITTED = "Admitted"
+    PODS_READY = "PodsReady"
+    REPAIRED = "Repaired"
+    # evictions
+    PREEMPTED = "Preempted"
+    PODS_READY_TIMEOUT = "PodsReadyTimeout"
+    NODE_FAILURES = "NodeFailures"
+    PIN_UNSCHEDULABLE = "PinUnschedulable"  # kube-scheduler refused a pinned pod
+    RESUMED_OUTSIDE = "ResumedOutside"  # somebody else resumed a managed job
+    SUSPENDED_OUTSIDE = "SuspendedOutside"  # somebody else suspended it
+    CHANGED_OUTSIDE = "ChangedOutside"  # its podsets changed while it ran
+    # ends
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    DELETED = "Deleted"
+    DEACTIVATED = "Deactivated"
+    QUEUED = "Queued"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """``details`` holds plain JSON values only."""
+
+    code: Code
+    message: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)

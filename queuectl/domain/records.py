@@ -1,0 +1,132 @@
+"""What the watch says of jobs and pods, as slim frozen records: no more than planning and the protocol need.
+
+``version`` is the integer resourceVersion: a record never replaces one with a higher version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from queuectl.domain.fleet import Node
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.workload import PodSet
+
+
+class Outcome(StrEnum):
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A managed job of any kind.
+
+    Attributes:
+        kind: ``Job``, ``PyTorchJob``...; names the module in objects/kinds.
+        queue: LocalQueue it names.
+        priority_class: WorkloadPriorityClass named by label, if any.
+        pod_priority_class: the user's PriorityClass of its pods (before the admission policy replaced it).
+        podsets: what it asks, read from its templates.
+        error: why the request can never be honoured (contradictory, malformed, unsupported), or None.
+        suspended: ``spec.suspend``.
+        drained: the controller confirms suspension (condition Suspended=True).
+        attempt: ``queuectl.dev/attempt`` label of its pod templates, 0 if none.
+        outcome: final state, or None.
+        utilization: annotation, 0..1; None if absent or unreadable.
+        checkpoint_at: annotation, unix seconds.
+        status: the status annotation as it stands on the object.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    created_at: float
+    queue: str | None
+    podsets: tuple[PodSet, ...] = ()
+    priority_class: str | None = None
+    pod_priority_class: str | None = None
+    error: str | None = None
+    unsupported: bool = (
+        False  # `error` is about a constraint placement cannot honour, not a mistake
+    )
+    preemptible: bool = True
+    suspended: bool = True
+    drained: bool = False
+    attempt: int = 0
+    outcome: Outcome | None = None
+    utilization: float | None = None
+    checkpoint_at: float | None = None
+    status: str = ""
+    deleting: bool = False
+
+
+class PodPhase(StrEnum):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """Any pod of the cluster; managed ones carry an attempt.
+
+    Attributes:
+        owner: uid of the controller owner reference, "" if none.
+        pin: hostname its nodeSelector names, None if none. A pinned pod counts on that node before it is bound.
+        node: node it is bound to, None before.
+        gated: it still carries the gate ``queuectl.dev/placement``.
+        attempt: label; 0 when absent.
+        podset: label; "" when absent.
+        rank: from the kind's rank label, None if there is none.
+        unschedulable_since: unix seconds since PodScheduled=False/Unschedulable, None otherwise.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    requests: Resources = NOTHING
+    owner: str = ""
+    pin: str | None = None
+    node: str | None = None
+    gated: bool = False
+    attempt: int = 0
+    podset: str = ""
+    rank: int | None = None
+    phase: PodPhase = PodPhase.PENDING
+    ready: bool = False
+    terminating: bool = False
+    unschedulable_since: float | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it will never use its node again."""
+        return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    node: Node
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRecord:
+    name: str
+    version: int
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClassRecord:
+    name: str
+    version: int
+    value: int
+
+
+Record = JobRecord | PodRecord | NodeRecord | NamespaceRecord | PriorityClassRecord

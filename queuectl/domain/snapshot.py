@@ -1,0 +1,104 @@
+"""Everything one cycle may look at, clock included: the planner's only input, and all that is needed to replay it.
+
+Capacity is counted from three disjoint parts, never from job status:
+
+- ``admitted``: committed slots of live attempts, whether or not their pods exist yet, and what an evicted gang still
+  holds (``leaving``);
+- ``strangers``: every non-terminal pod that fills no such slot;
+- leases of pending gangs: capacity freed for them, to be kept from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.quantity import Resources
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Reason
+from queuectl.domain.workload import Placement, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityLease:
+    """Freed capacity held for the gang it was freed for, until it starts, is gone, or the lease ends.
+
+    Attributes:
+        placement: where the gang will run once ``victims`` have left.
+        victims: uids evicted for it.
+        expires_at: unix seconds.
+    """
+
+    placement: Placement
+    victims: tuple[str, ...]
+    created_at: float
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A gang that may be admitted this cycle.
+
+    Attributes:
+        lease: set while it waits for its victims (state Reserved).
+        budget: 0 at first; +1 for every earlier ``Undecided``: the solver's limit grows with it.
+        excluded: nodes kube-scheduler refused for it after a pin.
+        blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
+            this reason and holds no place in a StrictFIFO order.
+    """
+
+    workload: Workload
+    lease: CapacityLease | None = None
+    budget: int = 0
+    excluded: frozenset[str] = frozenset()
+    blocked: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A gang that holds capacity.
+
+    Attributes:
+        placement: its slots. While ``leaving``, only what its pods still hold.
+        leaving: it is being evicted: it still uses capacity and quota now, but will not.
+        started_at: unix seconds of the attempt's commit.
+        checkpoint_at: unix seconds of the last declared checkpoint, None if none was declared.
+        utilization: 0..1 of its GPUs, None if unknown (counts as 1).
+        lost: slots of ``placement`` whose node is gone or unusable: (podset, node, count). To be re-placed.
+    """
+
+    workload: Workload
+    placement: Placement
+    leaving: bool = False
+    started_at: float = 0.0
+    checkpoint_at: float | None = None
+    utilization: float | None = None
+    lost: tuple[tuple[str, str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SolverLimits:
+    """Deterministic time (CP-SAT's own unit, not seconds) for one solve at budget 0, and the largest budget's factor.
+
+    ``wall_seconds`` is a safety net only: a plan cut by it is discarded.
+    """
+
+    deterministic_time: float = 0.25
+    growth: float = 4.0
+    max_budget: int = 4
+    wall_seconds: float = 10.0
+    window: int = 1000  # pending gangs looked at in one cycle
+    lease_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    now: float
+    fleet: Fleet
+    config: QueueConfig
+    pending: tuple[Pending, ...] = ()
+    admitted: tuple[Admitted, ...] = ()
+    strangers: Mapping[str, Resources] = field(default_factory=dict)
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # name -> labels
+    limits: SolverLimits = SolverLimits()

@@ -1,0 +1,129 @@
+"""What a gang asks for: podsets, their shapes and where they want to sit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from queuectl.domain.fleet import NodeRules
+from queuectl.domain.quantity import GPU, NOTHING, Resources, total
+
+
+class TopologyMode(StrEnum):
+    REQUIRED = "Required"
+    PREFERRED = "Preferred"
+    UNCONSTRAINED = "Unconstrained"
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyRequest:
+    """``level`` is the node label of a topology level; None for Unconstrained."""
+
+    mode: TopologyMode
+    level: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodShape:
+    """One pod: effective requests (sidecars, init containers and overhead included; ``pods`` = 1) and node rules.
+
+    Two pods of equal shape are interchangeable for placement. Hashable.
+    """
+
+    requests: Resources
+    rules: NodeRules = NodeRules()
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """``count`` equal pods. Podsets that name the same ``group`` share one domain at the group's required level."""
+
+    name: str
+    count: int
+    shape: PodShape
+    topology: TopologyRequest | None = None
+    group: str | None = None
+    min_count: int | None = None
+
+    @property
+    def requests(self) -> Resources:
+        """Of all its pods together."""
+        return self.shape.requests * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A gang in a queue: identity, place in the order, and what it asks.
+
+    Attributes:
+        uid: of the user's object; offline input without one gets ``kind/namespace/name``.
+        queue: LocalQueue named by the object, or None when it names none (then it has no quota; offline only).
+        priority: larger goes first.
+        queued_at: unix seconds; a preempted workload keeps it.
+        preemptible: False shields it from every preemption.
+    """
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    podsets: tuple[PodSet, ...]
+    queue: str | None = None
+    priority: int = 0
+    queued_at: float = 0.0
+    preemptible: bool = True
+
+    @property
+    def ref(self) -> str:
+        """``namespace/name``, as printed."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def requests(self) -> Resources:
+        return total(p.requests for p in self.podsets)
+
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs of the gang; the size people speak of."""
+        return self.requests[GPU]
+
+    @property
+    def pods(self) -> int:
+        return sum(p.count for p in self.podsets)
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetPlacement:
+    """Where a podset's pods go.
+
+    ``nodes`` is ordered: rank 0 sits on the first entry, and neighbouring entries are neighbours in the topology.
+    ``flavors`` names the ResourceFlavor charged for each resource the queue covers.
+    """
+
+    podset: str
+    nodes: tuple[tuple[str, int], ...]
+    flavors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a whole gang goes: one entry per podset, in the podsets' order."""
+
+    podsets: tuple[PodSetPlacement, ...]
+
+    def of(self, podset: str) -> PodSetPlacement | None:
+        return next((p for p in self.podsets if p.podset == podset), None)
+
+    def use(self, workload: Workload) -> dict[str, Resources]:
+        """Node name to what this placement uses there."""
+        use: dict[str, Resources] = {}
+        for podset in workload.podsets:
+            placed = self.of(podset.name)
+            for node, count in placed.nodes if placed else ():
+                use[node] = use.get(node, NOTHING) + podset.shape.requests * count
+        return use

@@ -1,0 +1,183 @@
+"""The keeper: a small process that owns the programs of one cluster or one build, and takes them down with it.
+
+It is run as a script, with the standard library alone, so that it starts in milliseconds:
+
+    python -I keeper.py DIRECTORY OWNER_PID REMOVE
+
+Why a process of its own: the kernel can kill a child when its parent dies (PR_SET_PDEATHSIG), but counts the parent
+*thread*; a program started from a worker thread would die with that thread.  The keeper has one thread, so its
+programs live exactly as long as it does, and it lives as long as its owner, whose pid it watches, unless it is told to
+detach.  Each program leads a process group of its own, so that its children go too.
+
+Requests are JSON objects, one per connection, on the socket `keeper.sock` in DIRECTORY:
+
+    {"do": "start", "name", "argv", "env", "cwd", "log"} -> {"pid"}
+    {"do": "signal", "name", "signal"}                   -> {}
+    {"do": "status"}                                     -> {"programs": {name: {"pid", "returncode"}}, "detached"}
+    {"do": "detach"}                                     -> {}
+    {"do": "shutdown"}                                   -> {}
+
+A refused request is answered by {"error": sentence}.  With REMOVE = 1 the directory is deleted at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SOCKET = "keeper.sock"
+_POLL_SECONDS = 0.2
+_REQUEST_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_keeper() -> None:
+    """Runs in the child before exec: the kernel kills it when the keeper goes, even by SIGKILL."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class Keeper:
+    """Starts, signals and ends programs; see the module's docstring for the requests."""
+
+    def __init__(self, directory: Path, owner: int, *, remove: bool) -> None:
+        self._directory = directory
+        self._owner = owner
+        self._remove = remove
+        self._detached = False
+        self._stopping = False
+        self._programs: dict[str, subprocess.Popen[bytes]] = {}
+
+    def run(self) -> None:
+        """Serve requests until shut down, signalled or orphaned; then leave nothing behind."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        os.chdir(self._directory)
+        with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as ready:
+            # A relative name: the path of the directory may be longer than a socket address can hold.
+            listener.bind(SOCKET)
+            listener.listen(16)
+            ready.register(listener, selectors.EVENT_READ)
+            try:
+                while not self._stopping and not self._orphaned():
+                    if ready.select(_POLL_SECONDS):
+                        self._serve(listener)
+                    self._reap()
+            finally:
+                self._end_all()
+        if self._remove:
+            os.chdir("/")
+            shutil.rmtree(self._directory, ignore_errors=True)
+        else:
+            Path(SOCKET).unlink(missing_ok=True)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._stopping = True
+
+    def _orphaned(self) -> bool:
+        return not self._detached and os.getppid() != self._owner
+
+    def _serve(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(_REQUEST_SECONDS)
+            with connection.makefile("rwb") as stream:
+                try:
+                    answer = self._answer(json.loads(stream.readline()))
+                except (OSError, ValueError, KeyError, TypeError) as error:
+                    answer = {"error": f"{type(error).__name__}: {error}"}
+                stream.write(json.dumps(answer).encode() + b"\n")
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        match request["do"]:
+            case "start":
+                return {"pid": self._start(request)}
+            case "signal":
+                self._signal(request["name"], int(request["signal"]))
+            case "status":
+                programs = {
+                    name: {"pid": program.pid, "returncode": program.poll()}
+                    for name, program in self._programs.items()
+                }
+                return {"programs": programs, "detached": self._detached}
+            case "detach":
+                self._detached = True
+            case "shutdown":
+                self._stopping = True
+            case other:
+                raise ValueError(f"unknown request {other!r}")
+        return {}
+
+    def _start(self, request: dict[str, Any]) -> int:
+        name = str(request["name"])
+        running = self._programs.get(name)
+        if running is not None and running.poll() is None:
+            raise ValueError(f"{name} is already running with pid {running.pid}")
+        with Path(request["log"]).open("ab") as log:
+            program = subprocess.Popen(  # noqa: S603 - the owner decides what runs
+                request["argv"],
+                env=request["env"],
+                cwd=request["cwd"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                # Safe here: the keeper has a single thread.
+                preexec_fn=_die_with_keeper,  # noqa: PLW1509
+            )
+        self._programs[name] = program
+        return program.pid
+
+    def _signal(self, name: str, number: int) -> None:
+        program = self._programs.get(name)
+        if program is None:
+            raise ValueError(f"no program {name} was started")
+        if program.poll() is None:
+            os.killpg(program.pid, number)
+
+    def _reap(self) -> None:
+        for program in self._programs.values():
+            program.poll()
+
+    def _end_all(self) -> None:
+        """Kill every group.  The state dies with the directory, so there is nothing to close gracefully."""
+        for program in self._programs.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(program.pid, signal.SIGKILL)
+        for program in self._programs.values():
+            program.wait()
+        # Grandchildren (compilers) that the groups contained are not ours to wait for; give them a moment to go
+        # so that the directory is not written to while it is removed.
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline and any(map(_group_alive, self._programs.values())):
+            time.sleep(0.01)
+
+
+def _group_alive(program: subprocess.Popen[bytes]) -> bool:
+    try:
+        os.killpg(program.pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def main() -> None:
+    """Run the keeper as its arguments say."""
+    directory, owner, remove = sys.argv[1:]
+    os.setsid()  # a Ctrl-C in the owner's terminal is for the owner, who then stops us in order
+    Keeper(Path(directory), int(owner), remove=remove == "1").run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""How building and starting tell people where they are: one line per step, with the time passed and what comes next."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+
+class Progress(Protocol):
+    """Receives the steps of a long operation, in order."""
+
+    def step(self, what: str, coming: str = "") -> None:
+        """A new step `what` has begun; the one before is done.  `coming` names the next, if there is one."""
+
+    def tick(self, detail: str = "") -> None:
+        """The current step still goes on; `detail` is the newest thing known about it."""
+
+    def done(self, what: str) -> None:
+        """All steps are done; `what` is the sentence that sums it up."""
+
+
+class Silent:
+    """Shows nothing: for callers that have a display of their own."""
+
+    def step(self, what: str, coming: str = "") -> None:
+        """Nothing to show."""
+
+    def tick(self, detail: str = "") -> None:
+        """Nothing to show."""
+
+    def done(self, what: str) -> None:
+        """Nothing to show."""
+
+
+class Lines:
+    """Plain lines, for logs and CI: one per step, and a sign of life every `every` seconds."""
+
+    def __init__(self, stream: TextIO | None = None, every: float = 30.0) -> None:
+        self._stream = stream or sys.stderr
+        self._every = every
+        self._what = ""
+        self._began = self._spoke = time.monotonic()
+
+    def step(self, what: str, coming: str = "") -> None:
+        """Say what begins and what comes next."""
+        self._what, self._began = what, time.monotonic()
+        self._say(what + (f" (next: {coming})" if coming else ""))
+
+    def tick(self, detail: str = "") -> None:
+        """Repeat the step with its elapsed time, not more often than `every` seconds."""
+        if time.monotonic() - self._spoke >= self._every:
+            elapsed = time.monotonic() - self._began
+            self._say(f"{self._what}: {_clock(elapsed)}" + (f", {detail}" if detail else ""))
+
+    def done(self, what: str) -> None:
+        """Say the closing sentence."""
+        self._say(what)
+
+    def _say(self, text: str) -> None:
+        self._spoke = time.monotonic()
+        self._stream.write(f"localcluster: {text}\n")
+        self._stream.flush()
+
+
+class Spinner:
+    """A live line for a terminal; finished steps stay above it with their times."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._status: Status | None = None
+        self._what = self._coming = ""
+        self._began = time.monotonic()
+
+    def step(self, what: str, coming: str = "") -> None:
+        """Close the line of the step before and open one for this."""
+        self._close()
+        self._what, self._coming, self._began = what, coming, time.monotonic()
+        self._status = self._console.status(what)
+        self._status.start()
+        self.tick()
+
+    def tick(self, detail: str = "") -> None:
+        """Refresh the live line."""
+        if self._status is not None:
+            parts = [f"{self._what}  [dim]{_clock(time.monotonic() - self._began)}"]
+            parts += [detail] if detail else []
+            parts += [f"next: {self._coming}"] if self._coming else []
+            self._status.update("  ·  ".join(parts))
+
+    def done(self, what: str) -> None:
+        """Close the live line and print the closing sentence."""
+        self._close()
+        self._console.print(what, highlight=False)
+
+    def _close(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+            elapsed = _clock(time.monotonic() - self._began)
+            self._console.print(f"[green]✓[/] {self._what}  [dim]{elapsed}", highlight=False)
+
+
+def for_terminal() -> Progress:
+    """The display that suits standard error: a live line on a terminal, plain lines elsewhere."""
+    return Spinner() if sys.stderr.isatty() else Lines()
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"

