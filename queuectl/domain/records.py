@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.quantity import GPU, NOTHING, Resources
 from queuectl.domain.workload import PodSet
 
 
@@ -61,6 +61,14 @@ class JobRecord:
     checkpoint_at: float | None = None
     status: str = ""
     deleting: bool = False
+
+    @property
+    def pods(self) -> int:
+        return sum(p.count for p in self.podsets)
+
+    @property
+    def gpus(self) -> int:
+        return sum(p.count * p.shape.requests[GPU] for p in self.podsets)
 
 
 class PodPhase(StrEnum):

@@ -1,0 +1,143 @@
+"""What the control loop needs of the world: the only interfaces between it and the adapters.
+
+A real adapter and its in-memory double satisfy the same Protocol and pass the same conformance tests
+(tests/cluster/conformance.py, tests/db/conformance.py). Times are unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.records import (
+    JobRecord,
+    NamespaceRecord,
+    NodeRecord,
+    PodRecord,
+    PriorityClassRecord,
+)
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The ledger as the database holds it: every workload that is not Finished, and the configuration."""
+
+    entries: tuple[Entry, ...]
+    documents: tuple[Document, ...]
+    revision: int
+
+
+class Store(Protocol):
+    """The ledger's durable form. Every method may raise StoreUnavailable."""
+
+    async def take_over(self, holder: str, floor: int) -> int:
+        """Become the one who may commit: raise the epoch to ``max(stored, floor) + 1`` and return it."""
+
+    async def load(self) -> Loaded:
+        """Read everything the leader works on, in one consistent snapshot."""
+
+    async def commit(
+        self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int
+    ) -> None:
+        """Write rows, placements, leases, outbox and history in one transaction.
+
+        Args:
+            changes: at most one per workload. A row is written only over the version it was read at.
+            epoch: of the caller.
+            revision: configuration revision the plan was made with; None = the changes do not depend on it.
+            cycle: number of the cycle, kept in the history.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+            StaleSnapshot: a row or the configuration changed; nothing was written.
+            StoreUnavailable: the outcome is unknown: load again.
+        """
+
+    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
+        """Current revision and all configuration documents."""
+
+    async def close(self) -> None:
+        """Give back all connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    record: JobRecord | PodRecord | NodeRecord | NamespaceRecord | PriorityClassRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """``resource`` as in :data:`RESOURCES`; ``key`` is the uid for jobs and pods, else the name."""
+
+    resource: str
+    key: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A (re)list of one resource is complete: what is not among ``keys`` is gone."""
+
+    resource: str
+    keys: frozenset[str]
+    version: int
+
+
+Delta = Upserted | Deleted | Listed
+Sink = Callable[[Sequence[Delta]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRecord:
+    """The LeaderLease as read: who holds it, until when (by our clock at reading), and the epoch it advertises."""
+
+    holder: str
+    epoch: int
+    renewed: float
+    duration: float
+    version: str
+
+
+class Cluster(Protocol):
+    """The Kubernetes API as the loop uses it. Writes are compare-and-swap: the body carries uid and resourceVersion.
+
+    Writes raise ClusterUnavailable, WriteConflict, ObjectGone or WriteRefused.
+    """
+
+    async def watch(self, sink: Sink, synced: Callable[[str], None]) -> None:
+        """Feed ``sink`` with batches of deltas of all resources until cancelled; reconnects by itself.
+
+        ``synced(resource)`` is called after the first complete list of each resource.
+        """
+
+    async def patch_job(self, kind: str, namespace: str, name: str, patch: Document) -> int:
+        """Merge-patch one job; returns the new resourceVersion."""
+
+    async def patch_pod(self, namespace: str, name: str, patch: Document) -> int:
+        """Merge-patch one pod; returns the new resourceVersion."""
+
+    async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
+        """Tell the user: one Event on the job. ``kind`` is Normal or Warning."""
+
+    async def read_leader(self) -> LeaderRecord | None:
+        """The LeaderLease, or None when there is none yet."""
+
+    async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
+        """Take or renew the LeaderLease by compare-and-swap over what was read (None = create)."""
+
+    async def probe_policies(self) -> list[str]:
+        """By dry-run: what is missing of the admission policies queuectl relies on; empty when all are in force."""
+
+    async def server_version(self) -> tuple[int, int]:
+        """(major, minor) of the API server."""
+
+    async def close(self) -> None:
+        """Give back all connections."""
+
+
+Clock = Callable[[], float]
+Sleep = Callable[[float], Awaitable[None]]

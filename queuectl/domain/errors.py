@@ -1,0 +1,67 @@
+"""The exceptions that cross rooms.
+
+QueuectlError
+├── BadInput                   what a user wrote is wrong; the message names document and field
+├── StoreError
+│   ├── StoreUnavailable       no answer, or the outcome is unknown: reload before planning again
+│   ├── Fenced                 another leader has taken over: stop at once
+│   └── StaleSnapshot          configuration or rows changed since the snapshot: drop the plan, plan again
+└── ClusterError
+    ├── ClusterUnavailable     no answer, 5xx or 429: the write may or may not have happened
+    ├── WriteConflict          409: the object changed; read again
+    ├── ObjectGone             404 or another uid
+    └── WriteRefused           403 or 422: this write can never succeed as it is
+"""
+
+from __future__ import annotations
+
+
+class QueuectlError(Exception):
+    """Base of all errors this project raises on purpose."""
+
+
+class BadInput(QueuectlError):
+    """What a user wrote is wrong; the message names document and field."""
+
+
+class StoreError(QueuectlError):
+    """The database did not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """No answer from the database; whether the transaction happened is unknown."""
+
+
+class Fenced(StoreError):
+    """Another leader has taken over; nothing was written."""
+
+
+class StaleSnapshot(StoreError):
+    """Configuration or rows changed since the snapshot; nothing was written."""
+
+
+class ClusterError(QueuectlError):
+    """The API server did not do what was asked."""
+
+
+class ClusterUnavailable(ClusterError):
+    """No usable answer; the write may or may not have happened.
+
+    ``retry_after`` is in seconds, from the server when it said so.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class WriteConflict(ClusterError):
+    """409: the object changed since it was read."""
+
+
+class ObjectGone(ClusterError):
+    """404, or the name now belongs to another object."""
+
+
+class WriteRefused(ClusterError):
+    """403 or 422: the server will never take this write."""

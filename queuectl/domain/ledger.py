@@ -1,0 +1,117 @@
+"""One workload as the ledger holds it: its state, its attempt, its place, and the cluster write that is still owed.
+
+The database is the ledger's durable form, the leader's memory its working copy; both hold exactly these values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.workload import Placement
+
+
+class State(StrEnum):
+    """Workload states (design §12)."""
+
+    PENDING = "Pending"
+    HELD = "Held"
+    RESERVED = "Reserved"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    EVICTING = "Evicting"
+    BACKOFF = "Backoff"
+    DEACTIVATED = "Deactivated"
+    FINISHED = "Finished"
+
+    @property
+    def live(self) -> bool:
+        """Its placement's slots are committed and its pods may be ungated."""
+        return self in (State.STARTING, State.RUNNING)
+
+    @property
+    def waiting(self) -> bool:
+        """It holds no slots and its job should be suspended."""
+        return self in (State.PENDING, State.HELD, State.RESERVED, State.BACKOFF, State.DEACTIVATED)
+
+
+class Intent(StrEnum):
+    """The desired state of the job object that the watch has not confirmed yet: one outbox row."""
+
+    START = "Start"
+    STOP = "Stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the ledger. Times are unix seconds.
+
+    Attributes:
+        attempt: number of starts committed so far; labels the pods of the current one.
+        queued_at: place in the order; kept over preemption.
+        since: when ``state`` was entered.
+        requeue_at: end of Backoff.
+        started_at, ready_at: of the current attempt.
+        failures: failed starts in a row; rules the back-off.
+        evictions: how often it was evicted, ever.
+        budget: ``Undecided`` answers in a row; the solver's limit grows with it.
+        excluded: nodes kube-scheduler refused after a pin, until it starts.
+        placement: of the current attempt; None while waiting.
+        lease: set exactly in state Reserved.
+        intent: the unconfirmed write, for ``attempt``.
+        version: of the row; +1 at each change, checked by the commit.
+    """
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    state: State
+    queue: str = ""
+    cluster_queue: str = ""
+    priority: int = 0
+    gpus: int = 0
+    pods: int = 0
+    attempt: int = 0
+    queued_at: float = 0.0
+    since: float = 0.0
+    requeue_at: float | None = None
+    started_at: float | None = None
+    ready_at: float | None = None
+    finished_at: float | None = None
+    failures: int = 0
+    evictions: int = 0
+    budget: int = 0
+    excluded: tuple[str, ...] = ()
+    reason: Reason = Reason(Code.QUEUED)
+    placement: Placement | None = None
+    lease: CapacityLease | None = None
+    intent: Intent | None = None
+    version: int = 0
+
+    @property
+    def ref(self) -> str:
+        """``namespace/name``, as printed."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line of the append-only history: what happened to one workload, and why."""
+
+    event: str
+    from_state: State | None
+    to_state: State
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row before and after, with its history line. ``before`` None = new. ``note`` None = not worth a line."""
+
+    before: Entry | None
+    after: Entry
+    at: float
+    note: Note | None = None
