@@ -6,29 +6,13 @@ A real adapter and its in-memory double satisfy the same Protocol and pass the s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
-from queuectl.domain.ledger import Change, Entry
-from queuectl.domain.records import (
-    JobRecord,
-    NamespaceRecord,
-    NodeRecord,
-    PodRecord,
-    PriorityClassRecord,
-)
+from queuectl.domain.ledger import Change, Document, Loaded
+from queuectl.domain.records import Delta, JobRecord, LeaderRecord
 
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The ledger as the database holds it: every workload that is not Finished, and the configuration."""
-
-    entries: tuple[Entry, ...]
-    documents: tuple[Document, ...]
-    revision: int
+Sink = Callable[[Sequence[Delta]], None]
 
 
 class Store(Protocol):
@@ -62,44 +46,6 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Give back all connections."""
-
-
-@dataclass(frozen=True, slots=True)
-class Upserted:
-    record: JobRecord | PodRecord | NodeRecord | NamespaceRecord | PriorityClassRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """``resource`` as in :data:`RESOURCES`; ``key`` is the uid for jobs and pods, else the name."""
-
-    resource: str
-    key: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A (re)list of one resource is complete: what is not among ``keys`` is gone."""
-
-    resource: str
-    keys: frozenset[str]
-    version: int
-
-
-Delta = Upserted | Deleted | Listed
-Sink = Callable[[Sequence[Delta]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderRecord:
-    """The LeaderLease as read: who holds it, until when (by our clock at reading), and the epoch it advertises."""
-
-    holder: str
-    epoch: int
-    renewed: float
-    duration: float
-    version: str
 
 
 class Cluster(Protocol):

@@ -5,8 +5,10 @@ The database is the ledger's durable form, the leader's memory its working copy;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
@@ -115,3 +117,15 @@ class Change:
     after: Entry
     at: float
     note: Note | None = None
+
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The ledger as the database holds it: every workload that is not Finished, and the configuration."""
+
+    entries: tuple[Entry, ...]
+    documents: tuple[Document, ...]
+    revision: int

@@ -138,3 +138,42 @@ class PriorityClassRecord:
 
 
 Record = JobRecord | PodRecord | NodeRecord | NamespaceRecord | PriorityClassRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """``record`` is at least as new as any seen before for its key, unless its version says otherwise."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """``resource``: plural as in the API path (``pods``, ``jobs``, ``pytorchjobs``...); ``key`` is the uid for jobs and pods, else the name."""
+
+    resource: str
+    key: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A (re)list of one resource is complete: what is not among ``keys`` is gone."""
+
+    resource: str
+    keys: frozenset[str]
+    version: int
+
+
+Delta = Upserted | Deleted | Listed
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRecord:
+    """The LeaderLease as read: who holds it, until when (by our clock at reading), and the epoch it advertises."""
+
+    holder: str
+    epoch: int
+    renewed: float
+    duration: float
+    version: str
