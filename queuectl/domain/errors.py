@@ -5,7 +5,9 @@ QueuectlError
 ├── StoreError
 │   ├── StoreUnavailable       no answer, or the outcome is unknown: reload before planning again
 │   ├── Fenced                 another leader has taken over: stop at once
-│   └── StaleSnapshot          configuration or rows changed since the snapshot: drop the plan, plan again
+│   ├── StaleSnapshot          configuration or rows changed since the snapshot: drop the plan, plan again
+│   ├── Conflict               a configuration document is not at the version named (If-Match)
+│   └── NotFound               no such configuration document
 └── ClusterError
     ├── ClusterUnavailable     no answer, 5xx or 429: the write may or may not have happened
     ├── WriteConflict          409: the object changed; read again
@@ -38,6 +40,21 @@ class Fenced(StoreError):
 
 class StaleSnapshot(StoreError):
     """Configuration or rows changed since the snapshot; nothing was written."""
+
+
+class Conflict(StoreError):
+    """A configuration document is not at the version the caller named; nothing was written.
+
+    ``version`` is the one it is at, 0 when it does not exist.
+    """
+
+    def __init__(self, message: str, version: int = 0) -> None:
+        super().__init__(message)
+        self.version = version
+
+
+class NotFound(StoreError):
+    """There is no such configuration document."""
 
 
 class ClusterError(QueuectlError):

@@ -36,12 +36,16 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """``key`` empty with ``Exists`` tolerates everything; ``effect`` None means any effect."""
+    """``key`` empty with ``Exists`` tolerates everything; ``effect`` None means any effect.
+
+    ``seconds`` is ``tolerationSeconds``: kept to be written back, it never decides where a pod may run.
+    """
 
     key: str = ""
     operator: str = "Equal"  # Equal | Exists
     value: str = ""
     effect: Effect | None = None
+    seconds: int | None = None
 
     def tolerates(self, taint: Taint) -> bool:
         if self.effect is not None and self.effect != taint.effect:

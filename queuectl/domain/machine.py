@@ -139,7 +139,9 @@ class StartPolicy:
 
 
 # An eviction for one of these means that the start itself failed: retry later, not at once.
-FAILED_START = frozenset({Code.PODS_READY_TIMEOUT, Code.PIN_UNSCHEDULABLE})
+FAILED_START = frozenset(
+    {Code.PODS_READY_TIMEOUT, Code.PIN_UNSCHEDULABLE, Code.PODS_LARGER_THAN_ASKED}
+)
 
 
 MAX_BUDGET = 8  # beyond it another Undecided says nothing new

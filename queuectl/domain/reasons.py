@@ -38,6 +38,9 @@ class Code(StrEnum):
     PREEMPTED = "Preempted"
     PODS_READY_TIMEOUT = "PodsReadyTimeout"
     NODE_FAILURES = "NodeFailures"
+    PODS_LARGER_THAN_ASKED = (
+        "PodsLargerThanAsked"  # e.g. a LimitRange raised what the template says
+    )
     PIN_UNSCHEDULABLE = "PinUnschedulable"  # kube-scheduler refused a pinned pod
     RESUMED_OUTSIDE = "ResumedOutside"  # somebody else resumed a managed job
     SUSPENDED_OUTSIDE = "SuspendedOutside"  # somebody else suspended it

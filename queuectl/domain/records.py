@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from queuectl.domain.fleet import Node
+from queuectl.domain.fleet import Node, Toleration
 from queuectl.domain.quantity import GPU, NOTHING, Resources
 from queuectl.domain.workload import PodSet
 
@@ -36,6 +36,8 @@ class JobRecord:
         utilization: annotation, 0..1; None if absent or unreadable.
         checkpoint_at: annotation, unix seconds.
         status: the status annotation as it stands on the object.
+        expected: pods its controller keeps at once per podset where that is fewer than the podset's count (a Job with
+            few completions left); empty otherwise.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class JobRecord:
     checkpoint_at: float | None = None
     status: str = ""
     deleting: bool = False
+    expected: tuple[tuple[str, int], ...] = ()
 
     @property
     def pods(self) -> int:
@@ -92,6 +95,8 @@ class PodRecord:
         podset: label; "" when absent.
         rank: from the kind's rank label, None if there is none.
         unschedulable_since: unix seconds since PodScheduled=False/Unschedulable, None otherwise.
+        gates: its other scheduling gates, and
+        tolerations: its tolerations; both only while ``gated``, because the patch that drops our gate must repeat them.
     """
 
     namespace: str
@@ -110,6 +115,8 @@ class PodRecord:
     ready: bool = False
     terminating: bool = False
     unschedulable_since: float | None = None
+    gates: tuple[str, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
 
     @property
     def terminal(self) -> bool:

@@ -1,0 +1,53 @@
+# Everything a contributor types. Each target does its own set-up; nothing is installed outside this folder and the
+# cache of built control-plane binaries ($QUEUECTL_CACHE, else ~/.cache/queuectl).
+
+PYTHON ?= python3
+VENV := .venv
+UV := $(VENV)/tools/bin/uv
+RUN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.PHONY: help setup lint test test-fast test-system demo bench clean controlplane
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
+
+setup: $(VENV)/.ready ## make .venv with everything in uv.lock
+
+# uv itself lives beside the environment it manages, so that syncing never removes it.
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	@echo "setup: installing uv"
+	@$(PYTHON) -m venv $(VENV)/tools
+	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+
+$(VENV)/.ready: pyproject.toml uv.lock | $(UV)
+	@echo "setup: syncing the environment"
+	@$(UV) sync --frozen --quiet --python $(PYTHON)
+	@touch $@
+
+lint: setup ## ruff, mypy, import contracts
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+	$(RUN)/mypy
+	$(RUN)/lint-imports --no-cache
+
+controlplane: setup
+	@$(RUN)/queuectl localcluster build
+
+test: test-fast test-system ## all tests; builds the control plane the first time
+
+test-fast: setup ## everything that needs no control plane
+	$(RUN)/pytest -m "not system and not bench" -n 2 $(PYTEST_ARGS)
+
+test-system: controlplane ## on a real control plane
+	$(RUN)/pytest -m "system and not bench" $(PYTEST_ARGS)
+
+demo: controlplane ## a real control plane, a rush of gangs, a minute; KEEP=1 leaves it up
+	@$(RUN)/queuectl demo $(if $(KEEP),--keep)
+
+bench: controlplane ## every figure of docs/benchmarks.md; about half an hour
+	$(RUN)/python -m tests.bench
+
+clean: ## remove what setup made here
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,146 @@
+"""From a plan to ledger changes: each decision is checked against the mirror as it is now, then handed to the machine.
+
+A deletion, a resize or a hold between snapshot and commit wins: the decision is dropped and planned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from queuectl.domain.ledger import Change, State
+from queuectl.domain.machine import Admit, Event, Evict, Refuse, Repair, Reserve, handle
+from queuectl.domain.plan import Admission, Plan, Preemption, Refusal
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.workload import Placement
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+
+REFRESH_SECONDS = 5.0  # how often the numbers of an unchanged reason are written anew
+
+
+class Decider:
+    """Turns plans into changes; remembers when each reason was last refreshed."""
+
+    def __init__(self, mirror: Mirror, ledger: Ledger) -> None:
+        self._mirror = mirror
+        self._ledger = ledger
+        self._refreshed: dict[str, float] = {}
+
+    def changes(self, snapshot: Snapshot, plan: Plan, now: float) -> list[Change]:
+        """Changes of all decisions that still hold, at most one per workload."""
+        asked = {p.workload.uid: p.workload for p in snapshot.pending}
+        asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
+        found = []
+        for uid, event in self._events(plan):
+            entry = self._ledger.get(uid)
+            job = self._mirror.jobs.get(uid)
+            if entry is None or job is None or job.outcome is not None:
+                continue
+            if isinstance(event, Admit | Reserve | Repair) and job.podsets != asked[uid].podsets:
+                continue  # resized meanwhile
+            if isinstance(event, Admit | Repair) and not self._stands(event.placement):
+                continue  # a node went meanwhile
+            if isinstance(event, Refuse | Reserve | Admit) and entry.state not in (
+                State.PENDING,
+                State.RESERVED,
+            ):
+                continue
+            if isinstance(event, Refuse) and self._fresh(uid, event.reason, now):
+                continue
+            change = handle(entry, event, now)
+            if change is not None:
+                found.append(change)
+                self._refreshed[uid] = now
+        return found
+
+    def forget(self, uid: str) -> None:
+        """A workload left the ledger."""
+        self._refreshed.pop(uid, None)
+
+    def _events(self, plan: Plan) -> Iterator[tuple[str, Event]]:
+        waiting = {refusal.uid for refusal in plan.pending if self._alive(refusal.uid)}
+        for admission in plan.admitted:
+            yield admission.uid, _admission(admission)
+        for eviction in plan.evicted:
+            yield eviction.uid, Evict(Reason(eviction.code, eviction.message))
+        for preemption in plan.preempted:
+            if preemption.preemptor in waiting:
+                yield preemption.victim, self._preemption(preemption)
+        for refusal in plan.pending:
+            yield refusal.uid, _refusal(refusal)
+
+    def _alive(self, uid: str) -> bool:
+        entry, job = self._ledger.get(uid), self._mirror.jobs.get(uid)
+        return entry is not None and job is not None and job.outcome is None and not job.deleting
+
+    def _stands(self, placement: Placement) -> bool:
+        nodes = self._mirror.nodes
+        return all(
+            name in nodes and nodes[name].node.ready
+            for podset in placement.podsets
+            for name, _ in podset.nodes
+        )
+
+    def _fresh(self, uid: str, reason: Reason, now: float) -> bool:
+        entry = self._ledger.get(uid)
+        if entry is None or entry.reason.code is not reason.code or reason.code is Code.UNDECIDED:
+            return False
+        same_state = entry.state is State.PENDING
+        return same_state and now - self._refreshed.get(uid, 0.0) < REFRESH_SECONDS
+
+    def _preemption(self, preemption: Preemption) -> Evict:
+        winner = self._ledger.get(preemption.preemptor)
+        name = winner.ref if winner is not None else preemption.preemptor
+        cost = preemption.cost
+        text = f"for {name}: {cost.lost_work} GPU-seconds of work lost, {cost.gpus} GPUs freed"
+        details = {
+            "preemptor": preemption.preemptor,
+            "why": preemption.reason,
+            "lostGpuSeconds": cost.lost_work,
+            "priority": cost.priority,
+        }
+        return Evict(Reason(Code.PREEMPTED, text, details))
+
+
+def _admission(admission: Admission) -> Event:
+    if admission.repaired:
+        return Repair(admission.placement)
+    return Admit(admission.placement)
+
+
+def _refusal(refusal: Refusal) -> Event:
+    first, *more = refusal.reasons
+    details = dict(first.details)
+    if refusal.unblock:
+        details["unblock"] = list(refusal.unblock)
+    if more:
+        details["also"] = [{"code": str(r.code), "message": r.message} for r in more]
+    details["proof"] = str(refusal.proof)
+    reason = Reason(first.code, first.message, details)
+    return Reserve(refusal.lease, reason) if refusal.lease is not None else Refuse(reason)
+
+
+def sentence(plan: Plan, changes: Iterable[Change]) -> str:
+    """What the cycle did, for people: counts of what was decided and the reasons of what was not."""
+    committed = list(changes)
+    parts = []
+    admitted = [c.after for c in committed if c.after.state is State.STARTING and c.note]
+    started = [e for e in admitted if e.reason.code is Code.ADMITTED]
+    if started:
+        parts.append(f"admitted {len(started)} ({sum(e.gpus for e in started)} GPUs)")
+    evicted = [c.after for c in committed if c.after.state is State.EVICTING and c.note]
+    if evicted:
+        parts.append(f"evicting {', '.join(e.ref for e in evicted[:3])}{_more(len(evicted))}")
+    reasons: dict[str, int] = {}
+    for refusal in plan.pending:
+        code = str(refusal.reasons[0].code)
+        reasons[code] = reasons.get(code, 0) + 1
+    if reasons:
+        inner = ", ".join(f"{code} {count}" for code, count in sorted(reasons.items()))
+        parts.append(f"{len(plan.pending)} wait ({inner})")
+    return "; ".join(parts) or "nothing to do"
+
+
+def _more(count: int) -> str:
+    return f" and {count - 3} more" if count > 3 else ""

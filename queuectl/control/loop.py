@@ -1,0 +1,297 @@
+"""The control loop of a leader: observe, plan, verify, commit; the actuator does the rest.
+
+Two kinds of commit leave here. Observations (a job appeared, became ready, drained, ended) are facts and are written as
+soon as they are seen. Plans are decisions: they are verified by independent code, checked against the mirror as it is by
+then, and written only over the configuration and the rows they were made from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from queuectl.control.actuate import Actuator
+from queuectl.control.decide import Decider, sentence
+from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.settings import Settings
+from queuectl.control.tell import Teller
+from queuectl.domain.errors import BadInput, Fenced, StaleSnapshot, StoreUnavailable
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.machine import MAX_BUDGET, StartPolicy
+from queuectl.domain.plan import Plan, Refusal
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.objects.config import build
+from queuectl.objects.protocol import Write, owed
+from queuectl.planner import StopSignal, plan
+from queuectl.planner.verify import Violation, verify
+from queuectl.state.freeze import Freezer
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from queuectl.state.observe import Observer, Patience
+from queuectl.state.usage import Usage
+from queuectl.telemetry.metrics import Discard, Metrics, Stage
+
+log = structlog.get_logger()
+
+RETRY_SECONDS = 1.0  # between tries to reach the database
+TICK_SECONDS = 0.5  # how often time-outs are looked at
+
+
+class Loop:
+    """One leadership. Made anew for each; holds nothing that the database and the watch do not."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        cluster: Cluster,
+        mirror: Mirror,
+        metrics: Metrics,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._mirror = mirror
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+        self._epoch = 0
+        self._cycle = 0
+        self._plan_again = True
+        self._wake = asyncio.Event()
+        self._stop = StopSignal()
+        self._patience = Patience(settings.start_seconds, settings.unschedulable_seconds)
+        self._backoff = StartPolicy(settings.backoff_base, settings.backoff_ceiling)
+        solver = settings.solver
+        self._limits = SolverLimits(
+            deterministic_time=solver.deterministic_time,
+            wall_seconds=solver.wall_seconds,
+            window=solver.window,
+            lease_seconds=solver.lease_seconds,
+        )
+        self._config = QueueConfig()
+        self._adopt(())
+
+    def _adopt(self, entries: Iterable[Entry]) -> None:
+        """Start from what the database holds; every view derived from the ledger is made anew."""
+        self.ledger = Ledger(entries)
+        self._usage = Usage(self._mirror, self.ledger)
+        self._freezer = Freezer(self._mirror, self.ledger, self._usage)
+        self._observer = Observer(
+            self._mirror, self.ledger, self._usage, self._patience, self._backoff
+        )
+        self._decider = Decider(self._mirror, self.ledger)
+        self._usage.refresh(list(self._mirror.pods))
+        self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
+        self._plan_again = True
+
+    @property
+    def actuator_idle(self) -> bool:
+        """No write is queued or under way."""
+        return self._actuator.idle
+
+    def seen(self) -> None:
+        """The mirror has just changed: wake up, and let the actuator answer at once."""
+        if self._epoch:
+            live = (State.STARTING, State.RUNNING, State.EVICTING)
+            pokes = []
+            for uid in self._mirror.touched:
+                entry = self.ledger.get(uid)
+                if entry is not None and entry.state in live:
+                    pokes.append(uid)
+            self._actuator.poke(pokes)
+        self._wake.set()
+
+    async def run(self, epoch: int) -> None:
+        """Lead under this epoch until cancelled.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        self._actuator = Actuator(
+            self._cluster, self._owed, self._metrics, self._settings.in_flight
+        )
+        self._teller = Teller(
+            self._cluster,
+            self._mirror.jobs.get,
+            lambda: self._actuator.idle,
+            per_second=self._settings.events_per_second,
+            after=self._settings.tell_after_seconds,
+        )
+        await self._reload()
+        self._epoch = epoch
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._actuator.run(), name="actuate")
+                group.create_task(self._teller.run(), name="tell")
+                group.create_task(self._tick(), name="tick")
+                group.create_task(self._cycles(), name="cycles")
+        finally:
+            self._epoch = 0
+
+    async def _cycles(self) -> None:
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(self._settings.debounce_seconds)
+            self._wake.clear()
+            try:
+                await self.cycle()
+            except StaleSnapshot as error:
+                log.info("plan_stale", why=str(error))
+                self._metrics.discarded(Discard.STALE)
+                await self._reload()
+            except StoreUnavailable as error:
+                log.warning("database_away", why=str(error))
+                self._metrics.discarded(Discard.UNAVAILABLE)
+                await self._reload()
+            except Fenced:
+                self._metrics.discarded(Discard.FENCED)
+                raise
+
+    async def cycle(self) -> str:
+        """One round: write what was observed, then plan if anything a plan depends on has changed."""
+        self._cycle += 1
+        with self._metrics.stage(Stage.OBSERVE):
+            seen = self._observer.look(self._config, self._clock())
+        self._plan_again |= seen.plan_again
+        await self._commit(seen.changes, None)
+        if not self._plan_again:
+            return "observed only"
+        self._plan_again = False
+        began = time.perf_counter()
+        text = await self._plan()
+        took = time.perf_counter() - began
+        log.info("cycle", number=self._cycle, did=text, ms=round(took * 1000, 1))
+        # A planner that is always asked must not starve the API server of the CPU it shares on a small machine.
+        share = self._settings.planning_share
+        await asyncio.sleep(took * (1.0 - share) / share)
+        return text
+
+    async def _plan(self) -> str:
+        with self._metrics.stage(Stage.FREEZE):
+            snapshot = self._freezer.freeze(self._config, self._clock(), self._limits)
+        if not snapshot.pending and not any(a.lost for a in snapshot.admitted):
+            return "nothing waits"
+        decision, violations = await asyncio.to_thread(self._decide, snapshot)
+        self._metrics.planned(decision)
+        if decision.cut or violations:
+            return self._discard(decision, violations)
+        if any(map(self._worth_more, decision.pending)):
+            self._retry()
+        changes = self._decider.changes(snapshot, decision, self._clock())
+        await self._commit(changes, snapshot.config.revision)
+        committed = {change.after.uid for change in changes}
+        entries: Mapping[str, str] = {e.uid: e.cluster_queue for e in self.ledger}
+        self._metrics.preempted(
+            [p for p in decision.preempted if p.victim in committed],
+            lambda uid: entries.get(uid, ""),
+        )
+        return sentence(decision, changes)
+
+    def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...]]:
+        with self._metrics.stage(Stage.PLAN):
+            decision = plan(snapshot, self._stop)
+        with self._metrics.stage(Stage.VERIFY):
+            return decision, verify(snapshot, decision)
+
+    def _discard(self, decision: Plan, violations: Iterable[Violation]) -> str:
+        self._metrics.discarded(Discard.CUT if decision.cut else Discard.VERIFIER)
+        for violation in violations:
+            log.error("plan_refused_by_verifier", violation=str(violation))
+        self._retry()
+        return "plan discarded: " + ("cut by the wall clock" if decision.cut else "verification")
+
+    def _worth_more(self, refusal: Refusal) -> bool:
+        """Whether a larger budget may still decide it."""
+        entry = self.ledger.get(refusal.uid)
+        undecided = refusal.reasons[0].code is Code.UNDECIDED
+        return undecided and entry is not None and entry.budget < MAX_BUDGET
+
+    def _retry(self) -> None:
+        self._plan_again = True
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
+
+    async def _commit(self, changes: list[Change], revision: int | None) -> None:
+        if not changes:
+            return
+        with self._metrics.stage(Stage.COMMIT):
+            await self._store.commit(
+                changes, epoch=self._epoch, revision=revision, cycle=self._cycle
+            )
+        self.ledger.apply(changes)
+        uids = [change.after.uid for change in changes]
+        self._usage.refresh_owned(uids)
+        for change in changes:
+            if change.after.state is State.FINISHED:
+                self._freezer.forget(change.after.uid)
+                self._decider.forget(change.after.uid)
+                self._actuator.forget(change.after.uid)
+            elif change.before is not None and change.before.state is not change.after.state:
+                self._mirror.touched.add(change.after.uid)  # the new state may already be over
+        self._metrics.committed(changes)
+        self._teller.tell(changes)
+        self._actuator.poke(uids)
+        if self._mirror.touched:
+            self._wake.set()
+
+    def _owed(self, uid: str) -> list[Write]:
+        entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
+        if entry is None or job is None:
+            return []
+        nodes = self._mirror.fleet.by_name
+        return owed(entry, job, self._mirror.pods_of(uid), nodes, self._config.flavors)
+
+    async def _reload(self) -> None:
+        """Read everything from the database again; what memory says is not trusted any more."""
+        while True:
+            try:
+                loaded = await self._store.load()
+                break
+            except StoreUnavailable as error:
+                log.warning("database_away", why=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+        try:
+            self._config = build(loaded.documents, loaded.revision)
+        except BadInput as error:  # the API checks documents; only a hand in the database gets here
+            log.exception("configuration_unreadable", why=str(error))
+        self._adopt(loaded.entries)
+        self._metrics.loaded(loaded.entries)
+        self._actuator.poke([entry.uid for entry in self.ledger])
+        self._wake.set()
+
+    async def configuration_changed(self) -> None:
+        """The API wrote configuration: read it and plan again."""
+        if not self._epoch:
+            return
+        revision, documents = await self._store.configuration()
+        if revision != self._config.revision:
+            self._config = build(documents, revision)
+            waiting = self.ledger.uids(State.PENDING, State.RESERVED, State.HELD)
+            self._mirror.touched.update(waiting)
+            self._plan_again = True
+            self._wake.set()
+
+    async def _tick(self) -> None:
+        """Look at what only time changes."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            due = {*self.ledger.uids(State.STARTING, State.BACKOFF), *self._mirror.unschedulable}
+            self._mirror.unschedulable.intersection_update(self.ledger.uids(*State))
+            now = self._clock()
+            if any(
+                e.lease and e.lease.expires_at <= now for e in self.ledger.entries(State.RESERVED)
+            ):
+                self._plan_again = True
+            if due or self._plan_again:
+                self._mirror.touched |= due
+                self._wake.set()
+
+    def stop(self) -> None:
+        """End a running plan at once."""
+        self._stop.stop()

@@ -1,0 +1,169 @@
+"""The process: one watch, one leadership at a time, and what it says of its own health.
+
+Crash-only: what cannot be handled where it happens ends the process, and the next start recovers from the database and
+the watch. Leaving is orderly all the same: the planner stops, writes under way are answered, the lease is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from queuectl.control.leader import Leadership, LeadershipLost
+from queuectl.control.loop import Loop
+from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.settings import Settings
+from queuectl.domain.errors import BadInput, ClusterUnavailable, Fenced, StoreUnavailable
+from queuectl.domain.records import Delta
+from queuectl.state.mirror import Mirror
+from queuectl.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+OLDEST_SERVER = (1, 36)
+PROBE_SECONDS = 2.0
+
+
+class Supervisor:
+    """Runs the controller until told to stop; leads again and again as the lease comes and goes."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        cluster: Cluster,
+        metrics: Metrics,
+        settings: Settings,
+        clock: Clock,
+        job_resources: dict[str, str],
+    ) -> None:
+        """``job_resources``: plural -> kind of the job kinds watched."""
+        self._store = store
+        self._cluster = cluster
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+        self._mirror = Mirror(job_resources)
+        self._missing = {"nodes", "pods", "namespaces", "priorityclasses", *job_resources}
+        self._synced = asyncio.Event()
+        self._policies: list[str] = ["admission policies: not probed yet"]
+        self._leading: Loop | None = None
+        self._leadership = Leadership(
+            cluster,
+            store,
+            clock,
+            holder=settings.holder,
+            duration=settings.lease_duration,
+            renew=settings.lease_renew,
+        )
+
+    def blockers(self) -> list[str]:
+        """Why this process is not ready to lead or to stand by; empty when it is."""
+        waiting = [f"watch: {resource} not listed yet" for resource in sorted(self._missing)]
+        return waiting + self._policies
+
+    @property
+    def leading(self) -> bool:
+        return self._leading is not None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set.
+
+        Raises:
+            BadInput: the API server is too old.
+        """
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(self._watch(), name="watch")
+            lead = group.create_task(self._lead(), name="lead")
+            await stop.wait()
+            log.info("stopping")
+            await self._wind_down()
+            lead.cancel()
+            watch.cancel()
+        await self._leadership.release()
+
+    async def _watch(self) -> None:
+        await self._cluster.watch(self._sink, self._resource_synced)
+
+    def _sink(self, deltas: Sequence[Delta]) -> None:
+        self._mirror.apply(deltas)
+        if self._leading is not None:
+            self._leading.seen()
+
+    def _resource_synced(self, resource: str) -> None:
+        self._missing.discard(resource)
+        if not self._missing:
+            self._synced.set()
+
+    async def _lead(self) -> None:
+        await self._check_server()
+        await self._wait_for_policies()
+        await self._synced.wait()
+        while True:
+            epoch = await self._leadership.acquire()
+            self._metrics.leading(epoch)
+            self._leading = Loop(
+                store=self._store,
+                cluster=self._cluster,
+                mirror=self._mirror,
+                metrics=self._metrics,
+                settings=self._settings,
+                clock=self._clock,
+            )
+            try:
+                await self._reign(self._leading, epoch)
+            except* (LeadershipLost, Fenced) as lost:
+                log.warning("deposed", why=str(lost.exceptions[0]))
+            finally:
+                self._leading = None
+                self._metrics.following()
+
+    async def _reign(self, loop: Loop, epoch: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._leadership.keep(), name="lease")
+            group.create_task(loop.run(epoch), name="loop")
+            group.create_task(self._follow_configuration(loop), name="configuration")
+
+    async def _follow_configuration(self, loop: Loop) -> None:
+        while True:
+            try:
+                await self._store.config_changed()
+                await loop.configuration_changed()
+            except StoreUnavailable as error:
+                log.warning("configuration_not_read", why=str(error))
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def _check_server(self) -> None:
+        while True:
+            try:
+                version = await self._cluster.server_version()
+                break
+            except ClusterUnavailable as error:
+                log.warning("api_server_away", why=str(error))
+                await asyncio.sleep(PROBE_SECONDS)
+        if version < OLDEST_SERVER:
+            need, found = (".".join(map(str, v)) for v in (OLDEST_SERVER, version))
+            raise BadInput(f"Kubernetes {need} or newer is needed, this server is {found}")
+
+    async def _wait_for_policies(self) -> None:
+        """A job created before the policies act would be neither suspended nor gated."""
+        while self._policies:
+            try:
+                self._policies = await self._cluster.probe_policies()
+            except ClusterUnavailable as error:
+                self._policies = [f"admission policies: {error}"]
+            if self._policies:
+                log.warning("policies_not_in_force", missing=self._policies)
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def _wind_down(self) -> None:
+        """No new plans; committed writes that are under way are given a moment."""
+        loop = self._leading
+        if loop is None:
+            return
+        loop.stop()
+        deadline = asyncio.get_running_loop().time() + self._settings.shutdown_seconds
+        while not loop.actuator_idle and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.05)

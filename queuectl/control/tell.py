@@ -1,0 +1,128 @@
+"""Tells people who only have kubectl: one Event and one status annotation per state change or lasting reason.
+
+Telling never competes with admitting: a bounded backlog, a fixed rate, the newest word per job only, and nothing while
+writes of the protocol are queued. What is not told stands in the database, the API and the metrics all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from queuectl.control.ports import Cluster
+from queuectl.domain.errors import ClusterError
+from queuectl.domain.ledger import Change, Document, Entry, State
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import JobRecord
+from queuectl.objects.keys import STATUS_ANNOTATION
+from queuectl.objects.protocol import status_text
+
+log = structlog.get_logger()
+
+BACKLOG = 5000  # jobs waiting to be told; the oldest word is dropped beyond it
+WARNINGS = frozenset(
+    {
+        Code.MISCONFIGURED,
+        Code.UNSUPPORTED,
+        Code.SHAPE_NEVER_FITS,
+        Code.EXCEEDS_MAX_QUOTA,
+        Code.NO_MATCHING_FLAVOR,
+        Code.PREEMPTED,
+        Code.PODS_READY_TIMEOUT,
+        Code.PIN_UNSCHEDULABLE,
+        Code.PODS_LARGER_THAN_ASKED,
+        Code.NODE_FAILURES,
+        Code.RESUMED_OUTSIDE,
+        Code.SUSPENDED_OUTSIDE,
+        Code.CHANGED_OUTSIDE,
+        Code.BACKOFF,
+    }
+)
+# Nothing a user must act on; told only if it lasts.
+PASSING = frozenset(
+    {
+        Code.QUEUED,
+        Code.WAITING_FOR_QUOTA,
+        Code.TOPOLOGY_PLACEMENT_FAILED,
+        Code.WAITING_FOR_PREEMPTED,
+        Code.WAITING_IN_ORDER,
+        Code.PENDING_EVALUATION,
+        Code.UNDECIDED,
+    }
+)
+
+
+class Teller:
+    """Writes Events at a bounded rate, newest word per job first come first served."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: Callable[[str], JobRecord | None],
+        quiet: Callable[[], bool],
+        *,
+        per_second: float,
+        after: float,
+    ) -> None:
+        """``job(uid)``: the object as mirrored. ``quiet()``: whether the protocol has nothing to write.
+
+        ``after``: seconds a passing reason must last before it is told.
+        """
+        self._cluster = cluster
+        self._job = job
+        self._quiet = quiet
+        self._pause = 1.0 / per_second
+        self._after = after
+        self._words: dict[str, tuple[float, Entry]] = {}
+        self._last: dict[str, tuple[State, Code]] = {}
+
+    def tell(self, changes: Iterable[Change]) -> None:
+        """Take note of committed changes worth a word."""
+        now = asyncio.get_running_loop().time()
+        for change in changes:
+            entry = change.after
+            if change.note is None or entry.reason.code in (Code.DELETED, Code.SUCCEEDED):
+                self._words.pop(entry.uid, None)
+                self._last.pop(entry.uid, None)
+                continue
+            due = now + self._after if entry.reason.code in PASSING else now
+            self._words.pop(entry.uid, None)
+            self._words[entry.uid] = (due, entry)
+            if len(self._words) > BACKLOG:
+                del self._words[next(iter(self._words))]
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await asyncio.sleep(self._pause)
+            uid = self._due() if self._quiet() else None
+            if uid is not None:
+                await self._write(self._words.pop(uid)[1])
+
+    def _due(self) -> str | None:
+        now = asyncio.get_running_loop().time()
+        return next((uid for uid, (due, _) in self._words.items() if due <= now), None)
+
+    async def _write(self, entry: Entry) -> None:
+        job = self._job(entry.uid)
+        said = (entry.state, entry.reason.code)
+        if job is None or self._last.get(entry.uid) == said:
+            return
+        kind = "Warning" if entry.reason.code in WARNINGS else "Normal"
+        text = entry.reason.message or str(entry.state)
+        try:
+            await self._cluster.create_event(job, kind, str(entry.reason.code), text)
+            self._last[entry.uid] = said
+            if job.status != status_text(entry):
+                await self._cluster.patch_job(
+                    job.kind, job.namespace, job.name, _annotation(job, entry)
+                )
+        except ClusterError as error:
+            log.info("event_not_written", workload=entry.ref, why=str(error))
+
+
+def _annotation(job: JobRecord, entry: Entry) -> Document:
+    """Conditioned on the uid only: an annotation may be a little late, it must not be on another object."""
+    return {"metadata": {"uid": job.uid, "annotations": {STATUS_ANNOTATION: status_text(entry)}}}

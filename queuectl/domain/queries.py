@@ -1,0 +1,150 @@
+"""What the API asks of the store, and the values it gets back: pages of workloads, history lines, configuration documents."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from queuectl.domain.errors import BadInput
+from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.reasons import Reason
+from queuectl.domain.workload import Placement
+
+LONGEST_PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFilter:
+    """Each field that is set must match; no ``states`` means all of them, Finished included."""
+
+    namespace: str | None = None
+    queue: str | None = None
+    cluster_queue: str | None = None
+    kind: str | None = None
+    states: frozenset[State] = frozenset()
+
+    def matches(self, entry: Entry) -> bool:
+        wanted = (
+            (self.namespace, entry.namespace),
+            (self.queue, entry.queue),
+            (self.cluster_queue, entry.cluster_queue),
+            (self.kind, entry.kind),
+        )
+        fields = all(value is None or value == actual for value, actual in wanted)
+        return fields and (not self.states or entry.state in self.states)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a page ended: the sort key of its last workload. Names sort by code point."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, entry: Entry) -> Position:
+        return cls(entry.namespace, entry.name, entry.uid)
+
+    @classmethod
+    def parse(cls, cursor: str) -> Position:
+        """Read what :attr:`cursor` wrote.
+
+        Raises:
+            BadInput: it is not such a text.
+        """
+        try:
+            parts = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        except (binascii.Error, ValueError):
+            parts = None
+        if not (isinstance(parts, list) and len(parts) == 3 and all(isinstance(p, str) for p in parts)):
+            raise BadInput(f"cursor {cursor!r} is not one this server gave out")
+        return cls(*parts)
+
+    @property
+    def cursor(self) -> str:
+        """The position as an opaque token for a URL."""
+        text = json.dumps([self.namespace, self.name, self.uid], separators=(",", ":"))
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.namespace, self.name, self.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadPage:
+    """``cursor`` asks for the next page; None when this is the last."""
+
+    entries: tuple[Entry, ...]
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLine:
+    """One committed step of one workload.
+
+    Attributes:
+        id: rises in the order in which lines became visible, so reading ``after`` the last id seen misses none; ids
+            may have gaps.
+        at: unix seconds.
+        cycle: number of the cycle within its epoch.
+        placement: the placement this step committed; None when it committed none.
+    """
+
+    id: int
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    at: float
+    epoch: int
+    cycle: int
+    attempt: int
+    event: str
+    from_state: State | None
+    to_state: State
+    reason: Reason
+    placement: Placement | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DocumentKey:
+    """Identity of a configuration document; ``namespace`` is "" for cluster-wide kinds."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, document: Document) -> DocumentKey:
+        """Read kind and metadata.
+
+        Raises:
+            BadInput: one of them is missing.
+        """
+        metadata = document.get("metadata")
+        metadata = metadata if isinstance(metadata, Mapping) else {}
+        kind, name = document.get("kind"), metadata.get("name")
+        if not (isinstance(kind, str) and kind and isinstance(name, str) and name):
+            raise BadInput("a configuration document needs kind and metadata.name")
+        return cls(kind, str(metadata.get("namespace") or ""), name)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDocument:
+    """``version`` is the configuration revision that wrote it: it never comes back, not even after a deletion."""
+
+    document: Document
+    version: int
+
+    @property
+    def key(self) -> DocumentKey:
+        return DocumentKey.of(self.document)

@@ -1,0 +1,52 @@
+"""The leader's working copy of the ledger: every unfinished workload, by uid and by state.
+
+It holds what the database has committed, nothing more: changes are applied here after the commit returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from queuectl.domain.ledger import Change, Entry, State
+
+
+class Ledger:
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._by_state: dict[State, dict[str, None]] = {state: {} for state in State}
+        for entry in entries:
+            self._put(entry)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def get(self, uid: str) -> Entry | None:
+        return self._entries.get(uid)
+
+    def uids(self, *states: State) -> list[str]:
+        """Uids in any of these states, in a stable order."""
+        return [uid for state in states for uid in self._by_state[state]]
+
+    def entries(self, *states: State) -> list[Entry]:
+        return [self._entries[uid] for uid in self.uids(*states)]
+
+    def count(self, state: State) -> int:
+        return len(self._by_state[state])
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Take in committed changes. Finished workloads leave the working copy."""
+        for change in changes:
+            self._put(change.after)
+
+    def _put(self, entry: Entry) -> None:
+        old = self._entries.get(entry.uid)
+        if old is not None:
+            self._by_state[old.state].pop(entry.uid, None)
+        if entry.state is State.FINISHED:
+            self._entries.pop(entry.uid, None)
+            return
+        self._entries[entry.uid] = entry
+        self._by_state[entry.state][entry.uid] = None

@@ -1,0 +1,150 @@
+"""The cluster as the watch last showed it. A record never replaces a newer one; nothing is kept that nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, assert_never
+
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.records import (
+    Deleted,
+    Delta,
+    JobRecord,
+    Listed,
+    NamespaceRecord,
+    NodeRecord,
+    PodRecord,
+    PriorityClassRecord,
+    Record,
+    Upserted,
+)
+
+NODES: Final = "nodes"
+PODS: Final = "pods"
+NAMESPACES: Final = "namespaces"
+PRIORITY_CLASSES: Final = "priorityclasses"
+
+
+class Mirror:
+    """Records by key, pods by owner, and what changed since somebody last asked.
+
+    Attributes:
+        touched: uids of jobs whose own record, or one of whose pods, changed. The reader clears it.
+        moved_pods: uids of pods that changed or went. Likewise.
+        planning_changed: a node, namespace, priority class or foreign pod changed, so plans may differ. Likewise.
+    """
+
+    def __init__(self, job_resources: Mapping[str, str]) -> None:
+        """``job_resources``: plural resource name -> kind of the job kinds watched."""
+        self._kinds = dict(job_resources)
+        self.nodes: dict[str, NodeRecord] = {}
+        self.jobs: dict[str, JobRecord] = {}
+        self.pods: dict[str, PodRecord] = {}
+        self.namespaces: dict[str, NamespaceRecord] = {}
+        self.priority_classes: dict[str, PriorityClassRecord] = {}
+        self._by_owner: dict[str, dict[str, PodRecord]] = {}
+        self.touched: set[str] = set()
+        self.moved_pods: set[str] = set()
+        self.planning_changed = True
+        self.unschedulable: set[str] = set()  # owners to look at again as time passes
+        self._fleet: Fleet | None = None
+
+    def apply(self, deltas: Sequence[Delta]) -> None:
+        """Take in a batch of what the watch said."""
+        for delta in deltas:
+            match delta:
+                case Upserted():
+                    self._upsert(delta.record)
+                case Deleted():
+                    self._delete(delta.resource, delta.key)
+                case Listed():
+                    for key in self._keys(delta.resource) - delta.keys:
+                        self._delete(delta.resource, key)
+                case _:
+                    assert_never(delta)
+
+    def pods_of(self, owner: str) -> Iterable[PodRecord]:
+        """Pods whose controller is the object with this uid."""
+        return self._by_owner.get(owner, {}).values()
+
+    @property
+    def fleet(self) -> Fleet:
+        """All nodes in name order; the same object until a node changes in a way planning can see."""
+        if self._fleet is None:
+            self._fleet = Fleet(tuple(self.nodes[name].node for name in sorted(self.nodes)))
+        return self._fleet
+
+    def _keys(self, resource: str) -> set[str]:
+        if resource in self._kinds:
+            kind = self._kinds[resource]
+            return {uid for uid, job in self.jobs.items() if job.kind == kind}
+        tables: dict[str, Mapping[str, Record]] = {
+            NODES: self.nodes,
+            PODS: self.pods,
+            NAMESPACES: self.namespaces,
+            PRIORITY_CLASSES: self.priority_classes,
+        }
+        return set(tables[resource])
+
+    def _upsert(self, record: Record) -> None:
+        match record:
+            case PodRecord():
+                self._upsert_pod(record)
+            case JobRecord():
+                old_job = self.jobs.get(record.uid)
+                if old_job is None or record.version > old_job.version:
+                    self.jobs[record.uid] = record
+                    self.touched.add(record.uid)
+            case NodeRecord():
+                old_node = self.nodes.get(record.node.name)
+                if old_node is None or record.version > old_node.version:
+                    self.nodes[record.node.name] = record
+                    if old_node is None or old_node.node != record.node:  # not for heartbeats
+                        self._fleet = None
+                        self.planning_changed = True
+            case NamespaceRecord():
+                self.namespaces[record.name] = record
+                self.planning_changed = True
+            case PriorityClassRecord():
+                self.priority_classes[record.name] = record
+                self.planning_changed = True
+            case _:
+                assert_never(record)
+
+    def _upsert_pod(self, pod: PodRecord) -> None:
+        old = self.pods.get(pod.uid)
+        if old is not None and pod.version <= old.version:
+            return
+        self.pods[pod.uid] = pod
+        self.moved_pods.add(pod.uid)
+        if pod.owner:
+            self._by_owner.setdefault(pod.owner, {})[pod.uid] = pod
+            self.touched.add(pod.owner)
+            if pod.unschedulable_since is not None:
+                self.unschedulable.add(pod.owner)
+
+    def _delete(self, resource: str, key: str) -> None:
+        if resource == PODS:
+            pod = self.pods.pop(key, None)
+            if pod is not None:
+                self.moved_pods.add(key)
+                self._forget_owned(pod)
+        elif resource == NODES:
+            self.nodes.pop(key, None)
+            self._fleet = None
+            self.planning_changed = True
+        elif resource in self._kinds:
+            self.jobs.pop(key, None)
+            self.touched.add(key)
+        elif resource == NAMESPACES:
+            self.namespaces.pop(key, None)
+        elif resource == PRIORITY_CLASSES:
+            self.priority_classes.pop(key, None)
+
+    def _forget_owned(self, pod: PodRecord) -> None:
+        siblings = self._by_owner.get(pod.owner)
+        if siblings is not None:
+            siblings.pop(pod.uid, None)
+            self.touched.add(pod.owner)
+            if not siblings:
+                del self._by_owner[pod.owner]

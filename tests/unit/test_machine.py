@@ -1,0 +1,193 @@
+"""The workload state machine: which event leads where, and what every reachable entry keeps to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.machine import (
+    Admit,
+    Described,
+    Drained,
+    Echoed,
+    Ended,
+    Event,
+    Evict,
+    Gone,
+    IllegalTransition,
+    PodsReady,
+    Refuse,
+    Repair,
+    Reserve,
+    RetryDue,
+    StartPolicy,
+    Submitted,
+    handle,
+    violations,
+)
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.workload import Placement, PodSetPlacement
+
+JOB = JobRecord("Job", "team-a", "train", "u1", 7, 100.0, "research")
+PLACEMENT = Placement((PodSetPlacement("main", (("n1", 2), ("n2", 2))),))
+MOVED = Placement((PodSetPlacement("main", (("n1", 2), ("n3", 2))),))
+LEASE = CapacityLease(PLACEMENT, ("v1",), 110.0, 710.0)
+QUOTA = Reason(Code.WAITING_FOR_QUOTA, "needs 8, has 4")
+WAITS = Reason(Code.WAITING_FOR_PREEMPTED, "one victim is leaving")
+UNDECIDED = Reason(Code.UNDECIDED, "budget ended")
+
+
+def run(*events: Event, entry: Entry | None = None, now: float = 200.0) -> Entry:
+    """Apply events one after the other; those that say nothing new are allowed."""
+    for event in events:
+        change = handle(entry, event, now)
+        entry = change.after if change is not None else entry
+    assert entry is not None
+    return entry
+
+
+SUBMITTED = Submitted(JOB, priority=10, cluster_queue="gpus")
+EVICTED = Evict(Reason(Code.PREEMPTED, "for team-b/big"))
+FAILED_START = Evict(Reason(Code.PODS_READY_TIMEOUT, "late"), excluded=("n2",))
+
+# (what happened so far, the event, the state it leads to)
+TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
+    ("a submitted job queues", (SUBMITTED,), State.PENDING),
+    ("a refused gang stays pending", (SUBMITTED, Refuse(QUOTA)), State.PENDING),
+    ("an admitted gang starts", (SUBMITTED, Admit(PLACEMENT)), State.STARTING),
+    ("a gang with victims waits on its lease", (SUBMITTED, Reserve(LEASE, WAITS)), State.RESERVED),
+    ("a lost lease puts it back", (SUBMITTED, Reserve(LEASE, WAITS), Refuse(QUOTA)), State.PENDING),
+    ("a leased gang starts", (SUBMITTED, Reserve(LEASE, WAITS), Admit(PLACEMENT)), State.STARTING),
+    ("ready pods make it running", (SUBMITTED, Admit(PLACEMENT), PodsReady()), State.RUNNING),
+    ("a running gang can be evicted", (SUBMITTED, Admit(PLACEMENT), PodsReady(), EVICTED), State.EVICTING),
+    ("so can a starting one", (SUBMITTED, Admit(PLACEMENT), EVICTED), State.EVICTING),
+    ("a drained gang queues again", (SUBMITTED, Admit(PLACEMENT), EVICTED, Drained()), State.PENDING),
+    ("a failed start backs off", (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained()), State.BACKOFF),
+    (
+        "and is retried",
+        (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), RetryDue()),
+        State.PENDING,
+    ),
+    ("a job resumed by others is taken down", (SUBMITTED, EVICTED), State.EVICTING),
+    ("a deleted job is finished", (SUBMITTED, Gone()), State.FINISHED),
+    ("success ends it", (SUBMITTED, Admit(PLACEMENT), Ended(Outcome.SUCCEEDED)), State.FINISHED),
+    ("an eviction does not outlive the job", (SUBMITTED, Admit(PLACEMENT), EVICTED, Gone()), State.FINISHED),
+    ("nothing follows the end", (SUBMITTED, Gone(), PodsReady()), State.FINISHED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [pytest.param(events, state, id=text) for text, events, state in TRANSITIONS],
+)
+def test_event_leads_to_state(events: tuple[Event, ...], state: State) -> None:
+    entry = run(*events)
+    assert entry.state is state
+    assert violations(entry) == []
+
+
+@pytest.mark.parametrize(
+    ("events", "event"),
+    [
+        pytest.param((SUBMITTED, Admit(PLACEMENT)), Admit(PLACEMENT), id="started twice"),
+        pytest.param((SUBMITTED, Admit(PLACEMENT)), Refuse(QUOTA), id="refused while starting"),
+        pytest.param((SUBMITTED,), Drained(), id="drained while pending"),
+        pytest.param((SUBMITTED,), RetryDue(), id="retried while pending"),
+        pytest.param((SUBMITTED,), Repair(MOVED), id="repaired while pending"),
+    ],
+)
+def test_an_event_that_cannot_happen_is_a_defect(events: tuple[Event, ...], event: Event) -> None:
+    with pytest.raises(IllegalTransition):
+        handle(run(*events), event, 300.0)
+
+
+def test_each_start_is_a_new_attempt_and_owes_the_cluster_a_write() -> None:
+    first = run(SUBMITTED, Admit(PLACEMENT))
+    second = run(PodsReady(), EVICTED, Drained(), Admit(MOVED), entry=first)
+    assert (first.attempt, first.intent) == (1, Intent.START)
+    assert (second.attempt, second.intent, second.placement) == (2, Intent.START, MOVED)
+    assert run(Echoed(), entry=second).intent is None
+
+
+def test_an_attempt_found_on_the_object_is_adopted() -> None:
+    entry = run(Submitted(replace(JOB, attempt=4), 0, "gpus"), Admit(PLACEMENT))
+    assert entry.attempt == 5
+
+
+def test_a_preempted_gang_keeps_its_place_in_the_queue() -> None:
+    entry = run(SUBMITTED, Admit(PLACEMENT), PodsReady(), EVICTED, Drained(), now=900.0)
+    assert entry.queued_at == JOB.created_at
+    assert entry.evictions == 1
+
+
+def test_back_off_doubles_with_each_failed_start_and_is_forgotten_by_a_good_one() -> None:
+    policy = StartPolicy(base=60, ceiling=200)
+    entry, waits = run(SUBMITTED), []
+    for _ in range(4):
+        entry = run(Admit(PLACEMENT), FAILED_START, entry=entry, now=1000.0)
+        change = handle(entry, Drained(), 1000.0, policy)
+        assert change is not None
+        assert change.after.requeue_at is not None
+        waits.append(change.after.requeue_at - 1000.0)
+        entry = run(RetryDue(), entry=change.after, now=2000.0)
+    assert waits == [60, 120, 200, 200]
+    assert entry.excluded == ("n2",)
+    ready = run(Admit(PLACEMENT), PodsReady(), entry=entry)
+    assert (ready.failures, ready.excluded) == (0, ())
+
+
+def test_undecided_raises_the_budget_and_any_answer_resets_it() -> None:
+    entry = run(SUBMITTED, Refuse(UNDECIDED), Refuse(UNDECIDED))
+    assert entry.budget == 2
+    assert run(Refuse(QUOTA), entry=entry).budget == 0
+
+
+def test_the_same_refusal_again_is_not_a_change() -> None:
+    entry = run(SUBMITTED, Refuse(QUOTA))
+    assert handle(entry, Refuse(QUOTA), 300.0) is None
+
+
+def test_new_numbers_of_the_same_reason_are_no_new_line_in_the_history() -> None:
+    entry = run(SUBMITTED, Refuse(QUOTA))
+    change = handle(entry, Refuse(Reason(Code.WAITING_FOR_QUOTA, "needs 8, has 6")), 300.0)
+    assert change is not None
+    assert change.note is None
+
+
+def test_a_description_that_says_nothing_new_is_not_a_change() -> None:
+    described = Described("research", "gpus", 10, 0, 0)
+    entry = run(SUBMITTED)
+    assert handle(entry, described, 300.0) is None
+    assert run(replace(described, priority=50), entry=entry).priority == 50
+
+
+EVENTS = st.sampled_from(
+    [
+        Admit(PLACEMENT), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
+        Echoed(), PodsReady(), Drained(), RetryDue(), Ended(Outcome.FAILED), Gone(),
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(EVENTS, max_size=25))
+def test_whatever_happens_entries_stay_consistent_and_versions_rise(events: list[Event]) -> None:
+    entry = run(SUBMITTED)
+    for now, event in enumerate(events, start=300):
+        try:
+            change: Change | None = handle(entry, event, float(now))
+        except IllegalTransition:
+            continue
+        if change is None:
+            continue
+        assert change.before == entry
+        assert change.after.version == entry.version + 1
+        assert change.after.attempt in (entry.attempt, entry.attempt + 1)
+        assert violations(change.after) == []
+        assert change.after.queued_at == entry.queued_at
+        entry = change.after
