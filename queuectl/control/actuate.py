@@ -46,11 +46,17 @@ class Actuator:
         self._again: set[str] = set()
         self._assumed: dict[str, int] = {}
         self._failures: dict[str, int] = {}
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     @property
     def idle(self) -> bool:
         """Nothing is queued or under way."""
-        return not self._waiting and not self._busy
+        return self._settled.is_set()
+
+    async def settled(self) -> None:
+        """Return once nothing is queued or under way."""
+        await self._settled.wait()
 
     def poke(self, uids: Iterable[str]) -> None:
         """These may owe something now."""
@@ -58,6 +64,7 @@ class Actuator:
             if uid in self._busy:
                 self._again.add(uid)
             elif uid not in self._waiting:
+                self._settled.clear()
                 self._waiting.add(uid)
                 self._queue.put_nowait(uid)
 
@@ -79,6 +86,8 @@ class Actuator:
                 if uid in self._again:
                     self._again.discard(uid)
                     self.poke((uid,))
+                if not self._waiting and not self._busy:
+                    self._settled.set()
 
     async def _send_all(self, uid: str) -> None:
         writes = [w for w in self._owed(uid) if self._assumed.get(w.uid, 0) <= w.version]

@@ -8,6 +8,7 @@ then, and written only over the configuration and the rows they were made from.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 
@@ -90,11 +91,6 @@ class Loop:
         self._usage.refresh(list(self._mirror.pods))
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
         self._plan_again = True
-
-    @property
-    def actuator_idle(self) -> bool:
-        """No write is queued or under way."""
-        return self._actuator.idle
 
     def seen(self) -> None:
         """The mirror has just changed: wake up, and let the actuator answer at once."""
@@ -292,6 +288,9 @@ class Loop:
                 self._mirror.touched |= due
                 self._wake.set()
 
-    def stop(self) -> None:
-        """End a running plan at once."""
+    async def wind_down(self, patience: float) -> None:
+        """End a running plan at once and give writes under way ``patience`` seconds to be answered."""
         self._stop.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._actuator.settled()

@@ -79,7 +79,8 @@ class Supervisor:
             lead = group.create_task(self._lead(), name="lead")
             await stop.wait()
             log.info("stopping")
-            await self._wind_down()
+            if self._leading is not None:
+                await self._leading.wind_down(self._settings.shutdown_seconds)
             lead.cancel()
             watch.cancel()
         await self._leadership.release()
@@ -157,13 +158,3 @@ class Supervisor:
             if self._policies:
                 log.warning("policies_not_in_force", missing=self._policies)
                 await asyncio.sleep(PROBE_SECONDS)
-
-    async def _wind_down(self) -> None:
-        """No new plans; committed writes that are under way are given a moment."""
-        loop = self._leading
-        if loop is None:
-            return
-        loop.stop()
-        deadline = asyncio.get_running_loop().time() + self._settings.shutdown_seconds
-        while not loop.actuator_idle and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.05)

@@ -13,10 +13,10 @@ import structlog
 
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import ClusterError
-from queuectl.domain.ledger import Change, Document, Entry, State
+from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord
-from queuectl.objects.keys import STATUS_ANNOTATION
+from queuectl.objects.kinds import KINDS
 from queuectl.objects.protocol import status_text
 
 log = structlog.get_logger()
@@ -117,12 +117,10 @@ class Teller:
             self._last[entry.uid] = said
             if job.status != status_text(entry):
                 await self._cluster.patch_job(
-                    job.kind, job.namespace, job.name, _annotation(job, entry)
+                    job.kind,
+                    job.namespace,
+                    job.name,
+                    KINDS[job.kind].status_patch(job, status_text(entry)),
                 )
         except ClusterError as error:
             log.info("event_not_written", workload=entry.ref, why=str(error))
-
-
-def _annotation(job: JobRecord, entry: Entry) -> Document:
-    """Conditioned on the uid only: an annotation may be a little late, it must not be on another object."""
-    return {"metadata": {"uid": job.uid, "annotations": {STATUS_ANNOTATION: status_text(entry)}}}

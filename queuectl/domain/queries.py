@@ -61,7 +61,9 @@ class Position:
             parts = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
         except (binascii.Error, ValueError):
             parts = None
-        if not (isinstance(parts, list) and len(parts) == 3 and all(isinstance(p, str) for p in parts)):
+        if not (
+            isinstance(parts, list) and len(parts) == 3 and all(isinstance(p, str) for p in parts)
+        ):
             raise BadInput(f"cursor {cursor!r} is not one this server gave out")
         return cls(*parts)
 
@@ -135,7 +137,11 @@ class DocumentKey:
         return cls(kind, str(metadata.get("namespace") or ""), name)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+        return (
+            f"{self.kind} {self.namespace}/{self.name}"
+            if self.namespace
+            else f"{self.kind} {self.name}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

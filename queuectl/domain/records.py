@@ -65,6 +65,10 @@ class JobRecord:
     deleting: bool = False
     expected: tuple[tuple[str, int], ...] = ()
 
+    def expects(self, podset: PodSet) -> int:
+        """Pods of a podset that exist at once when the gang is whole."""
+        return dict(self.expected).get(podset.name, podset.count)
+
     @property
     def pods(self) -> int:
         return sum(p.count for p in self.podsets)

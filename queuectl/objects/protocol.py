@@ -107,7 +107,7 @@ def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:
     if any(not pod.gated for pod in pods):
         return True
     counts = Counter(pod.podset for pod in pods if not pod.terminating and not pod.terminal)
-    return all(counts[podset.name] >= podset.count for podset in job.podsets)
+    return all(counts[podset.name] >= job.expects(podset) for podset in job.podsets)
 
 
 def _flavor_terms(

@@ -152,7 +152,7 @@ def _all_ready(job: JobRecord, pods: list[PodRecord]) -> bool:
     for pod in pods:
         if pod.phase is PodPhase.SUCCEEDED or (pod.ready and not pod.terminating):
             ready[pod.podset] = ready.get(pod.podset, 0) + 1
-    return all(ready.get(podset.name, 0) >= podset.count for podset in job.podsets)
+    return all(ready.get(podset.name, 0) >= job.expects(podset) for podset in job.podsets)
 
 
 def _drained(entry: Entry, job: JobRecord, pods: Iterable[PodRecord]) -> bool:

@@ -1,0 +1,166 @@
+"""What an entry owes the cluster, given what the watch shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.ledger import Entry, Intent, State
+from queuectl.domain.quantity import Resources
+from queuectl.domain.records import JobRecord, PodPhase, PodRecord
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.objects.protocol import POD, Write, assign, owed
+
+SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
+JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 4, SHAPE),))
+NODES = {name: Node(name, {HOSTNAME: f"{name}.local"}) for name in ("n1", "n2", "n3")}
+PLACED = PodSetPlacement("main", (("n1", 2), ("n2", 2)))
+ENTRY = Entry(
+    "u1", "Job", "a", "train", State.STARTING, attempt=2, started_at=1.0, intent=Intent.START,
+    placement=Placement((PLACED,)),
+)  # fmt: skip
+RESUMED = replace(JOB, suspended=False, attempt=2)
+
+
+def pod(rank: int, **changes: Any) -> PodRecord:
+    base = PodRecord(
+        "a",
+        f"train-{rank}",
+        f"p{rank}",
+        5,
+        owner="u1",
+        attempt=2,
+        podset="main",
+        rank=rank,
+        gated=True,
+    )
+    return replace(base, **changes)
+
+
+GANG = [pod(rank) for rank in range(4)]
+
+
+def writes(entry: Entry, job: JobRecord, pods: list[PodRecord]) -> list[Write]:
+    return owed(entry, job, pods, NODES, {})
+
+
+def pins(found: list[Write]) -> dict[str, str]:
+    return {w.name: w.patch["spec"]["nodeSelector"][HOSTNAME] for w in found}
+
+
+def test_a_committed_start_owes_one_patch_of_the_job_on_the_version_it_was_read_at() -> None:
+    (write,) = writes(ENTRY, JOB, [])
+    assert write.patch["spec"]["suspend"] is False
+    assert write.patch["metadata"]["resourceVersion"] == "7"
+
+
+def test_a_resumed_job_is_owed_nothing_until_all_its_pods_exist() -> None:
+    assert writes(ENTRY, RESUMED, GANG[:3]) == []
+
+
+def test_a_whole_gang_is_pinned_rank_by_rank_in_the_order_of_the_placement() -> None:
+    assert pins(writes(ENTRY, RESUMED, GANG)) == {
+        "train-0": "n1.local", "train-1": "n1.local", "train-2": "n2.local", "train-3": "n2.local",
+    }  # fmt: skip
+
+
+def test_pods_of_another_attempt_are_never_let_go() -> None:
+    old = [replace(p, attempt=1) for p in GANG]
+    assert writes(ENTRY, RESUMED, old) == []
+
+
+def test_a_job_of_another_attempt_is_left_alone() -> None:
+    assert writes(ENTRY, replace(RESUMED, attempt=3), GANG) == []
+
+
+def test_after_a_crash_half_way_only_the_missing_pins_are_owed() -> None:
+    half = [
+        replace(GANG[0], gated=False, pin="n1.local"),
+        replace(GANG[2], gated=False, node="n2"),
+        GANG[1],
+        GANG[3],
+    ]
+    assert pins(writes(ENTRY, RESUMED, half)) == {"train-1": "n1.local", "train-3": "n2.local"}
+
+
+def test_a_replacement_waits_for_its_predecessor_and_takes_its_slot() -> None:
+    running = [replace(p, gated=False, node="n1" if p.rank in (0, 1) else "n2") for p in GANG]
+    leaving = replace(running[2], terminating=True)
+    fresh = replace(GANG[2], uid="p2b", name="train-2b")
+    entry = replace(ENTRY, state=State.RUNNING, intent=None)
+    assert writes(entry, RESUMED, [running[0], running[1], leaving, running[3], fresh]) == []
+    failed = replace(leaving, terminating=False, phase=PodPhase.FAILED)
+    found = writes(entry, RESUMED, [running[0], running[1], failed, running[3], fresh])
+    assert pins(found) == {"train-2b": "n2.local"}
+
+
+def test_a_slot_on_a_node_that_is_gone_is_given_to_nobody() -> None:
+    left = {"n1": NODES["n1"]}
+    found = owed(ENTRY, RESUMED, GANG, left, {})
+    assert set(pins(found).values()) == {"n1.local"}
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("job", "asks"),
+    [
+        pytest.param(RESUMED, {"suspend": True}, id="a running job is suspended"),
+        pytest.param(replace(RESUMED, suspended=True), None, id="a suspended one is owed nothing"),
+    ],
+)
+def test_an_evicted_gang(job: JobRecord, asks: dict[str, Any] | None) -> None:
+    found = writes(replace(ENTRY, state=State.EVICTING, intent=Intent.STOP), job, [])
+    assert [w.patch["spec"] for w in found] == ([asks] if asks else [])
+
+
+def test_a_start_that_never_landed_is_withdrawn_by_a_newer_write_to_the_object() -> None:
+    entry = replace(ENTRY, state=State.EVICTING, intent=Intent.STOP)
+    (write,) = writes(entry, JOB, [])
+    spec = write.patch["spec"]
+    assert spec["suspend"] is True
+    assert spec["template"]["metadata"]["labels"]["queuectl.dev/attempt"] == "2"
+
+
+@pytest.mark.parametrize("state", [State.PENDING, State.HELD, State.BACKOFF, State.FINISHED])
+def test_a_workload_without_slots_owes_nothing(state: State) -> None:
+    assert writes(replace(ENTRY, state=state, placement=None, intent=None), RESUMED, GANG) == []
+
+
+POD_STATES = st.sampled_from(["absent", "gated", "on its node", "succeeded", "terminating"])
+
+
+@given(st.lists(POD_STATES, min_size=4, max_size=4), st.permutations(range(4)))
+def test_no_node_ever_gets_more_pods_than_its_slots(states: list[str], order: list[int]) -> None:
+    slots = ["n1", "n1", "n2", "n2"]
+    made = []
+    for rank, state in enumerate(states):
+        node = slots[order[rank]]
+        match state:
+            case "gated":
+                made.append(pod(rank))
+            case "on its node":
+                made.append(pod(rank, gated=False, node=node, phase=PodPhase.RUNNING))
+            case "succeeded":
+                made.append(pod(rank, gated=False, node=node, phase=PodPhase.SUCCEEDED))
+                made.append(pod(rank, uid=f"again{rank}", name=f"again-{rank}"))
+            case "terminating":
+                made.append(pod(rank, gated=False, node=node, terminating=True))
+                made.append(pod(rank, uid=f"again{rank}", name=f"again-{rank}"))
+    waiting = [p for p in made if p.gated]
+    given_slots = assign(PLACED, made, waiting, NODES)
+    use = Counter(node for _, node in given_slots)
+    use.update(p.node for p in made if p.node and not p.terminal)
+    assert all(use[name] <= 2 for name in ("n1", "n2"))
+    free = 4 - sum(1 for p in made if p.node and not p.terminal)
+    assert len(given_slots) == min(len(waiting), free)
+    assert len({p.uid for p, _ in given_slots}) == len(given_slots)
+
+
+def test_the_resource_of_a_pod_write_is_a_pod() -> None:
+    assert {w.resource for w in writes(ENTRY, RESUMED, GANG)} == {POD}
