@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -20,7 +21,7 @@ from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.settings import Settings
 from queuectl.control.tell import Teller
 from queuectl.domain.errors import BadInput, Fenced, StaleSnapshot, StoreUnavailable
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Change, Document, Entry, State
 from queuectl.domain.machine import MAX_BUDGET, StartPolicy
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queues import QueueConfig
@@ -91,6 +92,11 @@ class Loop:
         self._usage.refresh(list(self._mirror.pods))
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
         self._plan_again = True
+
+    @property
+    def revision(self) -> int:
+        """Of the configuration in use."""
+        return self._config.revision
 
     def seen(self) -> None:
         """The mirror has just changed: wake up, and let the actuator answer at once."""
@@ -252,10 +258,7 @@ class Loop:
             except StoreUnavailable as error:
                 log.warning("database_away", why=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-        try:
-            self._config = build(loaded.documents, loaded.revision)
-        except BadInput as error:  # the API checks documents; only a hand in the database gets here
-            log.exception("configuration_unreadable", why=str(error))
+        self._configure(loaded.documents, loaded.revision)
         self._adopt(loaded.entries)
         self._metrics.loaded(loaded.entries)
         self._actuator.poke([entry.uid for entry in self.ledger])
@@ -263,15 +266,19 @@ class Loop:
 
     async def configuration_changed(self) -> None:
         """The API wrote configuration: read it and plan again."""
-        if not self._epoch:
-            return
         revision, documents = await self._store.configuration()
-        if revision != self._config.revision:
+        self._configure(documents, revision)
+        waiting = self.ledger.uids(State.PENDING, State.RESERVED, State.HELD)
+        self._mirror.touched.update(waiting)
+        self._plan_again = True
+        self._wake.set()
+
+    def _configure(self, documents: Sequence[Document], revision: int) -> None:
+        try:
             self._config = build(documents, revision)
-            waiting = self.ledger.uids(State.PENDING, State.RESERVED, State.HELD)
-            self._mirror.touched.update(waiting)
-            self._plan_again = True
-            self._wake.set()
+        except BadInput as error:  # the API checks documents; only a hand in the database gets here
+            log.exception("configuration_unreadable", why=str(error))
+            self._config = replace(self._config, revision=revision)
 
     async def _tick(self) -> None:
         """Look at what only time changes."""

@@ -44,8 +44,8 @@ class Store(Protocol):
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         """Current revision and all configuration documents."""
 
-    async def config_changed(self) -> None:
-        """Return when the configuration may have changed since the last call; at least now and then."""
+    async def config_changed(self, since: int) -> int:
+        """Wait until the configuration's revision differs from ``since``; the new one."""
 
     async def close(self) -> None:
         """Give back all connections."""

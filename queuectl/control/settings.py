@@ -74,4 +74,4 @@ class Settings(BaseSettings):
     backoff_ceiling: float = Field(3600.0, gt=0, description="seconds of the longest back-off")
     shutdown_seconds: float = Field(10.0, gt=0, description="grace for writes under way at SIGTERM")
 
-    solver: SolverSettings = Field(default_factory=lambda: SolverSettings.model_validate({}))
+    solver: SolverSettings = SolverSettings()

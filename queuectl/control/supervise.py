@@ -130,7 +130,7 @@ class Supervisor:
     async def _follow_configuration(self, loop: Loop) -> None:
         while True:
             try:
-                await self._store.config_changed()
+                await self._store.config_changed(loop.revision)
                 await loop.configuration_changed()
             except StoreUnavailable as error:
                 log.warning("configuration_not_read", why=str(error))

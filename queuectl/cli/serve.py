@@ -1,0 +1,77 @@
+"""``queuectl serve``: the controller, its REST API and its metrics in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from queuectl.control.settings import Settings
+
+
+def serve_command(
+    log_format: Annotated[str, typer.Option(help="auto, json or console")] = "auto",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
+) -> None:
+    """Run the controller. Its settings are QUEUECTL_… environment variables: see docs/reference/settings.md."""
+    from pydantic import ValidationError
+
+    from queuectl.control.settings import Settings
+    from queuectl.domain.errors import QueuectlError
+    from queuectl.telemetry.logs import LogFormat, configure
+
+    try:
+        configure(LogFormat(log_format), log_level)
+        settings = Settings()
+    except ValidationError as error:
+        for problem in error.errors():
+            name = "QUEUECTL_" + "__".join(str(part) for part in problem["loc"]).upper()
+            typer.echo(f"{name}: {problem['msg']}", err=True)
+        raise typer.Exit(2) from error
+    except ValueError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+    failures: list[BaseException] = []
+    try:
+        asyncio.run(_serve(settings))
+    except* QueuectlError as group:
+        failures = _leaves(group)
+    for failure in failures:
+        typer.echo(f"queuectl serve: {failure}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
+
+
+async def _serve(settings: Settings) -> None:
+    from queuectl.api.app import create_app, create_metrics_app
+    from queuectl.api.server import Address, WebServer, require_loopback
+    from queuectl.control.wire import controller
+
+    api_address = Address.parse(settings.listen)
+    require_loopback(api_address)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with controller(settings) as parts:
+        registry = parts.metrics.registry
+        servers = [
+            WebServer(create_app(parts.store, parts, registry), api_address),
+            WebServer(create_metrics_app(parts, registry), Address.parse(settings.metrics_listen)),
+        ]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(server.run()) for server in servers]
+            typer.echo(f"API {servers[0].address.url}  metrics {servers[1].address.url}", err=True)
+            await parts.supervisor.run(stop)
+            for task in tasks:
+                task.cancel()
