@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     database_url: str | None = Field(
         None, description="postgresql://… of a server >= 15; unset = embedded Postgres"
     )
-    kubeconfig: Path | None = Field(None, description="unset = in-cluster, else $KUBECONFIG")
+    kubeconfig: Path | None = Field(None, description="path; unset = in-cluster")
     namespace: str = Field("queuectl-system", description="where the LeaderLease lives")
     holder: str = Field(
         default_factory=socket.gethostname, description="our name in the LeaderLease"
