@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queues import ClusterQueue, QueueConfig, StopPolicy
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
+from queuectl.objects.standing import standing
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
@@ -84,25 +85,13 @@ class Freezer:
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
         if job.error is not None:
             return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)
-        wrong = misconfigured(job, config)
-        if wrong is not None:
-            return Reason(Code.MISCONFIGURED, wrong)
-        local = config.local_queues[(entry.namespace, entry.queue)]
-        queue = config.cluster_queues[local.cluster_queue]
-        if queue.stop_policy is not StopPolicy.NONE:
-            return Reason(Code.QUEUE_STOPPED, f"ClusterQueue {queue.name} is stopped")
-        if local.stop_policy is not StopPolicy.NONE:
-            return Reason(Code.LOCAL_QUEUE_STOPPED, f"LocalQueue {local.name} is stopped")
-        if not self._selected(entry.namespace, queue):
-            text = f"ClusterQueue {queue.name} does not take namespace {entry.namespace}"
+        namespace = self._mirror.namespaces.get(entry.namespace)
+        labels = dict(namespace.labels) if namespace is not None else {}
+        why = standing(entry.namespace, entry.queue, config, labels)
+        if why is None and job.priority_class not in (None, *config.priority_classes):
+            text = f"WorkloadPriorityClass {job.priority_class} does not exist"
             return Reason(Code.MISCONFIGURED, text)
-        return None
-
-    def _selected(self, namespace: str, queue: ClusterQueue) -> bool:
-        record = self._mirror.namespaces.get(namespace)
-        if queue.namespace_selector is None or record is None:
-            return False
-        return queue.namespace_selector.matches(dict(record.labels))
+        return why
 
     def _admitted(self) -> list[Admitted]:
         admitted = []
@@ -159,20 +148,6 @@ class Freezer:
             and not pod.terminal
             for pod in self._mirror.pods_of(entry.uid)
         )
-
-
-def misconfigured(job: JobRecord, config: QueueConfig) -> str | None:
-    """What is wrong with the queue or priority class a job names, in a sentence, or None."""
-    if job.queue is None:
-        return "the job names no queue"
-    local = config.local_queues.get((job.namespace, job.queue))
-    if local is None:
-        return f"LocalQueue {job.queue} does not exist in namespace {job.namespace}"
-    if local.cluster_queue not in config.cluster_queues:
-        return f"LocalQueue {job.queue} points to ClusterQueue {local.cluster_queue}, which does not exist"
-    if job.priority_class is not None and job.priority_class not in config.priority_classes:
-        return f"WorkloadPriorityClass {job.priority_class} does not exist"
-    return None
 
 
 def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]) -> int:

@@ -26,7 +26,7 @@ from queuectl.domain.machine import (
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
-from queuectl.state.freeze import misconfigured, priority_of
+from queuectl.state.freeze import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
@@ -225,12 +225,10 @@ class Observer:
         return handle(None, Submitted(job, described.priority, described.cluster_queue), now)
 
     def _described(self, job: JobRecord, config: QueueConfig) -> Described:
-        queue = ""
-        if job.queue is not None and misconfigured(job, config) is None:
-            queue = config.local_queues[job.namespace, job.queue].cluster_queue
+        queue = config.cluster_queue_of(job.namespace, job.queue)
         classes = self._mirror.priority_classes
         priority = priority_of(job, config, {name: c.value for name, c in classes.items()})
-        return Described(job.queue or "", queue, priority, job.gpus, job.pods)
+        return Described(job.queue or "", queue.name if queue else "", priority, job.gpus, job.pods)
 
 
 def _joined(first: Change | None, then: Change | None) -> Change | None:

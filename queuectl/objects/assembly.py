@@ -1,0 +1,239 @@
+"""The parts of a file put together: which gangs hold what, which wait, and why one may not be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
+from queuectl.objects.gangs import Gang, merged, owned
+from queuectl.objects.slots import GivenPod, Owners, Slots
+from queuectl.objects.standing import standing
+from queuectl.objects.times import format_time
+from queuectl.objects.workloads import KIND as WORKLOAD
+
+_SYSTEM_CLASSES: Final = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
+_NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
+_NOWHERE: Final = "(unknown node)"
+_TICK: Final = 1e-5  # between undated gangs, so that they queue in the order of the file
+
+
+@dataclass
+class Parts:
+    """What the documents hold, in their order."""
+
+    nodes: list[Node] = field(default_factory=list)
+    pods: list[GivenPod] = field(default_factory=list)
+    gangs: list[Gang] = field(default_factory=list)
+    namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    pod_classes: dict[str, int] = field(default_factory=lambda: dict(_SYSTEM_CLASSES))
+    warnings: list[str] = field(default_factory=list)
+
+
+class Assembly:
+    """Puts the parts together; one use."""
+
+    def __init__(self, parts: Parts, queues: QueueConfig, now: float) -> None:
+        self._parts = parts
+        self._queues = queues
+        self._now = now
+        self._fleet = Fleet(tuple(sorted(parts.nodes, key=lambda node: node.name)))
+        self._hosts = {node.hostname: node.name for node in self._fleet.nodes}
+        self._gangs, self._workload_names = self._join()
+
+    def snapshot(self) -> Snapshot:
+        slots = Slots(self._fleet)
+        running = [gang for gang in self._gangs if gang.running and self._holds(gang)]
+        for gang in running:
+            self._state(gang, slots)
+        slots.fill(self._parts.pods, Owners(self._gangs, self._workload_names))
+        admitted = [self._admitted(gang, slots) for gang in running]
+        pending = [gang for gang in self._gangs if not gang.running]
+        return Snapshot(
+            now=self._now,
+            fleet=self._fleet,
+            config=self._queues,
+            pending=tuple(self._pending(gang, i) for i, gang in enumerate(pending)),
+            admitted=tuple(gang for gang in admitted if gang is not None),
+            strangers=slots.strangers,
+            namespaces=self._namespaces(),
+        )
+
+    def _join(self) -> tuple[list[Gang], dict[tuple[str, str], str]]:
+        """Each gang once; finished ones are left out. Also which gang each Workload's name stands for."""
+        jobs = {gang.key: gang for gang in self._parts.gangs if gang.kind != WORKLOAD}
+        names: dict[tuple[str, str], str] = {}
+        alone: set[str] = set()
+        for workload in self._parts.gangs:
+            if workload.kind != WORKLOAD:
+                continue
+            job = owned(workload, jobs)
+            if job is not None:
+                jobs[job.key] = merged(job, workload)
+            else:
+                alone.add(workload.uid)
+            names[workload.namespace, workload.name] = (job or workload).uid
+        gangs: dict[str, Gang] = {}
+        for given in self._parts.gangs:
+            gang = jobs.get(given.key, given)
+            if gang.finished or (given.kind == WORKLOAD and given.uid not in alone):
+                continue
+            if gang.uid in gangs:
+                other = gangs[gang.uid].document.address
+                raise gang.document.error("metadata.uid", f"{gang.uid!r} is also that of {other}")
+            gangs[gang.uid] = gang
+        return list(gangs.values()), {key: uid for key, uid in names.items() if uid in gangs}
+
+    # ---- running gangs
+
+    def _holds(self, gang: Gang) -> bool:
+        """Whether a running gang can be accounted for; one that cannot is told."""
+        if gang.error is not None:
+            self._warn(gang, f"runs, but its request is not understood: {gang.error}")
+            return False
+        # Resumed and in no queue: its pods are strangers.
+        return bool(gang.assigned) or gang.queue is not None
+
+    def _state(self, gang: Gang, slots: Slots) -> None:
+        hosts = [assigned.hosts for assigned in gang.assigned.values()]
+        if (gang.leaving and self._parts.pods) or not hosts or None in hosts:
+            slots.derive(gang)
+            return
+        stated: dict[tuple[str, str], int] = {}
+        for podset, assigned in gang.assigned.items():
+            for host, count in assigned.hosts or ():
+                slot = (podset, self._hosts.get(host, host))
+                if self._fleet.nodes and count:
+                    stated[slot] = stated.get(slot, 0) + count
+        slots.state(gang, stated)
+
+    def _admitted(self, gang: Gang, slots: Slots) -> Admitted | None:
+        held = slots.held[gang.uid]
+        if not held and not gang.assigned:
+            self._warn(gang, "is not suspended, but neither its pods nor its admission are given")
+            return None
+        podsets = tuple(self._counted(podset, gang) for podset in gang.podsets)
+        placed = tuple(self._placed(gang, podset, held) for podset in podsets)
+        ready = {node.name for node in self._fleet.nodes if node.ready}
+        lost = [(name, node, count) for (name, node), count in held.items() if node not in ready]
+        started = gang.started_at if gang.started_at is not None else gang.created_at
+        return Admitted(
+            workload=self._workload(gang, podsets, gang.created_at or 0.0),
+            placement=Placement(placed),
+            leaving=gang.leaving,
+            started_at=self._now if started is None else started,
+            checkpoint_at=gang.checkpoint_at,
+            utilization=gang.utilization,
+            lost=() if gang.leaving else tuple(lost),
+        )
+
+    def _counted(self, podset: PodSet, gang: Gang) -> PodSet:
+        """With the number of pods that were admitted, where that is said."""
+        assigned = gang.assigned.get(podset.name)
+        return replace(podset, count=assigned.count) if assigned and assigned.count else podset
+
+    def _placed(
+        self, gang: Gang, podset: PodSet, held: Mapping[tuple[str, str], int]
+    ) -> PodSetPlacement:
+        nodes = tuple((node, count) for (name, node), count in held.items() if name == podset.name)
+        assigned = gang.assigned.get(podset.name)
+        flavors = assigned.flavors if assigned is not None else self._flavors(gang, podset, nodes)
+        missing = podset.count - sum(count for _, count in nodes)
+        if missing > 0 and not gang.leaving and self._on_nodes(flavors):
+            # Quota is charged by slots where the flavor has a topology, so what sits nowhere known still needs one.
+            self._warn(gang, f"podset {podset.name}: {missing} pods sit on no node of the input")
+            nodes = (*nodes, (_NOWHERE, missing))
+        return PodSetPlacement(podset.name, nodes, flavors)
+
+    def _on_nodes(self, flavors: Mapping[str, str]) -> bool:
+        known = [self._queues.flavors.get(name) for name in flavors.values()]
+        return bool(self._fleet.nodes) and any(flavor and flavor.topology for flavor in known)
+
+    def _flavors(
+        self, gang: Gang, podset: PodSet, nodes: tuple[tuple[str, int], ...]
+    ) -> dict[str, str]:
+        """Of a resumed job without a Workload: the first flavors that match the node its first pod runs on."""
+        queue = self._queues.cluster_queue_of(gang.namespace, gang.queue)
+        node = self._fleet.by_name.get(nodes[0][0]) if nodes else None
+        chosen: dict[str, str] = {}
+        for group in queue.groups if queue is not None else ():
+            names = [quotas.flavor for quotas in group.flavors]
+            fitting = [name for name in names if self._matches(name, node)] or names
+            chosen.update({r: fitting[0] for r in group.covered if podset.shape.requests[r]})
+        return chosen
+
+    def _matches(self, flavor: str, node: Node | None) -> bool:
+        known = self._queues.flavors.get(flavor)
+        if known is None or node is None:
+            return False
+        return all(node.labels.get(key) == value for key, value in known.node_labels)
+
+    # ---- pending gangs
+
+    def _pending(self, gang: Gang, position: int) -> Pending:
+        queued = gang.created_at
+        if queued is None:  # not created yet: behind all that are, in the order of the file
+            queued = self._now + (position + 1) * _TICK
+        return Pending(
+            workload=self._workload(gang, gang.podsets, queued), blocked=self._blocked(gang)
+        )
+
+    def _blocked(self, gang: Gang) -> Reason | None:
+        if gang.error is not None:
+            return Reason(Code.UNSUPPORTED if gang.unsupported else Code.MISCONFIGURED, gang.error)
+        name = gang.priority_class
+        if gang.priority is None and name and name not in self._queues.priority_classes:
+            return Reason(Code.MISCONFIGURED, f"WorkloadPriorityClass {name} does not exist")
+        if gang.inactive:
+            return Reason(Code.HELD, "held by spec.active: false")
+        if gang.requeue_at is not None and gang.requeue_at > self._now:
+            until = format_time(gang.requeue_at)
+            return Reason(Code.BACKOFF, f"backs off until {until}", {"until": until})
+        if gang.queue is None:
+            return None
+        labels = self._namespaces()[gang.namespace]
+        return standing(gang.namespace, gang.queue, self._queues, labels)
+
+    # ---- both
+
+    def _workload(self, gang: Gang, podsets: tuple[PodSet, ...], queued_at: float) -> Workload:
+        return Workload(
+            uid=gang.uid,
+            kind=gang.kind,
+            namespace=gang.namespace,
+            name=gang.name,
+            podsets=podsets,
+            queue=gang.queue,
+            priority=self._priority(gang),
+            queued_at=queued_at,
+            preemptible=gang.preemptible,
+        )
+
+    def _priority(self, gang: Gang) -> int:
+        if gang.priority is not None:
+            return gang.priority
+        if gang.priority_class is not None:
+            return self._queues.priority_classes.get(gang.priority_class, 0)
+        name = gang.pod_priority_class
+        if name is not None and name not in self._parts.pod_classes:
+            self._warn(gang, f"PriorityClass {name} is not in the input: priority 0 assumed")
+        return self._parts.pod_classes.get(name or "", 0)
+
+    def _namespaces(self) -> dict[str, Mapping[str, str]]:
+        """Every namespace a gang is in, labelled with its name as the API server does."""
+        named = {gang.namespace for gang in self._gangs} | self._parts.namespaces.keys()
+        return {
+            name: {_NAMESPACE_LABEL: name, **self._parts.namespaces.get(name, {})}
+            for name in sorted(named)
+        }
+
+    def _warn(self, gang: Gang, text: str) -> None:
+        self._parts.warnings.append(f"{gang.document.address}: {text}")

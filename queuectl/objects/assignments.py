@@ -1,0 +1,121 @@
+"""Kueue's ``status.admission``: which flavors a running workload was charged, and on which hosts it sits.
+
+Hosts are written in two ways: a list of domains (v1beta1) or slices with factored-out names (v1beta2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from queuectl.domain.fleet import HOSTNAME
+from queuectl.objects.errors import RequestError
+from queuectl.objects.wire import Wire
+
+_MOST_DOMAINS: Final = 100_000
+
+
+class LevelValues(Wire):
+    prefix: str | None = None
+    suffix: str | None = None
+    roots: list[str] | None = None
+    universal_value: str | None = None
+
+
+class AssignmentSlice(Wire):
+    domain_count: int = 0
+    values_per_level: list[LevelValues] | None = None
+    pod_counts: list[int] | None = None
+    universal_pod_count: int | None = None
+
+
+class AssignmentDomain(Wire):
+    values: list[str] | None = None
+    count: int = 0
+
+
+class TopologyAssignment(Wire):
+    levels: list[str] | None = None
+    slices: list[AssignmentSlice] | None = None
+    domains: list[AssignmentDomain] | None = None
+
+
+class PodSetAssignment(Wire):
+    name: str = "main"
+    flavors: dict[str, str] | None = None
+    count: int | None = None
+    resource_usage: Any = None
+    topology_assignment: TopologyAssignment | None = None
+
+
+class AdmissionStatus(Wire):
+    cluster_queue: str = ""
+    pod_set_assignments: list[PodSetAssignment] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """What one podset holds.
+
+    Attributes:
+        count: pods admitted, None where that is not said.
+        flavors: resource to flavor.
+        hosts: (hostname label, pods) in order; None where only quota was assigned, or the assignment ends above the host.
+        coarse: the assignment ends above the host.
+    """
+
+    count: int | None = None
+    flavors: Mapping[str, str] = field(default_factory=dict)
+    hosts: tuple[tuple[str, int], ...] | None = None
+    coarse: bool = False
+
+
+def read_admission(admission: AdmissionStatus) -> dict[str, Assigned]:
+    """By podset.
+
+    Raises:
+        RequestError: naming the field and value.
+    """
+    read: dict[str, Assigned] = {}
+    for i, assignment in enumerate(admission.pod_set_assignments or ()):
+        path = f"status.admission.podSetAssignments[{i}]"
+        if assignment.name in read:
+            raise RequestError(f"{path}.name: {assignment.name!r} stands there twice")
+        if assignment.count is not None and assignment.count < 0:
+            raise RequestError(f"{path}.count: {assignment.count} is negative")
+        topology = assignment.topology_assignment
+        hosts = None
+        coarse = topology is not None and (topology.levels or [""])[-1] != HOSTNAME
+        if topology is not None and not coarse:
+            try:
+                hosts = tuple(_hosts(topology))
+            except RequestError as error:
+                raise error.under(f"{path}.topologyAssignment", ".") from None
+        read[assignment.name] = Assigned(assignment.count, assignment.flavors or {}, hosts, coarse)
+    return read
+
+
+def _hosts(assignment: TopologyAssignment) -> Iterator[tuple[str, int]]:
+    for i, domain in enumerate(assignment.domains or ()):
+        if not domain.values or domain.count < 0:
+            raise RequestError(f"domains[{i}]: needs values and a count of at least 0")
+        yield domain.values[-1], domain.count
+    for i, part in enumerate(assignment.slices or ()):
+        values = (part.values_per_level or [LevelValues()])[-1]
+        size = part.domain_count
+        if not 1 <= size <= _MOST_DOMAINS:
+            raise RequestError(f"slices[{i}].domainCount: {size} is not 1 to {_MOST_DOMAINS}")
+        names = _names(values, size)
+        counts = part.pod_counts or [part.universal_pod_count or 0] * size
+        if len(names) != size or len(counts) != size:
+            raise RequestError(f"slices[{i}]: values or counts are not as many as domainCount")
+        if min(counts) < 0:
+            raise RequestError(f"slices[{i}]: {min(counts)} pods are negative")
+        yield from zip(names, counts, strict=True)
+
+
+def _names(values: LevelValues, size: int) -> list[str]:
+    if values.universal_value is not None:
+        return [values.universal_value] * size
+    return [f"{values.prefix or ''}{root}{values.suffix or ''}" for root in values.roots or ()]

@@ -1,0 +1,243 @@
+"""The configuration kinds, field by field: the union of ``queuectl.dev/v1`` and Kueue's ``v1beta1`` and ``v1beta2``.
+
+Strict: a field that is not named here is refused. What is named here but not honoured yet, objects/config.py warns about.
+Defaults are left out again when a document is written, so a document read and written twice stays the same.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from queuectl.domain.queues import QueueingStrategy, StopPolicy, VictimKey, WithinClusterQueue
+from queuectl.objects.wire import Expression, Quantity, WireTaint, WireToleration
+
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """Base: camelCase names, unknown fields refused, defaults not written."""
+
+
+class ConfigMeta(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What is kept of metadata; what the server adds is ignored."""
+
+    name: str
+    namespace: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class FairSharing(Strict):
+    weight: Quantity | None = None
+
+
+class StrictExpression(Strict):
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] | None = None
+
+    def loose(self) -> Expression:
+        return Expression(self.key, self.operator, self.values)
+
+
+class SelectorSpec(Strict):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[StrictExpression] | None = None
+
+
+class StrictTaint(Strict):
+    key: str
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    value: str | None = None
+    time_added: str | None = None
+
+    def loose(self) -> WireTaint:
+        return WireTaint(self.key, self.value, self.effect)
+
+
+class StrictToleration(Strict):
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+    def loose(self) -> WireToleration:
+        return WireToleration(
+            self.key, self.operator, self.value, self.effect, self.toleration_seconds
+        )
+
+
+# ---- ClusterQueue, Cohort
+
+
+class QuotaSpec(Strict):
+    name: str
+    nominal_quota: Quantity
+    borrowing_limit: Quantity | None = None
+    lending_limit: Quantity | None = None
+
+
+class FlavorQuotasSpec(Strict):
+    name: str
+    resources: list[QuotaSpec]
+
+
+class ResourceGroupSpec(Strict):
+    covered_resources: list[str]
+    flavors: list[FlavorQuotasSpec]
+
+
+class FlavorFungibility(Strict):
+    when_can_borrow: Literal["MayStopSearch", "TryNextFlavor", "Borrow"] | None = None
+    when_can_preempt: Literal["MayStopSearch", "TryNextFlavor", "Preempt"] | None = None
+    preference: Literal["BorrowingOverPreemption", "PreemptionOverBorrowing"] | None = None
+
+
+class BorrowWithinCohort(Strict):
+    policy: Literal["Never", "LowerPriority"] | None = None
+    max_priority_threshold: int | None = None
+
+
+class PreemptionSpec(Strict):
+    reclaim_within_cohort: Literal["Never", "LowerPriority", "Any"] | None = None
+    borrow_within_cohort: BorrowWithinCohort | None = None
+    within_cluster_queue: WithinClusterQueue | None = None
+
+
+class AdmissionCheckRule(Strict):
+    name: str
+    on_flavors: list[str] | None = None
+
+
+class AdmissionChecksStrategy(Strict):
+    admission_checks: list[AdmissionCheckRule] | None = None
+
+
+class AdmissionScope(Strict):
+    admission_mode: str | None = None
+
+
+class PolicySpec(Strict):
+    """Policies Kueue has no field for."""
+
+    victim_order: list[VictimKey] | None = None
+    min_runtime_seconds: int | None = None
+    max_evictions_per_day: int | None = None
+    cooldown_seconds: int | None = None
+    idle_reclaim: str | dict[str, Any] | None = None
+    defragment: Literal["Off", "Plan", "Execute"] | None = None
+    split_flavors: bool | None = None
+    quota_from_nodes: bool | dict[str, Any] | None = None
+    max_per_user: dict[str, Any] | int | None = None
+
+
+class ClusterQueueSpec(Strict):
+    resource_groups: list[ResourceGroupSpec] | None = None
+    cohort: str | None = None
+    cohort_name: str | None = None
+    queueing_strategy: QueueingStrategy | None = None
+    namespace_selector: SelectorSpec | None = None
+    flavor_fungibility: FlavorFungibility | None = None
+    preemption: PreemptionSpec | None = None
+    admission_checks: list[str] | None = None
+    admission_checks_strategy: AdmissionChecksStrategy | None = None
+    stop_policy: StopPolicy | None = None
+    fair_sharing: FairSharing | None = None
+    admission_scope: AdmissionScope | None = None
+    concurrent_admission_policy: dict[str, Any] | None = None
+    policy: PolicySpec | None = None
+
+
+class CohortSpec(Strict):
+    parent_name: str | None = None
+    resource_groups: list[ResourceGroupSpec] | None = None
+    fair_sharing: FairSharing | None = None
+
+
+# ---- the rest
+
+
+class LocalQueueSpec(Strict):
+    cluster_queue: str
+    stop_policy: StopPolicy | None = None
+    fair_sharing: FairSharing | None = None
+
+
+class ResourceFlavorSpec(Strict):
+    node_labels: dict[str, str] | None = None
+    node_taints: list[StrictTaint] | None = None
+    tolerations: list[StrictToleration] | None = None
+    topology_name: str | None = None
+
+
+class LevelSpec(Strict):
+    node_label: str
+
+
+class TopologySpec(Strict):
+    levels: list[LevelSpec]
+
+
+class _Head(Strict, kw_only=True):
+    api_version: str
+    kind: str
+    metadata: ConfigMeta
+    status: Any = None
+
+
+class ClusterQueueDocument(_Head, kw_only=True):
+    spec: ClusterQueueSpec = msgspec.field(default_factory=ClusterQueueSpec)
+
+
+class CohortDocument(_Head, kw_only=True):
+    spec: CohortSpec = msgspec.field(default_factory=CohortSpec)
+
+
+class LocalQueueDocument(_Head, kw_only=True):
+    spec: LocalQueueSpec
+
+
+class ResourceFlavorDocument(_Head, kw_only=True):
+    spec: ResourceFlavorSpec = msgspec.field(default_factory=ResourceFlavorSpec)
+
+
+class TopologyDocument(_Head, kw_only=True):
+    spec: TopologySpec
+
+
+class PriorityClassDocument(_Head, kw_only=True):
+    value: Priority
+    description: str | None = None
+
+
+class ConfigurationDocument(Strict):
+    """Kueue's Configuration. What only runs a Kueue manager is ``Any``: it means nothing here."""
+
+    api_version: str
+    kind: str
+    metadata: Any = None
+    namespace: Any = None
+    webhook: Any = None
+    metrics: Any = None
+    health: Any = None
+    leader_election: Any = None
+    controller: Any = None
+    client_connection: Any = None
+    internal_cert_management: Any = None
+    pprof_bind_address: Any = None
+    queue_visibility: Any = None
+    visibility_server: Any = None
+    tls: Any = None
+    manage_jobs_without_queue_name: bool | None = None
+    managed_jobs_namespace_selector: Any = None
+    wait_for_pods_ready: Any = None
+    integrations: Any = None
+    multi_kueue: Any = None
+    fair_sharing: Any = None
+    admission_fair_sharing: Any = None
+    resources: Any = None
+    feature_gates: Any = None
+    object_retention_policies: Any = None

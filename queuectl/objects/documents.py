@@ -1,0 +1,212 @@
+"""YAML and JSON streams of objects, and the address of each object in them.
+
+A stream is YAML (documents divided by ``---``), JSON (one object, or several one after the other), or either of them
+holding a ``List``, whose items count as objects of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+import yaml
+
+from queuectl.objects.errors import Address, DocumentError, explain
+
+T = TypeVar("T")
+
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+
+
+def _loader() -> Any:
+    """YAML as kubectl reads it: plain JSON values; a time stays the text it is."""
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    resolvers = {
+        first: [pair for pair in pairs if pair[0] != _TIMESTAMP]
+        for first, pairs in base.yaml_implicit_resolvers.items()
+    }
+    return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
+
+
+_LOADER: Final = _loader()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object of a stream: plain JSON values under text keys."""
+
+    address: Address
+    body: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return str(self.body.get("kind") or "")
+
+    @property
+    def api_version(self) -> str:
+        return str(self.body.get("apiVersion") or "")
+
+    @property
+    def name(self) -> str:
+        """``namespace/name`` (``default`` if it names no namespace), as far as the object says."""
+        meta = self.body.get("metadata")
+        meta = meta if isinstance(meta, dict) else {}
+        return f"{meta.get('namespace') or 'default'}/{meta.get('name') or ''}"
+
+    def error(self, field: str, reason: str) -> DocumentError:
+        return DocumentError(self.address, field, reason)
+
+    def convert(self, wire: type[T]) -> T:
+        """Decode the body to a struct.
+
+        Raises:
+            DocumentError: a field has the wrong type, is missing, or is unknown to a strict struct.
+        """
+        try:
+            return msgspec.convert(self.body, wire, strict=False)
+        except msgspec.ValidationError as error:
+            raise self.error(*explain(error)) from None
+        except RecursionError:
+            raise self.error("", "is nested too deeply") from None
+
+
+def read_documents(text: str | bytes, source: str = "") -> list[Document]:
+    """All objects of a stream, ``List`` items included, in order.
+
+    Args:
+        text: the stream.
+        source: file name or other name of the stream, for messages.
+
+    Raises:
+        DocumentError: not YAML or JSON, or something in it is no object.
+    """
+    documents: list[Document] = []
+    bodies, plain = _load(text, source)
+    for number, body in enumerate(bodies, 1):
+        if body is None:
+            continue  # an empty document between two ---
+        address = Address(source, number)
+        checked = _object(body, address) if plain else _plain_object(body, address)
+        documents.extend(_unfold(Document(address, checked)))
+    return documents
+
+
+def as_document(body: Any, source: str = "") -> Document:
+    """One object that came by itself, e.g. in a request.
+
+    Raises:
+        DocumentError: it is no object of plain JSON values.
+    """
+    address = Address(source)
+    return _named(Document(address, _plain_object(body, address)))
+
+
+def _load(text: str | bytes, source: str) -> tuple[list[Any], bool]:
+    """The values of a stream, and whether they are sure to be plain JSON ones."""
+    try:
+        stream = text.decode() if isinstance(text, bytes) else text
+        if stream.lstrip()[:1] in ("{", "["):
+            with suppress(ValueError):  # flow-style YAML also begins like this
+                return _load_json(stream), True
+        return list(yaml.load_all(stream, _LOADER)), False
+    except UnicodeDecodeError:
+        raise DocumentError(Address(source), "", "is not UTF-8 text") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise DocumentError(Address(source), place, f"is not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise DocumentError(Address(source), "", f"is not YAML: {error}") from None
+    except RecursionError:
+        raise DocumentError(Address(source), "", "is nested too deeply") from None
+
+
+def _load_json(stream: str) -> list[Any]:
+    try:
+        return [msgspec.json.decode(stream.encode())]
+    except msgspec.DecodeError:
+        pass  # several objects one after the other
+    decoder, at, found = json.JSONDecoder(parse_constant=_no_constant), 0, []
+    while at < len(stream):
+        body, end = decoder.raw_decode(stream, at)
+        found.append(body)
+        at = end + len(stream[end:]) - len(stream[end:].lstrip())
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(name)  # NaN and Infinity are not JSON
+
+
+def _object(body: Any, address: Address) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise DocumentError(address, "", f"is no object but {type(body).__name__}")
+    return body
+
+
+def _plain_object(body: Any, address: Address) -> dict[str, Any]:
+    try:
+        _check_plain(body, "", address, set(), set())
+    except RecursionError:
+        raise DocumentError(address, "", "is nested too deeply") from None
+    return _object(body, address)
+
+
+def _check_plain(value: Any, path: str, address: Address, open_: set[int], done: set[int]) -> None:
+    """Text keys and JSON values only, and no value inside itself (YAML's anchors could)."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return
+    if isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise DocumentError(address, path, f"{value} is no number")
+        return
+    if not isinstance(value, (dict, list)):
+        raise DocumentError(address, path, f"{type(value).__name__} is no JSON value")
+    if id(value) in open_:
+        raise DocumentError(address, path, "contains itself")
+    if id(value) in done:
+        return
+    open_.add(id(value))
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(value, dict) and not isinstance(key, str):
+            raise DocumentError(address, path, f"key {key!r} is not text")
+        inner = f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}".lstrip(".")
+        _check_plain(part, inner, address, open_, done)
+    open_.discard(id(value))
+    done.add(id(value))
+
+
+def _unfold(document: Document) -> Iterator[Document]:
+    items = document.body.get("items")
+    if not document.kind.endswith("List") or not isinstance(items, list):
+        yield _named(document)
+        return
+    inherited: dict[str, Any] = {}
+    if document.kind != "List":  # items of a typed list need not say what they are
+        inherited = {"apiVersion": document.api_version, "kind": document.kind[: -len("List")]}
+    for position, item in enumerate(items, 1):
+        address = replace(document.address, item=position)
+        if not isinstance(item, dict):
+            raise DocumentError(address, "", f"is no object but {type(item).__name__}")
+        yield _named(Document(address, {**inherited, **item}))
+
+
+def _named(document: Document) -> Document:
+    for field in ("kind", "apiVersion"):
+        if not isinstance(document.body.get(field), str) or not document.body[field]:
+            raise document.error(field, "is required")
+    meta = document.body.get("metadata")
+    if meta is not None and not isinstance(meta, dict):
+        raise document.error("metadata", f"is no object but {type(meta).__name__}")
+    name = (meta or {}).get("name")
+    shown = f"{document.kind}/{name if isinstance(name, str) else ''}"
+    named = Document(replace(document.address, name=shown), document.body)
+    for field in ("name", "namespace"):
+        value = (meta or {}).get(field)
+        if value is not None and not isinstance(value, str):
+            raise named.error(f"metadata.{field}", f"{value!r} is not text")
+    return named

@@ -1,0 +1,83 @@
+"""The two ways a document can be wrong.
+
+A mistake in a user's job must not stop the watch: the kinds turn :class:`RequestError` into ``JobRecord.error``. A document
+that a person hands over (configuration, ``queuectl plan -f``) is refused whole with :class:`DocumentError`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+import msgspec
+
+from queuectl.domain.errors import BadInput
+
+_PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
+_MISSING: Final = re.compile(r"^Object missing required field `(?P<field>.*)`$", re.DOTALL)
+
+
+class RequestError(ValueError):
+    """What a job asks can never be honoured; the message is a sentence naming field and value.
+
+    ``unsupported`` tells a constraint that placement cannot honour from a mistake.
+    """
+
+    def __init__(self, message: str, *, unsupported: bool = False) -> None:
+        super().__init__(message)
+        self.unsupported = unsupported
+
+    def under(self, path: str, separator: str = ": ") -> Self:
+        """The same error, seen from further out."""
+        return type(self)(f"{path}{separator}{self}", unsupported=self.unsupported)
+
+
+class MalformedError(RequestError):
+    """What the API server itself would refuse: it can stand in a file, never in a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a document stands: file (or stream), position in it from 1, and which object it is.
+
+    ``item`` is the position inside a ``List``, from 1.
+    """
+
+    source: str = ""
+    number: int = 0
+    item: int = 0
+    name: str = ""  # Kind/name, as far as known
+
+    def __str__(self) -> str:
+        place = f"document {self.number}" if self.number else ""
+        place += f", item {self.item}" if self.item else ""
+        named = f"{place} ({self.name})" if place and self.name else place or self.name
+        return ": ".join(part for part in (self.source, named) if part)
+
+
+class DocumentError(BadInput):
+    """A document was refused. The message names file, document and field.
+
+    Attributes:
+        address: of the document.
+        field: path inside it, e.g. ``spec.levels[0].nodeLabel``; empty when the document as a whole is wrong.
+        reason: what is wrong there.
+    """
+
+    def __init__(self, address: Address, field: str, reason: str) -> None:
+        super().__init__(": ".join(part for part in (str(address), field, reason) if part))
+        self.address = address
+        self.field = field
+        self.reason = reason
+
+
+def explain(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Path and reason of a decoding error, in the words used elsewhere."""
+    match = _PATH.match(str(error))
+    what, path = (match["what"], match["path"] or "") if match else (str(error), "")
+    for pattern, reason in ((_UNKNOWN, "unknown field"), (_MISSING, "is required")):
+        if found := pattern.match(what):
+            return ".".join(part for part in (path, found["field"]) if part), reason
+    return path, what[:1].lower() + what[1:]

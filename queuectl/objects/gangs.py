@@ -1,0 +1,145 @@
+"""One gang of a file, whether it was given as a Job, a PyTorchJob, a Kueue Workload, or a job with its Workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from queuectl.domain.workload import PodSet
+from queuectl.objects.assignments import Assigned
+from queuectl.objects.documents import Document
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds import KINDS, JobKind
+from queuectl.objects.kinds.common import read_checkpoint, read_utilization
+from queuectl.objects.times import time_or_none
+from queuectl.objects.wire import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What a document says of a gang. Times are unix seconds.
+
+    Attributes:
+        document: it was read from.
+        uid: as given, else ``kind/namespace/name``.
+        priority: when the document itself says the number.
+        created_at: None if undated.
+        error: why its request can never be honoured, or None.
+        running: it holds capacity: admitted, or a job that is not suspended.
+        leaving: it is being evicted.
+        assigned: what it holds by podset, where a Workload says so.
+        inactive: held by ``spec.active: false``.
+        requeue_at: end of its back-off.
+        owners: objects that own its Workload.
+    """
+
+    document: Document
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    podsets: tuple[PodSet, ...] = ()
+    queue: str | None = None
+    priority: int | None = None
+    priority_class: str | None = None
+    pod_priority_class: str | None = None
+    created_at: float | None = None
+    preemptible: bool = True
+    error: str | None = None
+    unsupported: bool = False
+    running: bool = False
+    leaving: bool = False
+    finished: bool = False
+    assigned: Mapping[str, Assigned] = field(default_factory=dict)
+    started_at: float | None = None
+    inactive: bool = False
+    requeue_at: float | None = None
+    utilization: float | None = None
+    checkpoint_at: float | None = None
+    owners: tuple[Owner, ...] = ()
+
+    @property
+    def has_uid(self) -> bool:
+        """Whether its document gives a uid; one made of its names holds slashes."""
+        return "/" not in self.uid
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.kind, self.namespace, self.name
+
+
+def is_job(document: Document) -> bool:
+    """Whether it is of a kind queuectl runs."""
+    kind = KINDS.get(document.kind)
+    return kind is not None and document.api_version == f"{kind.group}/{kind.version}"
+
+
+def read_job_gang(document: Document) -> Gang:
+    """A job of any kind.
+
+    Raises:
+        DocumentError: what no API server would store.
+    """
+    kind: JobKind = KINDS[document.kind]
+    try:
+        record = kind.read(document.convert(kind.wire), strict=True)
+    except RequestError as error:
+        raise document.error("", str(error)) from None
+    meta = document.body.get("metadata") or {}
+    return Gang(
+        document=document,
+        uid=record.uid or f"{record.kind}/{record.namespace}/{record.name}",
+        kind=record.kind,
+        namespace=record.namespace,
+        name=record.name,
+        podsets=record.podsets,
+        queue=record.queue,
+        priority_class=record.priority_class,
+        pod_priority_class=record.pod_priority_class,
+        created_at=time_or_none(meta.get("creationTimestamp")),
+        preemptible=record.preemptible,
+        error=record.error,
+        unsupported=record.unsupported,
+        running=not record.suspended,
+        finished=record.outcome is not None,
+        utilization=record.utilization,
+        checkpoint_at=record.checkpoint_at,
+    )
+
+
+def owned(workload: Gang, jobs: Mapping[tuple[str, str, str], Gang]) -> Gang | None:
+    """The job in the input that this Workload stands for."""
+    for owner in workload.owners:
+        job = jobs.get((owner.kind, workload.namespace, owner.name))
+        if job is not None and (not owner.uid or owner.uid == job.uid or not job.has_uid):
+            return job
+    return None
+
+
+def merged(job: Gang, workload: Gang) -> Gang:
+    """A job and its Workload as one gang: the job's name and request, the Workload's place in the queue."""
+    annotations = workload.document.body["metadata"].get("annotations")
+    same = [p.name for p in job.podsets] == [p.name for p in workload.podsets]
+    return replace(
+        job,
+        podsets=job.podsets if same else workload.podsets,
+        queue=workload.queue or job.queue,
+        priority=workload.priority,
+        priority_class=workload.priority_class or job.priority_class,
+        pod_priority_class=workload.pod_priority_class or job.pod_priority_class,
+        created_at=workload.created_at if job.created_at is None else job.created_at,
+        preemptible=job.preemptible and workload.preemptible,
+        error=job.error or workload.error,
+        unsupported=job.unsupported if job.error else workload.unsupported,
+        running=workload.running,
+        leaving=workload.leaving,
+        finished=job.finished or workload.finished,
+        assigned=workload.assigned,
+        started_at=workload.started_at,
+        inactive=workload.inactive,
+        requeue_at=workload.requeue_at,
+        utilization=job.utilization
+        if job.utilization is not None
+        else read_utilization(annotations),
+        checkpoint_at=job.checkpoint_at or read_checkpoint(annotations),
+    )

@@ -1,0 +1,73 @@
+"""Labels, annotations and gates on users' objects: ``queuectl.dev/<suffix>`` and Kueue's twin of it.
+
+Either prefix is read; both present with different values is a mistake that is told, never a silent choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from queuectl.objects.errors import RequestError
+
+PREFIX: Final = "queuectl.dev/"
+KUEUE_PREFIX: Final = "kueue.x-k8s.io/"
+
+GATE: Final = PREFIX + "placement"
+POD_PRIORITY_CLASS: Final = "queuectl-managed"
+"""PriorityClass (preemptionPolicy Never) that the admission policy puts on every managed pod."""
+
+# suffixes a user writes on a job
+QUEUE_NAME: Final = "queue-name"
+PRIORITY_CLASS: Final = "priority-class"
+PREEMPTIBLE: Final = "preemptible"
+UTILIZATION: Final = "gpu-utilization"
+CHECKPOINT: Final = "last-checkpoint-time"
+ADMISSION_GATED_BY: Final = "admission-gated-by"
+ELASTIC_JOB: Final = "elastic-job"
+
+# suffixes a user writes on a pod template
+REQUIRED_TOPOLOGY: Final = "podset-required-topology"
+PREFERRED_TOPOLOGY: Final = "podset-preferred-topology"
+UNCONSTRAINED_TOPOLOGY: Final = "podset-unconstrained-topology"
+GROUP_NAME: Final = "podset-group-name"
+SLICE_SUFFIXES: Final = (
+    "podset-slice-required-topology",
+    "podset-slice-size",
+    "podset-slice-required-topology-constraints",
+)
+
+# keys queuectl itself writes
+QUEUE_LABEL: Final = PREFIX + QUEUE_NAME
+WORKLOAD_LABEL: Final = PREFIX + "workload"
+ATTEMPT_LABEL: Final = PREFIX + "attempt"
+PODSET_LABEL: Final = PREFIX + "podset"
+STATUS_ANNOTATION: Final = PREFIX + "status"
+ORIGINAL_PRIORITY_CLASS: Final = PREFIX + "original-priority-class"
+
+RANK_LABELS: Final = (
+    "batch.kubernetes.io/job-completion-index",
+    "training.kubeflow.org/replica-index",
+)
+
+
+def either(mapping: Mapping[str, str] | None, suffix: str, *, kueue: bool = True) -> str | None:
+    """The value under ``queuectl.dev/<suffix>`` or ``kueue.x-k8s.io/<suffix>``, None when there is neither.
+
+    Args:
+        mapping: labels or annotations of an object.
+        suffix: without prefix.
+        kueue: False where a Kueue runs: its keys are not ours then.
+
+    Raises:
+        RequestError: both keys are present and their values differ.
+    """
+    if not mapping:
+        return None
+    ours = mapping.get(PREFIX + suffix)
+    theirs = mapping.get(KUEUE_PREFIX + suffix) if kueue else None
+    if ours is not None and theirs is not None and ours != theirs:
+        raise RequestError(
+            f"{PREFIX}{suffix} is {ours!r} but {KUEUE_PREFIX}{suffix} is {theirs!r}: keep one of them"
+        )
+    return ours if ours is not None else theirs

@@ -1,0 +1,138 @@
+"""``batch/v1`` Job, Indexed or not: one podset ``main`` of min(parallelism, completions) pods at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from queuectl.domain.records import JobRecord, Outcome
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds.common import (
+    Asked,
+    holds,
+    patch_frame,
+    read_job,
+    template_patch,
+    withdraws,
+)
+from queuectl.objects.templates import check_count, read_podset
+from queuectl.objects.wire import Condition, Meta, Template, Wire
+
+PODSET = "main"
+_TEMPLATE = "spec.template"
+_CONTROLLER = "kubernetes.io/job-controller"
+
+
+class JobSpec(Wire):
+    suspend: bool | None = None
+    parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str | None = None
+    managed_by: str | None = None
+    template: Template | None = None
+
+
+class JobStatus(Wire):
+    active: int | None = None
+    succeeded: int | None = None
+    failed_indexes: str | None = None
+    conditions: list[Condition] | None = None
+
+
+class WireJob(Wire):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: JobSpec | None = None
+    status: JobStatus | None = None
+
+
+class BatchJob:
+    """See :class:`queuectl.objects.kinds.JobKind`."""
+
+    kind = "Job"
+    group = "batch"
+    version = "v1"
+    plural = "jobs"
+    wire = WireJob
+
+    def read(self, document: WireJob, *, kueue: bool = True, strict: bool = False) -> JobRecord:
+        spec = document.spec or JobSpec()
+        status = document.status or JobStatus()
+        conditions = status.conditions or []
+        return read_job(
+            self.kind,
+            document.metadata,
+            [spec.template],
+            conditions,
+            suspended=bool(spec.suspend),
+            outcome=_outcome(conditions),
+            own_priority_class=None,
+            ask=lambda: _ask(spec, status, kueue),
+            kueue=kueue,
+            strict=strict,
+        )
+
+    def start_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
+        spec = {"suspend": False, "template": template_patch(record, attempt, PODSET)}
+        return {**patch_frame(record, status), "spec": spec}
+
+    def stop_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
+        spec: dict[str, Any] = {"suspend": True}
+        if withdraws(record, attempt):
+            spec["template"] = template_patch(record, attempt, PODSET)
+        return {**patch_frame(record, status), "spec": spec}
+
+    def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
+        return patch_frame(record, status)
+
+    def pod_selector(self, name: str) -> str:
+        return f"batch.kubernetes.io/job-name={name}"
+
+
+def _outcome(conditions: list[Condition]) -> Outcome | None:
+    if holds(conditions, "Complete"):
+        return Outcome.SUCCEEDED
+    return Outcome.FAILED if holds(conditions, "Failed") else None
+
+
+def _ask(spec: JobSpec, status: JobStatus, kueue: bool) -> Asked:
+    parallelism = 1 if spec.parallelism is None else spec.parallelism
+    check_count(parallelism, "spec.parallelism")
+    completions = spec.completions
+    if completions is None and spec.parallelism is None:
+        completions = 1  # as the API server fills in
+    if completions is not None:
+        check_count(completions, "spec.completions")
+    if spec.completion_mode not in (None, "NonIndexed", "Indexed"):
+        raise RequestError(
+            f"spec.completionMode: {spec.completion_mode!r} is neither NonIndexed nor Indexed"
+        )
+    if spec.completion_mode == "Indexed" and completions is None:
+        raise RequestError("spec.completions: is required when completionMode is Indexed")
+    if spec.managed_by not in (None, _CONTROLLER):
+        raise RequestError(
+            f"spec.managedBy: {spec.managed_by!r} runs this job elsewhere", unsupported=True
+        )
+    count = parallelism if completions is None else min(parallelism, completions)
+    podset = read_podset(PODSET, count, spec.template, _TEMPLATE, kueue=kueue)
+    left = _left(completions, count, status)
+    return Asked((podset,), ((PODSET, left),) if left < count else ())
+
+
+def _left(completions: int | None, count: int, status: JobStatus) -> int:
+    """Pods the job controller still keeps at once, now that some completions are done."""
+    done = (status.succeeded or 0) + count_indexes(status.failed_indexes or "")
+    if completions is not None:
+        return max(0, min(count, completions - done))
+    # A work queue: after the first success no new pod is started.
+    return min(count, status.active or 0) if done else count
+
+
+def count_indexes(text: str) -> int:
+    """How many indexes ``"1,3-5"`` names; parts that are no index count as none."""
+    total = 0
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()):
+            total += max(0, int(last or first) - int(first) + 1)
+    return total

@@ -1,0 +1,94 @@
+"""Nodes, Namespaces and PriorityClasses to records."""
+
+from __future__ import annotations
+
+from sys import intern
+
+from queuectl.domain.fleet import Effect, Node, Taint
+from queuectl.domain.records import NamespaceRecord, NodeRecord, PriorityClassRecord
+from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.requests import read_vector
+from queuectl.objects.wire import (
+    LabelledMeta,
+    NodeStatus,
+    WireNamespace,
+    WireNode,
+    WirePriorityClass,
+    WireTaint,
+)
+
+_EFFECTS = {effect.value: effect for effect in Effect}
+
+
+def version_of(text: str) -> int:
+    """A resourceVersion as integer; 0 for none."""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 20 else 0
+
+
+def read_labels(labels: dict[str, str] | None) -> dict[str, str]:
+    """With interned keys and values: most repeat on thousands of nodes."""
+    return {intern(key): intern(value) for key, value in (labels or {}).items()}
+
+
+def read_taints(taints: list[WireTaint] | None, path: str) -> tuple[Taint, ...]:
+    """Taints of a node or flavor.
+
+    Raises:
+        RequestError: an effect is none of Kubernetes'.
+    """
+    read = []
+    for i, taint in enumerate(taints or ()):
+        effect = _EFFECTS.get(taint.effect)
+        if effect is None:
+            raise MalformedError(
+                f"{path}[{i}].effect: {taint.effect!r} is none of {', '.join(_EFFECTS)}"
+            )
+        read.append(Taint(intern(taint.key), effect, intern(taint.value or "")))
+    return tuple(read)
+
+
+def _ready(status: NodeStatus) -> bool:
+    """As the Ready condition says. A node without one is judged by its taints alone, as kube-scheduler does."""
+    return all(c.status == "True" for c in status.conditions or () if c.type == "Ready")
+
+
+def read_node(wire: WireNode) -> NodeRecord:
+    """Project a Node.
+
+    Raises:
+        RequestError: a quantity or a taint is malformed; the API server lets none through.
+    """
+    spec, status, meta = wire.spec, wire.status or NodeStatus(), wire.metadata
+    amounts = status.allocatable if status.allocatable is not None else status.capacity
+    where = "status.allocatable" if status.allocatable is not None else "status.capacity"
+    try:
+        allocatable = read_vector(amounts, round_up=False)
+    except RequestError as error:
+        raise error.under(where) from None
+    node = Node(
+        name=intern(meta.name),
+        labels=read_labels(meta.labels),
+        allocatable=allocatable,
+        taints=read_taints(spec.taints, "spec.taints") if spec is not None else (),
+        ready=_ready(status),
+        unschedulable=bool(spec and spec.unschedulable),
+    )
+    return NodeRecord(node, version_of(meta.resource_version))
+
+
+def _sorted_labels(meta: LabelledMeta) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(read_labels(meta.labels).items()))
+
+
+def read_namespace(wire: WireNamespace) -> NamespaceRecord:
+    """Project a Namespace."""
+    meta = wire.metadata
+    return NamespaceRecord(
+        intern(meta.name), version_of(meta.resource_version), _sorted_labels(meta)
+    )
+
+
+def read_priority_class(wire: WirePriorityClass) -> PriorityClassRecord:
+    """Project a PriorityClass."""
+    meta = wire.metadata
+    return PriorityClassRecord(intern(meta.name), version_of(meta.resource_version), wire.value)

@@ -1,0 +1,102 @@
+"""A Plan as the document people and scripts read: the output of ``queuectl plan``.
+
+Its schema is docs/reference/plan-schema.json. Workloads are named ``namespace/name``, nodes by ``metadata.name``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from queuectl.domain.plan import Cost, Plan, Refusal
+from queuectl.domain.reasons import Reason
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.workload import Placement, Workload
+
+
+def plan_document(
+    snapshot: Snapshot, plan: Plan, ignored: Iterable[str] = (), warnings: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Plain JSON values.
+
+    Args:
+        snapshot: the plan was made from.
+        plan: what was decided.
+        ignored: documents nobody asked about.
+        warnings: what was read but not honoured.
+    """
+    known: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
+    known.update({a.workload.uid: a.workload for a in snapshot.admitted})
+    return {
+        "admitted": [
+            {
+                "workload": known[admission.uid].ref,
+                "kind": known[admission.uid].kind,
+                "podSets": _podsets(admission.placement),
+            }
+            for admission in plan.admitted
+        ],
+        "preempted": _preempted(plan, known),
+        "pending": [_pending(refusal, known[refusal.uid]) for refusal in plan.pending],
+        "proof": plan.proof.value,
+        "ignored": list(ignored),
+        "warnings": list(warnings),
+        "stats": dict(plan.stats),
+    }
+
+
+def _podsets(placement: Placement) -> list[dict[str, Any]]:
+    podsets = []
+    for placed in placement.podsets:
+        nodes: dict[str, int] = {}
+        for node, count in placed.nodes:
+            nodes[node] = nodes.get(node, 0) + count
+        flavors = dict(sorted(placed.flavors.items()))
+        podsets.append({"name": placed.podset, "flavors": flavors, "nodes": nodes})
+    return podsets
+
+
+def _preempted(plan: Plan, known: Mapping[str, Workload]) -> list[dict[str, Any]]:
+    """Victims, then gangs evicted for a reason of their own: for nobody, at no price."""
+    victims: list[dict[str, Any]] = [
+        {
+            "workload": known[victim.victim].ref,
+            "for": known[victim.preemptor].ref,
+            "reason": victim.reason,
+            "cost": _cost(victim.cost),
+        }
+        for victim in plan.preempted
+    ]
+    evicted: list[dict[str, Any]] = [
+        {
+            "workload": known[eviction.uid].ref,
+            "for": None,
+            "reason": eviction.code.value,
+            "cost": None,
+        }
+        for eviction in plan.evicted
+    ]
+    return victims + evicted
+
+
+def _cost(cost: Cost) -> dict[str, int]:
+    return {"priority": cost.priority, "lostWork": cost.lost_work, "gpus": cost.gpus}
+
+
+def _pending(refusal: Refusal, workload: Workload) -> dict[str, Any]:
+    written: dict[str, Any] = {
+        "workload": workload.ref,
+        "reasons": [_reason(reason) for reason in refusal.reasons],
+        "unblock": list(refusal.unblock),
+    }
+    if refusal.lease is not None:
+        written["podSets"] = _podsets(refusal.lease.placement)
+    return written
+
+
+def _reason(reason: Reason) -> dict[str, Any]:
+    return {
+        "code": reason.code.value,
+        "message": reason.message,
+        "details": dict(reason.details),
+    }

@@ -1,0 +1,157 @@
+"""Live pods to records, and the one patch that pins a pod and drops its gate.
+
+This is the hottest reader: a cluster's every pod passes here at each relist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from sys import intern
+from typing import Any, Final
+
+from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
+from queuectl.domain.records import PodPhase, PodRecord
+from queuectl.objects import keys
+from queuectl.objects.errors import RequestError
+from queuectl.objects.nodes import version_of
+from queuectl.objects.requests import pod_requests
+from queuectl.objects.times import time_or_none
+from queuectl.objects.wire import PodSpec, PodStatus, WirePod, WireToleration
+
+_EFFECTS: Final = {effect.value: effect for effect in Effect}
+_PHASES: Final = {phase.value: phase for phase in PodPhase}
+_NO_SPEC: Final = PodSpec()
+_NO_STATUS: Final = PodStatus()
+
+# Uids repeat over a gang's pods only, so they are shared in a bounded table instead of being interned for ever.
+_share = lru_cache(maxsize=1 << 16)(str)
+
+
+def read_pod(wire: WirePod) -> PodRecord:
+    """Project a Pod.
+
+    Raises:
+        RequestError: a quantity is malformed; the API server lets none through.
+    """
+    meta = wire.metadata
+    spec = wire.spec or _NO_SPEC
+    status = wire.status or _NO_STATUS
+    gates = tuple([gate.name for gate in spec.scheduling_gates]) if spec.scheduling_gates else ()
+    gated = keys.GATE in gates
+    owner = ""
+    for reference in meta.owner_references or ():
+        if reference.controller:
+            owner = _share(reference.uid)
+    attempt, podset, rank = _membership(meta.labels)
+    ready, unschedulable = _conditions(status)
+    pin = spec.node_selector.get(HOSTNAME) if spec.node_selector else None
+    return PodRecord(
+        namespace=intern(meta.namespace or "default"),
+        name=meta.name,
+        uid=meta.uid,
+        version=version_of(meta.resource_version),
+        requests=pod_requests(spec),
+        owner=owner,
+        pin=intern(pin) if pin is not None else None,
+        node=intern(spec.node_name) if spec.node_name else None,
+        gated=gated,
+        attempt=attempt,
+        podset=podset,
+        rank=rank,
+        phase=_PHASES.get(status.phase or "Pending", PodPhase.UNKNOWN),
+        ready=ready,
+        terminating=meta.deletion_timestamp is not None,
+        unschedulable_since=unschedulable,
+        gates=tuple([name for name in gates if name != keys.GATE]) if gated else (),
+        tolerations=read_tolerations(spec.tolerations) if gated else (),
+    )
+
+
+def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]:
+    if not labels:
+        return 0, "", None
+    rank = None
+    for label in keys.RANK_LABELS:
+        if label in labels:
+            rank = read_count(labels[label])
+            break
+    attempt = read_count(labels.get(keys.ATTEMPT_LABEL, "")) or 0
+    return attempt, intern(labels.get(keys.PODSET_LABEL, "")), rank
+
+
+def read_count(text: str) -> int | None:
+    """A label's non-negative number, None when it is not one."""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else None
+
+
+def _conditions(status: PodStatus) -> tuple[bool, float | None]:
+    ready = False
+    since = None
+    for condition in status.conditions or ():
+        if condition.type == "Ready":
+            ready = condition.status == "True"
+        elif condition.reason == "Unschedulable" and condition.type == "PodScheduled":
+            since = time_or_none(condition.last_transition_time)
+    return ready, since
+
+
+def read_tolerations(tolerations: Iterable[WireToleration] | None) -> tuple[Toleration, ...]:
+    """As written, ``tolerationSeconds`` included."""
+    return tuple(
+        Toleration(
+            key=intern(t.key or ""),
+            operator=intern(t.operator or "Equal"),
+            value=intern(t.value or ""),
+            effect=_EFFECTS.get(t.effect) if t.effect else None,
+            seconds=t.toleration_seconds,
+        )
+        for t in tolerations or ()
+    )
+
+
+def write_toleration(toleration: Toleration) -> dict[str, Any]:
+    """As the API writes it: defaults are left out, except the operator."""
+    written: dict[str, Any] = {"operator": toleration.operator}
+    if toleration.key:
+        written["key"] = toleration.key
+    if toleration.value:
+        written["value"] = toleration.value
+    if toleration.effect is not None:
+        written["effect"] = toleration.effect.value
+    if toleration.seconds is not None:
+        written["tolerationSeconds"] = toleration.seconds
+    return written
+
+
+def pin_patch(
+    pod: PodRecord,
+    hostname: str | None,
+    node_labels: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    tolerations: Iterable[Toleration] = (),
+) -> dict[str, Any]:
+    """One JSON merge patch that pins a gated pod to a node and drops our gate; other gates stay.
+
+    Args:
+        pod: gated, as last read: the patch holds only for its uid and resourceVersion.
+        hostname: value of the node's hostname label; None where only quota was decided and kube-scheduler picks the node.
+        node_labels: of the flavor, added to the pod's node selector.
+        tolerations: of the flavor, added to the pod's own.
+
+    Raises:
+        RequestError: the pod carries our gate no more, so it can no longer be steered.
+    """
+    if not pod.gated:
+        raise RequestError(f"pod {pod.namespace}/{pod.name} has no gate {keys.GATE}")
+    spec: dict[str, Any] = {"schedulingGates": [{"name": name} for name in pod.gates]}
+    pin = {} if hostname is None else {HOSTNAME: hostname}
+    if selector := {**dict(node_labels), **pin}:
+        spec["nodeSelector"] = selector
+    added = [t for t in tolerations if t not in pod.tolerations]
+    if added:
+        # A merge patch replaces the list, and the API server refuses to lose one of the pod's own.
+        spec["tolerations"] = [write_toleration(t) for t in (*pod.tolerations, *added)]
+    return {
+        "metadata": {"uid": pod.uid, "resourceVersion": str(pod.version)},
+        "spec": spec,
+    }

@@ -1,0 +1,175 @@
+"""Pods of a file against the gangs of the same file: what fills a slot, what makes one, and what is a stranger.
+
+A gang's committed slots count once, whether its pods are in the file or not. A pod that fills no slot is a stranger on
+its node. A running gang whose hosts nobody states gets its slots from its pods.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.quantity import Resources, total
+from queuectl.domain.records import PodRecord
+from queuectl.domain.workload import PodSet
+from queuectl.objects import keys
+from queuectl.objects.documents import Document
+from queuectl.objects.errors import RequestError
+from queuectl.objects.gangs import Gang
+from queuectl.objects.pods import read_pod
+from queuectl.objects.wire import Owner, WirePod
+
+_JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "training.kubeflow.org/job-name")
+_PODSET_LABELS = (
+    keys.PODSET_LABEL,
+    keys.KUEUE_PREFIX + "podset",
+    "training.kubeflow.org/replica-type",
+)
+
+Slot = tuple[str, str]  # podset, node name
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPod:
+    """A pod of the input: its record, and what else says whose it is."""
+
+    record: PodRecord
+    labels: Mapping[str, str]
+    owners: tuple[Owner, ...]
+    workload: str | None
+
+
+def read_given_pod(document: Document) -> GivenPod:
+    """Raises DocumentError naming the field."""
+    wire = document.convert(WirePod)
+    try:
+        record = read_pod(wire)
+    except RequestError as error:
+        raise document.error("spec", str(error)) from None
+    annotations = (document.body.get("metadata") or {}).get("annotations")
+    name = (
+        annotations.get(keys.KUEUE_PREFIX + "workload") if isinstance(annotations, dict) else None
+    )
+    return GivenPod(
+        record=record,
+        labels=wire.metadata.labels or {},
+        owners=tuple(wire.metadata.owner_references or ()),
+        workload=name if isinstance(name, str) else None,
+    )
+
+
+class Owners:
+    """Finds the gang a pod belongs to: by uid where there is one, else by the names its labels and owners give."""
+
+    def __init__(
+        self, gangs: Iterable[Gang], workload_names: Mapping[tuple[str, str], str]
+    ) -> None:
+        """``workload_names``: (namespace, name of a Workload) to the uid of its gang."""
+        self._names: dict[tuple[str, str, str], Gang] = {}
+        self._uids: dict[str, Gang] = {}
+        for gang in gangs:
+            self._names[gang.key] = gang
+            self._uids[gang.uid] = gang
+            for owner in gang.owners:
+                if owner.uid:
+                    self._uids.setdefault(owner.uid, gang)
+        self._workloads = {key: self._uids[uid] for key, uid in workload_names.items()}
+
+    def of(self, pod: GivenPod) -> Gang | None:
+        uids = [pod.labels.get(keys.WORKLOAD_LABEL, ""), pod.record.owner, pod.record.uid]
+        for uid in uids:
+            if uid and uid in self._uids:
+                return self._uids[uid]
+        namespace = pod.record.namespace
+        for owner in pod.owners:
+            found = self._names.get((owner.kind, namespace, owner.name))
+            if found is not None and (not owner.uid or not found.has_uid):
+                return found
+        if pod.workload is not None and (namespace, pod.workload) in self._workloads:
+            return self._workloads[namespace, pod.workload]
+        return self._by_label(pod) if not pod.owners else None
+
+    def _by_label(self, pod: GivenPod) -> Gang | None:
+        names = [pod.labels[label] for label in _JOB_LABELS if label in pod.labels]
+        for name in names:
+            for kind in ("Job", "PyTorchJob"):
+                found = self._names.get((kind, pod.record.namespace, name))
+                if found is not None:
+                    return found
+        return None
+
+
+@dataclass
+class Slots:
+    """Slots of running gangs, filled pod by pod.
+
+    Attributes:
+        held: gang uid to its slots, in placement order.
+        strangers: node name to what fills no slot there.
+    """
+
+    fleet: Fleet
+    held: dict[str, dict[Slot, int]] = field(default_factory=dict)
+    _free: dict[str, Counter[Slot]] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
+    _strangers: dict[str, list[Resources]] = field(default_factory=dict)
+
+    def state(self, gang: Gang, slots: Mapping[Slot, int]) -> None:
+        """Slots that the gang's own document states."""
+        self.held[gang.uid] = dict(slots)
+        self._free[gang.uid] = Counter(slots)
+
+    def derive(self, gang: Gang) -> None:
+        """Let the gang's pods make its slots."""
+        self.held[gang.uid] = {}
+        self._open.add(gang.uid)
+
+    @property
+    def strangers(self) -> dict[str, Resources]:
+        return {node: total(vectors) for node, vectors in sorted(self._strangers.items())}
+
+    def fill(self, pods: Iterable[GivenPod], owners: Owners) -> None:
+        """Account for every pod that uses a node of the fleet."""
+        names = {node.hostname: node.name for node in self.fleet.nodes}
+        ranked = sorted(
+            pods, key=lambda p: (p.record.rank is None, p.record.rank or 0, p.record.name)
+        )
+        for pod in ranked:
+            node = node_of(pod.record, names)
+            if pod.record.terminal or node is None or node not in self.fleet.by_name:
+                continue
+            gang = owners.of(pod)
+            if gang is None or not self._take(gang, pod, node):
+                self._strangers.setdefault(node, []).append(pod.record.requests)
+
+    def _take(self, gang: Gang, pod: GivenPod, node: str) -> bool:
+        for podset in _podsets_of(pod, gang.podsets):
+            slot = (podset.name, node)
+            if gang.uid in self._open:
+                slots = self.held[gang.uid]
+                used = sum(count for (name, _), count in slots.items() if name == podset.name)
+                if used < podset.count:
+                    slots[slot] = slots.get(slot, 0) + 1
+                    return True
+            elif gang.uid in self._free and self._free[gang.uid][slot] > 0:
+                self._free[gang.uid][slot] -= 1
+                return True
+        return False
+
+
+def node_of(pod: PodRecord, names: Mapping[str, str]) -> str | None:
+    """Node a pod uses: bound, or pinned and on its way. ``names``: hostname label to node name."""
+    if pod.node is not None:
+        return pod.node
+    return names.get(pod.pin) if pod.pin is not None and not pod.gated else None
+
+
+def _podsets_of(pod: GivenPod, podsets: tuple[PodSet, ...]) -> list[PodSet]:
+    """The podset its label names, else any; those of its own size first."""
+    for label in _PODSET_LABELS:
+        named = [podset for podset in podsets if podset.name == pod.labels.get(label)]
+        if named:
+            return named
+    return sorted(podsets, key=lambda podset: podset.shape.requests != pod.record.requests)

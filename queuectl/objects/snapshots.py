@@ -1,0 +1,162 @@
+"""A stream of ordinary objects to a Snapshot: the same planner, without a cluster.
+
+What counts: Nodes; configuration; suspended jobs and Workloads without admission as pending gangs; Workloads with
+``status.admission`` and resumed jobs with pods as running gangs; every other pod that uses a node as a stranger. A gang
+given in several forms counts once. Kinds nobody asks about are listed as ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.quantity import PODS, Resources
+from queuectl.domain.snapshot import Snapshot
+from queuectl.objects import config
+from queuectl.objects.assembly import Assembly, Parts
+from queuectl.objects.documents import Document
+from queuectl.objects.errors import RequestError
+from queuectl.objects.gangs import is_job, read_job_gang
+from queuectl.objects.nodes import read_labels, read_namespace, read_node, read_priority_class
+from queuectl.objects.slots import read_given_pod
+from queuectl.objects.times import time_or_none
+from queuectl.objects.wire import WireNamespace, WireNode, WirePriorityClass
+from queuectl.objects.workloads import is_workload, read_workload_gang
+
+_DEFAULT_PODS: Final = 110  # kubelet's
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A Snapshot, and what was not taken into it."""
+
+    snapshot: Snapshot
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass
+class _Input(Parts):
+    """The parts, and what is not assembled but read otherwise."""
+
+    configs: list[Document] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+
+
+def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Given:
+    """Everything a plan may look at, from files.
+
+    Args:
+        documents: of all files, in order.
+        now: unix seconds; by default the newest time in the input, 0 if there is none.
+
+    Raises:
+        DocumentError: naming file, document and field.
+    """
+    listed = list(documents)
+    _refuse_twice(listed)
+    given = _Input()
+    for document in listed:
+        _sort(document, given)
+    clock = newest_time(listed) if now is None else now
+    queues = config.build(given.configs, revision=0)
+    given.warnings.extend(config.dangling(queues))
+    snapshot = Assembly(given, queues, clock).snapshot()
+    return Given(snapshot, tuple(given.ignored), tuple(given.warnings))
+
+
+def _refuse_twice(documents: Iterable[Document]) -> None:
+    seen: dict[tuple[str, str, str], Document] = {}
+    for document in documents:
+        if config.is_configuration(document):
+            continue  # settings have no name
+        meta = document.body.get("metadata") or {}
+        if not meta.get("name"):
+            raise document.error("metadata.name", "is required")
+        group = document.api_version.rpartition("/")[0]
+        key = (group, document.kind, document.name)
+        if key in seen:
+            raise document.error("", f"is given twice, first as {seen[key].address}")
+        seen[key] = document
+
+
+def _sort(document: Document, given: _Input) -> None:
+    core = _CORE.get((document.api_version, document.kind))
+    if core is not None:
+        core(document, given)
+    elif config.is_configuration(document):
+        given.warnings.extend(config.read_configuration(document))
+    elif config.is_config(document):
+        given.warnings.extend(config.validate(document)[1])
+        given.configs.append(document)
+    elif is_workload(document):
+        gang, warnings = read_workload_gang(document)
+        given.warnings.extend(warnings)
+        given.gangs.append(gang)
+    elif is_job(document):
+        given.gangs.append(read_job_gang(document))
+    else:
+        given.ignored.append(f"{document.api_version} {document.address}")
+
+
+def _node(document: Document, given: _Input) -> None:
+    try:
+        node = read_node(document.convert(WireNode)).node
+    except RequestError as error:
+        raise document.error("", str(error)) from None
+    if node.allocatable and PODS not in node.allocatable:
+        given.warnings.append(
+            f"{document.address}: status.allocatable.pods: missing, {_DEFAULT_PODS} assumed"
+        )
+        room = Resources({**node.allocatable, PODS: _DEFAULT_PODS})
+        node = replace(node, allocatable=room)
+    if HOSTNAME not in node.labels:  # kubelet always sets it
+        node = replace(node, labels=read_labels({**node.labels, HOSTNAME: node.name}))
+    given.nodes.append(node)
+
+
+def _pod(document: Document, given: _Input) -> None:
+    given.pods.append(read_given_pod(document))
+
+
+def _namespace(document: Document, given: _Input) -> None:
+    record = read_namespace(document.convert(WireNamespace))
+    given.namespaces[record.name] = dict(record.labels)
+
+
+def _pod_class(document: Document, given: _Input) -> None:
+    record = read_priority_class(document.convert(WirePriorityClass))
+    given.pod_classes[record.name] = record.value
+
+
+_CORE: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
+    ("v1", "Node"): _node,
+    ("v1", "Pod"): _pod,
+    ("v1", "Namespace"): _namespace,
+    ("scheduling.k8s.io/v1", "PriorityClass"): _pod_class,
+}
+
+
+def newest_time(documents: Iterable[Document]) -> float:
+    """The newest time any document states, in unix seconds; 0 if there is none. Deadlines do not count."""
+    newest = 0.0
+    seen: set[int] = set()
+    stack: list[Any] = [document.body for document in documents]
+    while stack:
+        part = stack.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+            if isinstance(value, (dict, list)):
+                stack.append(value)
+            elif isinstance(value, str) and isinstance(key, str) and _tells_time(key):
+                newest = max(newest, time_or_none(value) or 0.0)
+    return newest
+
+
+def _tells_time(key: str) -> bool:
+    ends = ("time", "Time", "Timestamp", "At")
+    return key.endswith(ends) and key not in ("deletionTimestamp", "requeueAt")

@@ -1,0 +1,39 @@
+"""Whether a workload may be planned at all, as its queues stand: the reasons that need no look at capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from queuectl.domain.queues import QueueConfig, StopPolicy
+from queuectl.domain.reasons import Code, Reason
+
+
+def standing(
+    namespace: str, queue: str, config: QueueConfig, labels: Mapping[str, str]
+) -> Reason | None:
+    """Why nothing of this LocalQueue may start now, or None.
+
+    Args:
+        namespace: of the workload and its LocalQueue.
+        queue: name of the LocalQueue.
+        config: all queues.
+        labels: of the namespace.
+    """
+    local = config.local_queues.get((namespace, queue))
+    if local is None:
+        text = f"LocalQueue {queue} does not exist in namespace {namespace}"
+        return Reason(Code.MISCONFIGURED, text)
+    target = config.cluster_queues.get(local.cluster_queue)
+    if target is None:
+        text = (
+            f"LocalQueue {queue} points to ClusterQueue {local.cluster_queue}, which does not exist"
+        )
+        return Reason(Code.MISCONFIGURED, text)
+    if target.stop_policy is not StopPolicy.NONE:
+        return Reason(Code.QUEUE_STOPPED, f"ClusterQueue {target.name} is stopped")
+    if local.stop_policy is not StopPolicy.NONE:
+        return Reason(Code.LOCAL_QUEUE_STOPPED, f"LocalQueue {queue} is stopped")
+    if target.namespace_selector is None or not target.namespace_selector.matches(labels):
+        text = f"ClusterQueue {target.name} does not take namespace {namespace}"
+        return Reason(Code.MISCONFIGURED, text)
+    return None

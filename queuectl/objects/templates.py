@@ -1,0 +1,276 @@
+"""What a pod template asks of placement: its shape, its topology request, and what cannot be honoured.
+
+A pin names one node before kube-scheduler looks, so whatever kube-scheduler would judge against *other pods* or devices is
+refused at once instead of looping through Unschedulable: required pod (anti-)affinity, hard topology spread, host ports,
+resource claims, a preset nodeName.
+
+Volumes are allowed. A template does not tell whether a claim's volume is tied to some nodes, and nearly every training job
+mounts a shared file system that is not. For one that is, kube-scheduler refuses the pin, the gang is taken back whole and
+the node is excluded for it: a bounded search, not a loop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, Toleration
+from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
+from queuectl.objects import keys
+from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.names import is_label_key
+from queuectl.objects.requests import pod_requests
+from queuectl.objects.wire import Affinity, Expression, Template, TemplateSpec, Term, WireToleration
+
+_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
+_BOOLEANS: Final = {"true": True, "false": False}
+_LARGEST_COUNT: Final = 2**31 - 1
+_LARGEST_TOTAL: Final = 2**60  # so that sums over a cluster stay within 64 bits
+
+
+def read_podset(
+    name: str, count: int, template: Template | None, path: str, *, kueue: bool = True
+) -> PodSet:
+    """One podset of a job.
+
+    Args:
+        name: of the podset.
+        count: pods at once.
+        template: its pod template.
+        path: of the template inside the object, for messages.
+        kueue: whether Kueue's keys count.
+
+    Raises:
+        RequestError: a sentence naming field and value.
+    """
+    template = template or Template()
+    annotations = template.metadata.annotations if template.metadata else None
+    try:
+        topology, group = read_topology(annotations, kueue=kueue)
+    except RequestError as error:
+        raise error.under(f"{path}.metadata.annotations") from None
+    podset = PodSet(name, count, read_shape(template.spec, f"{path}.spec"), topology, group)
+    for resource, amount in podset.requests.items():
+        if amount > _LARGEST_TOTAL:
+            raise RequestError(f"{path}.spec: {count} pods ask for too much {resource}: {amount}")
+    return podset
+
+
+def check_count(count: int, path: str) -> int:
+    """A podset's count, which must be positive.
+
+    Raises:
+        RequestError: otherwise.
+    """
+    if not 1 <= count <= _LARGEST_COUNT:
+        raise RequestError(f"{path}: {count} is not a positive number of pods")
+    return count
+
+
+# ---- topology
+
+
+def read_topology(
+    annotations: Mapping[str, str] | None, *, kueue: bool = True
+) -> tuple[TopologyRequest | None, str | None]:
+    """Topology request and podset group of one template's annotations.
+
+    Raises:
+        RequestError: malformed or contradictory.
+    """
+    for suffix in keys.SLICE_SUFFIXES:
+        if keys.either(annotations, suffix, kueue=kueue) is not None:
+            raise RequestError(f"{suffix}: slices are not supported yet", unsupported=True)
+    unconstrained = keys.either(annotations, keys.UNCONSTRAINED_TOPOLOGY, kueue=kueue)
+    if unconstrained is not None and unconstrained not in _BOOLEANS:
+        raise RequestError(f'{keys.UNCONSTRAINED_TOPOLOGY}: {unconstrained!r} is not "true"')
+    return topology_request(
+        required=keys.either(annotations, keys.REQUIRED_TOPOLOGY, kueue=kueue),
+        preferred=keys.either(annotations, keys.PREFERRED_TOPOLOGY, kueue=kueue),
+        unconstrained=_BOOLEANS[unconstrained or "false"],
+        group=keys.either(annotations, keys.GROUP_NAME, kueue=kueue),
+        names=(
+            keys.REQUIRED_TOPOLOGY,
+            keys.PREFERRED_TOPOLOGY,
+            keys.UNCONSTRAINED_TOPOLOGY,
+            keys.GROUP_NAME,
+        ),
+    )
+
+
+def topology_request(
+    *,
+    required: str | None,
+    preferred: str | None,
+    unconstrained: bool,
+    group: str | None,
+    names: tuple[str, str, str, str],
+) -> tuple[TopologyRequest | None, str | None]:
+    """The one mode that was asked for, and the group; ``names`` are the four fields as the user wrote them.
+
+    Raises:
+        RequestError: two modes at once, a level that is no label key, a group without a level.
+    """
+    asked = {names[0]: required, names[1]: preferred, names[2]: "true" if unconstrained else None}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if len(given) > 1:
+        listed = " and ".join(f"{name}={value!r}" for name, value in given.items())
+        raise RequestError(f"{listed} contradict each other: keep one of them")
+    for name, level in ((names[0], required), (names[1], preferred)):
+        if level is not None and not is_label_key(level):
+            raise RequestError(f"{name}: {level!r} is not the key of a node label")
+    request = None
+    if required is not None:
+        request = TopologyRequest(TopologyMode.REQUIRED, required)
+    elif preferred is not None:
+        request = TopologyRequest(TopologyMode.PREFERRED, preferred)
+    elif unconstrained:
+        request = TopologyRequest(TopologyMode.UNCONSTRAINED)
+    if group is not None and not group:
+        raise RequestError(f"{names[3]}: is empty")
+    if group is not None and (request is None or request.level is None):
+        raise RequestError(f"{names[3]}={group!r} needs {names[0]} or {names[1]} beside it")
+    return request, group
+
+
+def check_groups(podsets: Iterable[PodSet]) -> None:
+    """Podsets of one group must ask for the same level in the same mode.
+
+    Raises:
+        RequestError: naming the group and the two podsets.
+    """
+    first: dict[str, PodSet] = {}
+    for podset in podsets:
+        if podset.group is None:
+            continue
+        other = first.setdefault(podset.group, podset)
+        if other.topology != podset.topology:
+            raise RequestError(
+                f"{keys.GROUP_NAME}={podset.group!r}: podset {other.name} asks for {_words(other)}"
+                f" but podset {podset.name} for {_words(podset)}"
+            )
+
+
+def _words(podset: PodSet) -> str:
+    request = podset.topology
+    return f"{request.mode.lower()} {request.level}" if request else "no topology"
+
+
+# ---- shape
+
+
+def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
+    """Requests and node rules of one pod.
+
+    Raises:
+        RequestError: malformed, or not to be honoured by a pin (``unsupported``).
+    """
+    spec = spec or TemplateSpec()
+    try:
+        _refuse_unsupported(spec)
+        rules = NodeRules(
+            selector=tuple(sorted((spec.node_selector or {}).items())),
+            affinity=_node_affinity(spec.affinity),
+            tolerations=_rule_tolerations(spec.tolerations or ()),
+        )
+        return PodShape(pod_requests(spec), rules)
+    except RequestError as error:
+        raise error.under(path, ".") from None
+
+
+def _refuse_unsupported(spec: TemplateSpec) -> None:
+    constraint = next(_unsupported(spec), None)
+    if constraint is not None:
+        raise RequestError(constraint, unsupported=True)
+
+
+def _unsupported(spec: TemplateSpec) -> Iterator[str]:
+    affinity = spec.affinity or Affinity()
+    rule = "requiredDuringSchedulingIgnoredDuringExecution"
+    if affinity.pod_affinity and affinity.pod_affinity.required:
+        yield f"affinity.podAffinity.{rule}: required pod affinity cannot be honoured"
+    if affinity.pod_anti_affinity and affinity.pod_anti_affinity.required:
+        yield f"affinity.podAntiAffinity.{rule}: required pod anti-affinity cannot be honoured"
+    for i, spread in enumerate(spec.topology_spread_constraints or ()):
+        if (spread.when_unsatisfiable or "DoNotSchedule") == "DoNotSchedule":
+            yield (
+                f"topologySpreadConstraints[{i}]: DoNotSchedule over {spread.topology_key!r}"
+                " cannot be honoured"
+            )
+    if spec.resource_claims:
+        yield "resourceClaims: claims of dynamic resource allocation cannot be honoured"
+    if spec.node_name:
+        yield f"nodeName: {spec.node_name!r} bypasses placement"
+    yield from _host_ports(spec)
+
+
+def _host_ports(spec: TemplateSpec) -> Iterator[str]:
+    groups = (("containers", spec.containers), ("initContainers", spec.init_containers))
+    for field, containers in groups:
+        for i, container in enumerate(containers or ()):
+            for port in container.ports or ():
+                taken = port.host_port or (port.container_port if spec.host_network else None)
+                if taken:
+                    yield f"{field}[{i}].ports: host port {taken} cannot be honoured"
+
+
+def _node_affinity(affinity: Affinity | None) -> tuple[SelectorTerm, ...] | None:
+    node = affinity.node_affinity if affinity else None
+    if node is None or node.required is None:
+        return None
+    path = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+    terms = node.required.node_selector_terms or ()
+    return tuple(_term(term, f"{path}[{i}]") for i, term in enumerate(terms))
+
+
+def _term(term: Term, path: str) -> SelectorTerm:
+    labels = read_requirements(term.match_expressions or (), f"{path}.matchExpressions")
+    fields = read_requirements(term.match_fields or (), f"{path}.matchFields", field=True)
+    return SelectorTerm((*labels, *fields))
+
+
+def read_requirements(
+    expressions: Sequence[Expression], path: str, *, field: bool = False
+) -> tuple[Requirement, ...]:
+    """Expressions of a node selector term or of a label selector.
+
+    Raises:
+        MalformedError: an operator is unknown, or its values are missing or not allowed.
+    """
+    read = []
+    for i, expression in enumerate(expressions):
+        operator, values = expression.operator, tuple(expression.values or ())
+        if operator not in _OPERATORS:
+            listed = ", ".join(sorted(_OPERATORS))
+            raise MalformedError(f"{path}[{i}].operator: {operator!r} is none of {listed}")
+        if operator in ("In", "NotIn") and not values:
+            raise MalformedError(f"{path}[{i}].values: {operator} needs at least one")
+        if operator in ("Exists", "DoesNotExist") and values:
+            raise MalformedError(f"{path}[{i}].values: {operator} takes none")
+        if operator in ("Gt", "Lt") and not (len(values) == 1 and _is_integer(values[0])):
+            raise MalformedError(f"{path}[{i}].values: {operator} needs one whole number")
+        read.append(Requirement(expression.key, operator, values, field))
+    return tuple(read)
+
+
+def _is_integer(text: str) -> bool:
+    return bool(re.fullmatch(r"[+-]?[0-9]{1,18}", text))
+
+
+def _rule_tolerations(tolerations: Iterable[WireToleration]) -> tuple[Toleration, ...]:
+    """In one order, so that equal shapes are equal. An unknown operator or effect tolerates nothing here."""
+    known = {
+        Toleration(
+            t.key or "",
+            t.operator or "Equal",
+            t.value or "",
+            Effect(t.effect) if t.effect else None,
+        )
+        for t in tolerations
+        if (t.operator or "Equal") in ("Equal", "Exists") and (t.effect or "NoExecute") in _EFFECTS
+    }
+    return tuple(sorted(known, key=lambda t: (t.key, t.operator, t.value, t.effect or "")))
+
+
+_EFFECTS: Final = frozenset(effect.value for effect in Effect)

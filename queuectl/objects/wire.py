@@ -1,0 +1,221 @@
+"""The fields of Kubernetes objects that queuectl reads, and no other: msgspec skips the rest without building it.
+
+Every field may be absent or null, as in the API. Fields that only templates are asked about are not decoded for live pods.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Quantity = str | int | float
+
+
+class Wire(msgspec.Struct, rename="camel", gc=False):
+    """Base: camelCase names, unknown fields ignored."""
+
+
+class Owner(Wire):
+    uid: str = ""
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class Meta(Wire):
+    name: str = ""
+    namespace: str | None = None
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
+
+
+class Condition(Wire):
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    last_transition_time: str | None = None
+
+
+# ---- Node, Namespace, PriorityClass
+
+
+class WireTaint(Wire):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class NodeSpec(Wire):
+    taints: list[WireTaint] | None = None
+    unschedulable: bool | None = None
+
+
+class NodeStatus(Wire):
+    capacity: dict[str, Quantity] | None = None
+    allocatable: dict[str, Quantity] | None = None
+    conditions: list[Condition] | None = None
+
+
+class LabelledMeta(Wire):
+    """Metadata of objects whose annotations nobody reads."""
+
+    name: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+
+
+class WireNode(Wire):
+    metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+
+class WireNamespace(Wire):
+    metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
+
+
+class WirePriorityClass(Wire):
+    metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
+    value: int = 0
+
+
+# ---- what one pod asks for
+
+
+class Needs(Wire):
+    requests: dict[str, Quantity] | None = None
+    limits: dict[str, Quantity] | None = None
+
+
+class Container(Wire):
+    resources: Needs | None = None
+    restart_policy: str | None = None
+
+
+class WireToleration(Wire):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    toleration_seconds: int | None = None
+
+
+# ---- Pod
+
+
+class PodMeta(Wire):
+    name: str = ""
+    namespace: str | None = None
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
+
+
+class Gate(Wire):
+    name: str = ""
+
+
+class PodSpec(Wire):
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, Quantity] | None = None
+    resources: Needs | None = None
+    node_selector: dict[str, str] | None = None
+    node_name: str | None = None
+    scheduling_gates: list[Gate] | None = None
+    tolerations: list[WireToleration] | None = None
+
+
+class PodStatus(Wire):
+    phase: str | None = None
+    conditions: list[Condition] | None = None
+
+
+class WirePod(Wire):
+    metadata: PodMeta = msgspec.field(default_factory=PodMeta)
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+
+# ---- pod templates
+
+
+class Port(Wire):
+    host_port: int | None = None
+    container_port: int | None = None
+
+
+class TemplateContainer(Container):
+    name: str = ""
+    ports: list[Port] | None = None
+
+
+class Expression(Wire):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class Term(Wire):
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
+
+
+class NodeSelectorTerms(Wire):
+    node_selector_terms: list[Term] | None = None
+
+
+class NodeAffinity(Wire):
+    required: NodeSelectorTerms | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class PodAffinity(Wire):
+    required: list[Any] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Wire):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Spread(Wire):
+    topology_key: str = ""
+    when_unsatisfiable: str | None = None
+
+
+class TemplateSpec(Wire):
+    containers: list[TemplateContainer] | None = None
+    init_containers: list[TemplateContainer] | None = None
+    overhead: dict[str, Quantity] | None = None
+    resources: Needs | None = None
+    node_selector: dict[str, str] | None = None
+    node_name: str | None = None
+    affinity: Affinity | None = None
+    tolerations: list[WireToleration] | None = None
+    topology_spread_constraints: list[Spread] | None = None
+    resource_claims: list[Any] | None = None
+    host_network: bool | None = None
+    priority_class_name: str | None = None
+
+
+class TemplateMeta(Wire):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Template(Wire):
+    metadata: TemplateMeta | None = None
+    spec: TemplateSpec | None = None

@@ -1,0 +1,243 @@
+"""Kueue's Workload: pending (``spec.podSets``) or running (``status.admission``), as a gang of a file.
+
+Strict in ``spec``, as for the configuration kinds; pod templates, metadata and status are read leniently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.domain.workload import PodSet
+from queuectl.objects import keys
+from queuectl.objects.assignments import AdmissionStatus, Assigned, read_admission
+from queuectl.objects.config import API_VERSION, KUEUE_VERSIONS
+from queuectl.objects.config_wire import Priority, Strict
+from queuectl.objects.documents import Document
+from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.gangs import Gang
+from queuectl.objects.kinds.common import holds, lenient, read_checkpoint, read_utilization
+from queuectl.objects.templates import check_count, check_groups, read_podset, topology_request
+from queuectl.objects.times import time_or_none
+from queuectl.objects.wire import Condition, Meta, Template, Wire
+
+KIND: Final = "Workload"
+
+
+class TopologyRequestSpec(Strict):
+    required: str | None = None
+    preferred: str | None = None
+    unconstrained: bool | None = None
+    pod_index_label: str | None = None
+    sub_group_index_label: str | None = None
+    sub_group_count: int | None = None
+    pod_set_group_name: str | None = None
+    pod_set_slice_required_topology: str | None = None
+    pod_set_slice_size: int | None = None
+    podset_slice_required_topology_constraints: list[Any] | None = None
+    pod_set_slice_required_topology_constraints: list[Any] | None = None
+
+
+class PodSetSpec(Strict):
+    name: str = "main"
+    count: int = 1
+    min_count: int | None = None
+    template: Template | None = None
+    topology_request: TopologyRequestSpec | None = None
+
+
+class PriorityClassRef(Strict):
+    group: str | None = None
+    kind: str | None = None
+    name: str | None = None
+
+
+class WorkloadSpec(Strict):
+    pod_sets: list[PodSetSpec] | None = None
+    queue_name: str | None = None
+    priority: Priority | None = None
+    priority_class_ref: PriorityClassRef | None = None
+    priority_class_name: str | None = None
+    priority_class_source: str | None = None
+    active: bool | None = None
+    maximum_execution_time_seconds: int | None = None
+    preemption_gates: list[Any] | None = None
+
+
+class RequeueState(Wire):
+    requeue_at: str | None = None
+
+
+class WorkloadStatus(Wire):
+    conditions: list[Condition] | None = None
+    admission: AdmissionStatus | None = None
+    requeue_state: RequeueState | None = None
+    reclaimable_pods: list[Any] | None = None
+
+
+class WireWorkload(Wire):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: WorkloadSpec = msgspec.field(default_factory=WorkloadSpec)
+    status: WorkloadStatus | None = None
+
+
+def is_workload(document: Document) -> bool:
+    """Whether it is a Workload, of whatever version."""
+    group = document.api_version.partition("/")[0]
+    return document.kind == KIND and group in ("queuectl.dev", "kueue.x-k8s.io")
+
+
+def read_workload_gang(document: Document) -> tuple[Gang, tuple[str, ...]]:
+    """The gang, and warnings about what is not honoured yet.
+
+    Raises:
+        DocumentError: a field is unknown or malformed. A contradictory request is told in the gang's ``error``.
+    """
+    if document.api_version not in (API_VERSION, *KUEUE_VERSIONS):
+        listed = ", ".join((API_VERSION, *KUEUE_VERSIONS))
+        raise document.error("apiVersion", f"{document.api_version!r} is none of {listed}")
+    wire = document.convert(WireWorkload)
+    if not wire.spec.pod_sets:
+        raise document.error("spec.podSets", "is required")
+    status = wire.status or WorkloadStatus()
+    error: RequestError | None = None
+    podsets: tuple[PodSet, ...] = ()
+    assigned: dict[str, Assigned] = {}
+    try:
+        if status.admission is not None:
+            assigned = read_admission(status.admission)
+            _check_names(assigned, wire.spec.pod_sets)
+        podsets = _read_podsets(wire.spec.pod_sets)
+    except MalformedError as malformed:
+        raise document.error("", str(malformed)) from None
+    except RequestError as found:
+        error = found
+    gang = _assemble(document, wire, status)
+    return replace(
+        gang,
+        podsets=podsets,
+        assigned=assigned,
+        error=str(error) if error else None,
+        unsupported=error is not None and error.unsupported,
+    ), tuple(f"{document.address}: {text}" for text in _warnings(wire))
+
+
+def _assemble(document: Document, wire: WireWorkload, status: WorkloadStatus) -> Gang:
+    meta, spec = wire.metadata, wire.spec
+    conditions = status.conditions or []
+    workload_class, pod_class = _classes(spec)
+    namespace = meta.namespace or "default"
+    evicted = holds(conditions, "Evicted") or spec.active is False
+    return Gang(
+        document=document,
+        uid=meta.uid or f"{KIND}/{namespace}/{meta.name}",
+        kind=KIND,
+        namespace=namespace,
+        name=meta.name,
+        queue=spec.queue_name or None,
+        priority=spec.priority,
+        priority_class=workload_class,
+        pod_priority_class=pod_class,
+        created_at=time_or_none(meta.creation_timestamp),
+        preemptible=lenient(meta.annotations, keys.PREEMPTIBLE, kueue=False) != "false",
+        running=status.admission is not None,
+        leaving=status.admission is not None and evicted,
+        finished=holds(conditions, "Finished"),
+        started_at=_since(conditions, "Admitted") or _since(conditions, "QuotaReserved"),
+        inactive=spec.active is False,
+        requeue_at=time_or_none(status.requeue_state.requeue_at) if status.requeue_state else None,
+        utilization=read_utilization(meta.annotations),
+        checkpoint_at=read_checkpoint(meta.annotations),
+        owners=tuple(meta.owner_references or ()),
+    )
+
+
+def _since(conditions: list[Condition], kind: str) -> float | None:
+    for condition in conditions:
+        if condition.type == kind and condition.status == "True":
+            return time_or_none(condition.last_transition_time)
+    return None
+
+
+def _classes(spec: WorkloadSpec) -> tuple[str | None, str | None]:
+    """(WorkloadPriorityClass, pod PriorityClass) it names."""
+    ref = spec.priority_class_ref or PriorityClassRef()
+    name = ref.name or spec.priority_class_name or None
+    of_pods = ref.kind == "PriorityClass" or (spec.priority_class_source or "").startswith(
+        "scheduling."
+    )
+    if of_pods:
+        return None, name
+    return (name, None) if name else (None, _template_class(spec))
+
+
+def _template_class(spec: WorkloadSpec) -> str | None:
+    templates = [podset.template for podset in spec.pod_sets or ()]
+    named = (t.spec.priority_class_name for t in templates if t is not None and t.spec is not None)
+    return next((name for name in named if name and name != keys.POD_PRIORITY_CLASS), None)
+
+
+def _check_names(assigned: dict[str, Assigned], podsets: list[PodSetSpec]) -> None:
+    known = {podset.name for podset in podsets}
+    for name in assigned:
+        if name not in known:
+            raise MalformedError(
+                f"status.admission.podSetAssignments: {name!r} is none of spec.podSets"
+            )
+
+
+def _read_podsets(specs: list[PodSetSpec]) -> tuple[PodSet, ...]:
+    podsets: list[PodSet] = []
+    for i, spec in enumerate(specs):
+        path = f"spec.podSets[{i}]"
+        if any(spec.name == podset.name for podset in podsets):
+            raise MalformedError(f"{path}.name: {spec.name!r} stands there twice")
+        if spec.count == 0:
+            continue  # Kueue allows podsets without pods; they ask for nothing
+        check_count(spec.count, f"{path}.count")
+        if spec.min_count is not None and not 1 <= spec.min_count <= spec.count:
+            raise RequestError(f"{path}.minCount: {spec.min_count} is not 1 to {spec.count}")
+        podset = read_podset(spec.name, spec.count, spec.template, f"{path}.template")
+        if spec.topology_request is not None:
+            podset = _with_topology(podset, spec.topology_request, f"{path}.topologyRequest")
+        podsets.append(podset)
+    if not podsets:
+        raise RequestError("spec.podSets: no podset has any pods")
+    check_groups(podsets)
+    return tuple(podsets)
+
+
+def _with_topology(podset: PodSet, request: TopologyRequestSpec, path: str) -> PodSet:
+    """The request of the Workload takes the place of the template's annotations, as it does in Kueue."""
+    if (
+        request.pod_set_slice_required_topology is not None
+        or request.pod_set_slice_size is not None
+        or request.podset_slice_required_topology_constraints
+        or request.pod_set_slice_required_topology_constraints
+    ):
+        raise RequestError(f"{path}: slices are not supported yet", unsupported=True)
+    try:
+        topology, group = topology_request(
+            required=request.required,
+            preferred=request.preferred,
+            unconstrained=bool(request.unconstrained),
+            group=request.pod_set_group_name,
+            names=("required", "preferred", "unconstrained", "podSetGroupName"),
+        )
+    except RequestError as error:
+        raise error.under(path, ".") from None
+    return replace(podset, topology=topology, group=group)
+
+
+def _warnings(wire: WireWorkload) -> list[str]:
+    spec, status = wire.spec, wire.status or WorkloadStatus()
+    found = {
+        "spec.maximumExecutionTimeSeconds": spec.maximum_execution_time_seconds is not None,
+        "spec.preemptionGates": bool(spec.preemption_gates),
+        "status.reclaimablePods": bool(status.reclaimable_pods),
+    }
+    for i, podset in enumerate(spec.pod_sets or ()):
+        found[f"spec.podSets[{i}].minCount"] = podset.min_count is not None
+    return [f"{field}: not honoured yet" for field, asked in found.items() if asked]

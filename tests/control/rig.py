@@ -1,0 +1,358 @@
+"""A controller on a real Postgres and the conformance-tested cluster double, in one process.
+
+Controllers around it act one deterministic pass at a time, and after every pass the picture is checked against the
+invariants. A controller can be killed on either side of any commit and any write, and is started again on what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from queuectl.control.loop import Loop
+from queuectl.control.settings import Settings
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.store import PostgresStore
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
+from queuectl.domain.errors import Fenced
+from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
+from queuectl.domain.machine import violations
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.records import Delta, PodRecord
+from queuectl.objects.kinds import KINDS
+from queuectl.state.mirror import Mirror
+from queuectl.telemetry.metrics import Metrics
+from tests.doubles.cluster import FakeCluster, Moment
+
+PATIENCE = 30.0  # seconds a scenario may take in all; a hang is a failure, not a measurement
+QUICK = Settings(
+    debounce_seconds=0.0,
+    planning_share=1.0,
+    tell_after_seconds=0.0,
+    events_per_second=1000.0,
+    in_flight=4,
+)
+
+
+class Killed(BaseException):
+    """A SIGKILL of the controller: nothing of it runs after this."""
+
+
+@dataclass
+class Guillotine:
+    """Counts steps of one sort and kills at one of them."""
+
+    at: int | None = None
+    moment: Moment = Moment.BEFORE
+    seen: int = 0
+    fell: bool = False
+
+    def before(self) -> int:
+        """A step begins; returns its number."""
+        self.seen += 1
+        if self.seen == self.at and self.moment is Moment.BEFORE:
+            self._fall()
+        return self.seen
+
+    def after(self, number: int) -> None:
+        """That step has had its effect."""
+        if number == self.at and self.moment is Moment.AFTER:
+            self._fall()
+
+    def _fall(self) -> None:
+        self.fell = True
+        raise Killed
+
+
+@dataclass
+class KillingStore:
+    """The real store; a commit may be the controller's last act."""
+
+    store: PostgresStore
+    commits: Guillotine
+
+    async def take_over(self, holder: str, floor: int) -> int:
+        return await self.store.take_over(holder, floor)
+
+    async def load(self) -> Loaded:
+        return await self.store.load()
+
+    async def commit(
+        self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int
+    ) -> None:
+        number = self.commits.before()
+        await self.store.commit(changes, epoch=epoch, revision=revision, cycle=cycle)
+        self.commits.after(number)
+
+    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
+        return await self.store.configuration()
+
+    async def config_changed(self, since: int) -> int:
+        return await self.store.config_changed(since)
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+@dataclass
+class KillingCluster:
+    """The double; a write may be the controller's last act."""
+
+    cluster: FakeCluster
+    patches: Guillotine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cluster, name)
+
+    async def patch_job(self, kind: str, namespace: str, name: str, patch: Document) -> int:
+        number = self.patches.before()
+        version = await self.cluster.patch_job(kind, namespace, name, patch)
+        self.patches.after(number)
+        return version
+
+    async def patch_pod(self, namespace: str, name: str, patch: Document) -> int:
+        number = self.patches.before()
+        version = await self.cluster.patch_pod(namespace, name, patch)
+        self.patches.after(number)
+        return version
+
+
+@dataclass
+class Rig:
+    """See the module. ``deaths`` counts how often a controller was killed and started again."""
+
+    cluster: FakeCluster
+    store: PostgresStore
+    settings: Settings = field(default_factory=lambda: QUICK)
+    commits: Guillotine = field(default_factory=Guillotine)
+    patches: Guillotine = field(default_factory=Guillotine)
+    deaths: int = 0
+    metrics: Metrics = field(default_factory=Metrics)
+    running: bool = True
+    _task: asyncio.Task[None] | None = None
+
+    async def until(self, done: Callable[[], bool | Any], what: str) -> None:
+        """Let the world go on, with a controller that is restarted when it dies, until ``done()``; checks as it goes."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            await self._keep_running()
+            self.cluster.step()
+            self.check()
+            result = done()
+            if await result if asyncio.iscoroutine(result) else result:
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never: {what}; {await self.describe()}")
+            await asyncio.sleep(0.002)
+
+    async def until_state(self, uid: str, state: State) -> Entry:
+        async def reached() -> bool:
+            entry = await self.store.get_workload(uid)
+            return entry is not None and entry.state is state
+
+        await self.until(reached, f"{uid} {state}")
+        entry = await self.store.get_workload(uid)
+        assert entry is not None
+        return entry
+
+    async def describe(self) -> str:
+        """What stands in the ledger, for a failure's message."""
+        lines = []
+        for entry in (await self.store.load()).entries:
+            pods = Counter(
+                f"{p.phase}{'/gated' if p.gated else ''}{'/leaving' if p.terminating else ''}@{p.attempt}"
+                for p in self.cluster.pods_of(entry.uid)
+            )
+            lines.append(
+                f"{entry.ref} {entry.state}@{entry.attempt} {entry.reason.code} {entry.intent} {dict(pods)}"
+            )
+        return "; ".join(lines)
+
+    def check(self) -> None:
+        """I1 and I2 on the cluster as it is now."""
+        use: dict[str, Resources] = {}
+        for job in self.jobs():
+            self._check_gang(job.uid)
+            for pod in self.cluster.pods_of(job.uid):
+                node = pod.node or (pod.pin if not pod.gated else None)
+                if node is not None and not pod.terminal:
+                    use[node] = use.get(node, NOTHING) + pod.requests
+        for node in self.cluster.server.all("nodes"):
+            free = Resources(
+                {k: int(v) for k, v in node["status"]["allocatable"].items() if str(v).isdigit()}
+            )
+            asked = use.get(node["metadata"]["name"], NOTHING)["nvidia.com/gpu"]
+            assert asked <= free["nvidia.com/gpu"], f"{node['metadata']['name']} is over"
+
+    def _check_gang(self, uid: str) -> None:
+        free = [p for p in self.cluster.pods_of(uid) if not p.gated and not p.terminal]
+        attempts = {p.attempt for p in free}
+        assert len(attempts) <= 1, f"two attempts of {uid} run at once: {attempts}"
+        held = Counter((p.podset, p.rank) for p in free if p.rank is not None and not p.terminating)
+        assert not held or max(held.values()) == 1, f"a rank of {uid} runs twice"
+
+    def jobs(self) -> list[Any]:
+        return [
+            self.cluster.job(document["metadata"]["uid"])
+            for kind in KINDS.values()
+            for document in self.cluster.server.all(kind.plural)
+        ]
+
+    async def _keep_running(self) -> None:
+        if self._task is not None and self._task.done():
+            task, self._task = self._task, None
+            try:
+                task.result()
+            except BaseExceptionGroup as group:
+                unexpected = group.split(Killed)[1]
+                if unexpected is not None:
+                    raise unexpected from None
+            self.deaths += 1
+        if self._task is None and self.running:
+            self._task = asyncio.create_task(self._controller())
+
+    async def _controller(self) -> None:
+        mirror = Mirror({kind.plural: kind.kind for kind in KINDS.values()})
+        store = KillingStore(self.store, self.commits)
+        cluster = KillingCluster(self.cluster, self.patches)
+        loop = Loop(
+            store=store,
+            cluster=cluster,  # type: ignore[arg-type]  # the rest is passed through
+            mirror=mirror,
+            metrics=self.metrics,
+            settings=self.settings,
+            clock=time.time,
+        )
+        listed: set[str] = set()
+        complete = asyncio.Event()
+
+        def sink(deltas: Sequence[Delta]) -> None:
+            mirror.apply(deltas)
+            loop.seen()
+
+        def synced(resource: str) -> None:
+            listed.add(resource)
+            if len(listed) >= 4 + len(KINDS):
+                complete.set()
+
+        async def lead() -> None:
+            await complete.wait()
+            epoch = await self.store.take_over("rig", 0)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(loop.run(epoch))
+                group.create_task(self._follow(loop))
+
+        with contextlib.suppress(Fenced):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.cluster.watch(sink, synced))
+                group.create_task(lead())
+
+    async def _follow(self, loop: Loop) -> None:
+        while True:
+            await self.store.config_changed(loop.revision)
+            await loop.configuration_changed()
+
+    async def stop(self) -> None:
+        self.running = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def at_rest(self) -> None:
+        """Nothing is owed, nothing is leased, every entry is consistent, every start is in the history once."""
+        loaded = await self.store.load()
+        for entry in loaded.entries:
+            assert violations(entry) == []
+            assert entry.intent is None, f"{entry.ref} still owes {entry.intent}"
+            assert entry.lease is None
+        starts: Counter[tuple[str, int]] = Counter()
+        after = 0
+        while lines := await self.store.history(None, after, 500):
+            after = lines[-1].id
+            for line in lines:
+                if line.to_state is State.STARTING and line.from_state is not State.STARTING:
+                    starts[line.uid, line.attempt] += 1
+        assert not starts or max(starts.values()) == 1, f"started twice: {starts}"
+
+
+def live(pods: list[PodRecord]) -> list[PodRecord]:
+    """Pods that run on a node."""
+    return [p for p in pods if p.node and not p.terminal and not p.terminating]
+
+
+def nodes(count: int, gpus: int = 8) -> list[Document]:
+    """Nodes of one rack of four each."""
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": f"n{i}",
+                "labels": {
+                    "kubernetes.io/hostname": f"n{i}",
+                    "topology.queuectl.dev/block": "b0",
+                    "topology.queuectl.dev/rack": f"r{i // 4}",
+                },
+            },
+            "spec": {},
+            "status": {
+                "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+            },
+        }
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def configuration(gpus: int, *, strategy: str = "BestEffortFIFO") -> list[Document]:
+    """One ClusterQueue of so many GPUs behind LocalQueue ``research`` of namespace ``default``; classes low and high."""
+    levels = ("topology.queuectl.dev/block", "topology.queuectl.dev/rack")
+    return [
+        m.topology("gpus", *levels),
+        m.flavor("gpu", topology="gpus"),
+        m.cluster_queue(
+            "pool", "gpu", {"nvidia.com/gpu": gpus, "cpu": "1k", "pods": 1000}, strategy=strategy
+        ),
+        m.local_queue("default", "research", "pool"),
+        m.priority_class("low", 10),
+        m.priority_class("high", 100),
+    ]
+
+
+def gang(kind: str, name: str, pods: int, priority: str = "low", **options: Any) -> Document:
+    """A gang of 8-GPU pods of either kind."""
+    shape = Pods(count=pods, gpus=8)
+    if kind == "Job":
+        document = m.job(name, "default", "research", shape, priority_class=priority, **options)
+        document["spec"]["backoffLimit"] = 6
+        return document
+    master = Pods(count=1, gpus=8)
+    document = m.pytorchjob(
+        name, "default", "research", master=master, worker=Pods(count=pods - 1, gpus=8),
+        priority_class=priority, **options,
+    )  # fmt: skip
+    for replica in document["spec"]["pytorchReplicaSpecs"].values():
+        replica["restartPolicy"] = "OnFailure"
+    return document
+
+
+@asynccontextmanager
+async def rig(
+    url: str, machines: int, *, settings: Settings = QUICK, config: Sequence[Document] = ()
+) -> AsyncIterator[Rig]:
+    """A world with so many 8-GPU nodes and a queue over all of them."""
+    store = await PostgresStore.connect(DatabaseSettings(url))
+    world = Rig(FakeCluster(nodes(machines), clock=time.time), store, settings)
+    try:
+        for document in config or configuration(machines * 8):
+            await store.put_config(document)
+        yield world
+    finally:
+        await world.stop()
+        await store.close()

@@ -1,0 +1,79 @@
+"""SIGKILL on either side of every commit and every write: after a restart the work goes on, nothing lost, nothing twice.
+
+One scenario goes through admit, place, preempt, evict, requeue, restart and end. A first run counts its steps; then the
+controller is killed before and after each of them, in a world of its own, and the scenario must end the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
+from tests.control.rig import Guillotine, Rig, gang, live, rig
+from tests.doubles.cluster import Moment
+from tests.support.postgres import TestPostgres
+
+
+async def story(world: Rig, kind: str) -> None:
+    """A gang runs, is preempted, runs again and ends; the preemptor runs in between."""
+    low = world.cluster.submit(gang(kind, "low", 2))
+    await world.until_state(low, State.RUNNING)
+    high = world.cluster.submit(gang(kind, "high", 2, "high"))
+    await world.until_state(high, State.RUNNING)
+    assert live(world.cluster.pods_of(low)) == [], "the victim's pods are gone before the start"
+    world.cluster.finish(high)
+    done = await world.until_state(high, State.FINISHED)
+    assert done.reason.code is Code.SUCCEEDED
+    again = await world.until_state(low, State.RUNNING)
+    assert again.evictions == 1
+    world.cluster.finish(low)
+    await world.until_state(low, State.FINISHED)
+    await world.at_rest()
+
+
+@asynccontextmanager
+async def fresh(postgres: TestPostgres) -> AsyncIterator[str]:
+    name = await postgres.fresh()
+    yield postgres.server.url(name)
+    await postgres.drop(name)
+
+
+async def count_steps(url: str, kind: str) -> tuple[int, int]:
+    async with rig(url, 2) as world:
+        await story(world, kind)
+        assert world.deaths == 0
+        return world.commits.seen, world.patches.seen
+
+
+def points(commits: int, writes: int) -> Iterator[tuple[str, int, Moment]]:
+    for what, steps in (("commit", commits), ("write", writes)):
+        for number in range(1, steps + 1):
+            for moment in Moment:
+                yield what, number, moment
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.timeout(600)
+async def test_the_controller_may_die_at_any_step(postgres: TestPostgres, kind: str) -> None:
+    async with fresh(postgres) as url:
+        commits, writes = await count_steps(url, kind)
+    assert commits >= 10, "the scenario commits at each transition"
+    assert writes >= 10, "and writes for each start, pin and stop"
+    for what, number, moment in points(commits, writes):
+        async with fresh(postgres) as url, rig(url, 2) as world:
+            blade = Guillotine(number, moment)
+            if what == "commit":
+                world.commits = blade
+            else:
+                world.patches = blade
+            try:
+                await story(world, kind)
+            except BaseException as error:
+                error.add_note(f"killed {moment.name} {what} {number}")
+                raise
+            # Timing may save a step or two at the very end, never more.
+            assert blade.fell or blade.seen < number

@@ -1,0 +1,322 @@
+"""apply, get, describe and explain against a running API: what people see, and what scripts can rely on."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from queuectl.cli.main import run
+from tests.api.serving import serving
+from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, LOCAL_QUEUE, job, live_through
+from tests.doubles.store import MemoryDatabase, MemoryStore
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[MemoryStore, str]]:
+    """One server for all tests; each puts a database of its own behind it."""
+    store = MemoryStore()
+    with serving(store) as address:
+        yield store, address
+
+
+@pytest.fixture
+def database(running: tuple[MemoryStore, str]) -> MemoryDatabase:
+    running[0].database = MemoryDatabase()
+    return running[0].database
+
+
+@pytest.fixture
+def server(running: tuple[MemoryStore, str], database: MemoryDatabase) -> str:
+    return running[1]
+
+
+@pytest.fixture
+def queuectl(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Cli:
+    """Runs the program in this process, as a shell would."""
+    monkeypatch.setenv("QUEUECTL_SERVER", server)
+
+    def call(*arguments: str, stdin: str = "") -> Result:
+        monkeypatch.setattr("sys.argv", ["queuectl", *arguments])
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return Result(int(code or 0), captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def ledger(database: MemoryDatabase) -> MemoryDatabase:
+    """A workload in every state, with its history."""
+    for name, life in LIVES.items():
+        for change in live_through(job(name), *life):
+            MemoryStore(database)._write(change, 1)
+    return database
+
+
+def stream(*documents: dict[str, Any]) -> str:
+    return yaml.safe_dump_all(documents)
+
+
+EVERY = stream(*DOCUMENTS.values())
+
+
+class TestApply:
+    def test_it_says_what_became_of_each_object(self, queuectl: Cli) -> None:
+        first = queuectl("apply", "-f", "-", stdin=EVERY)
+        assert first.code == 0, first.err
+        assert first.out.splitlines() == [
+            "clusterqueue/team-a created",
+            "localqueue/default in team-a created",
+            "cohort/all created",
+            "resourceflavor/h100 created",
+            "topology/racks created",
+            "workloadpriorityclass/high created",
+        ]
+        changed = replace_in(CLUSTER_QUEUE, stopPolicy="Hold")
+        second = queuectl("apply", "-f", "-", stdin=stream(changed, LOCAL_QUEUE))
+        assert second.out.splitlines() == [
+            "clusterqueue/team-a configured",
+            "localqueue/default in team-a unchanged",
+        ]
+
+    @pytest.mark.parametrize("form", ["yaml", "json"])
+    def test_what_get_prints_can_be_applied(self, queuectl: Cli, form: str) -> None:
+        queuectl("apply", "-f", "-", stdin=EVERY)
+        for kind in ("clusterqueues", "localqueues", "flavors", "priorityclasses"):
+            printed = queuectl("get", kind, "-o", form)
+            again = queuectl("apply", "-f", "-", stdin=printed.out)
+            assert (again.code, again.err) == (0, "")
+            assert again.out.endswith("unchanged\n")
+
+    def test_a_list_as_kubectl_prints_it_is_applied_item_by_item(self, queuectl: Cli) -> None:
+        body = {"apiVersion": "v1", "kind": "List", "items": list(DOCUMENTS.values())}
+        result = queuectl("apply", "-f", "-", stdin=json.dumps(body))
+        assert (result.code, len(result.out.splitlines())) == (0, len(DOCUMENTS))
+
+    def test_several_files_are_read(self, queuectl: Cli, tmp_path: Path) -> None:
+        for number, document in enumerate((CLUSTER_QUEUE, LOCAL_QUEUE)):
+            (tmp_path / f"{number}.yaml").write_text(stream(document))
+        files = [f"--filename={path}" for path in sorted(tmp_path.iterdir())]
+        assert queuectl("apply", *files).out.count("created") == 2
+
+    def test_warnings_name_the_field_and_do_not_fail(self, queuectl: Cli) -> None:
+        result = queuectl("apply", "-f", "-", stdin=stream(replace_in(CLUSTER_QUEUE, cohort="all")))
+        assert result.code == 0
+        assert "warning: ClusterQueue/team-a: spec.cohort" in result.err
+
+    def test_a_namespace_is_given_to_documents_that_name_none(self, queuectl: Cli) -> None:
+        document = {**LOCAL_QUEUE, "metadata": {"name": "default"}}
+        result = queuectl("apply", "-n", "team-b", "-f", "-", stdin=stream(document))
+        assert result.out == "localqueue/default in team-b created\n"
+
+    def test_one_wrong_document_is_named_and_the_others_are_applied(self, queuectl: Cli) -> None:
+        wrong = replace_in(CLUSTER_QUEUE, color="red")
+        result = queuectl("apply", "-f", "-", stdin=stream(wrong, LOCAL_QUEUE))
+        assert result.code == 2
+        assert "error: stdin: document 1 (ClusterQueue/team-a): spec.color: unknown" in result.err
+        assert "localqueue/default in team-a created" in result.out
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("kind: Pod\napiVersion: v1\n", "document 2 (Pod/): kind: v1 Pod is no configuration"),
+            ("kind: ClusterQueue\napiVersion: apps/v1\n", "apps/v1 ClusterQueue is no config"),
+            ("kind: Cohort\napiVersion: queuectl.dev/v1\n", "metadata.name: is required"),
+            ("a: [\n", "is not YAML"),
+            ("- 1\n", "is no object"),
+        ],
+    )
+    def test_nothing_is_sent_when_a_document_cannot_be_addressed(
+        self, queuectl: Cli, database: MemoryDatabase, text: str, says: str
+    ) -> None:
+        result = queuectl("apply", "-f", "-", stdin=stream(CLUSTER_QUEUE) + "---\n" + text)
+        assert result.code == 2
+        assert says in result.err
+        assert not database.documents
+
+    def test_a_missing_file_is_bad_input(self, queuectl: Cli) -> None:
+        result = queuectl("apply", "-f", "nowhere.yaml")
+        assert (result.code, result.err) == (2, "error: nowhere.yaml: No such file or directory\n")
+
+
+def replace_in(document: dict[str, Any], **spec: object) -> dict[str, Any]:
+    return {**document, "spec": {**document["spec"], **spec}}
+
+
+class TestGet:
+    @pytest.mark.parametrize(
+        ("kind", "header", "row"),
+        [
+            ("cq", ["NAME", "COHORT", "STRATEGY", "QUOTA"], ["team-a", "-", "StrictFIFO", "h100:"]),
+            ("lq", ["NAMESPACE", "NAME", "CLUSTERQUEUE"], ["team-a", "default", "team-a"]),
+            ("cohort", ["NAME", "PARENT"], ["all", "-"]),
+            ("flavor", ["NAME", "TOPOLOGY", "NODE"], ["h100", "racks", "gpu=h100"]),
+            ("Topology", ["NAME", "LEVELS"], ["racks", "rack", ">", "kubernetes.io/hostname"]),
+            ("workloadpriorityclasses", ["NAME", "VALUE"], ["high", "1000", "before"]),
+        ],
+    )
+    def test_each_kind_has_a_table(
+        self, queuectl: Cli, kind: str, header: list[str], row: list[str]
+    ) -> None:
+        queuectl("apply", "-f", "-", stdin=EVERY)
+        first, second = queuectl("get", kind).out.splitlines()
+        assert first.split()[: len(header)] == header
+        assert second.split()[: len(row)] == row
+
+    @pytest.mark.usefixtures("ledger")
+    def test_workloads_are_a_table_of_states_and_reasons(self, queuectl: Cli) -> None:
+        header, *rows = queuectl("get", "workloads").out.splitlines()
+        assert "STATE" in header
+        assert "UID" not in header
+        assert [row.split()[1] for row in rows] == sorted(LIVES)
+        assert any(row.split()[7:9] == ["Pending", "WaitingForQuota"] for row in rows)
+
+    @pytest.mark.usefixtures("ledger")
+    def test_wide_adds_columns_and_cuts_nothing(self, queuectl: Cli) -> None:
+        result = queuectl("get", "wl", "pending", "-n", "team-a", "-o", "wide")
+        assert "uid-job-pending" in result.out
+        assert "32 of 64 nvidia.com/gpu are in use" in result.out
+
+    @pytest.mark.usefixtures("ledger")
+    def test_json_is_what_the_api_answers(self, queuectl: Cli) -> None:
+        body = json.loads(queuectl("get", "wl", "team-a/running", "-o", "json").out)
+        assert (body["state"], body["name"]) == ("Running", "running")
+
+    @pytest.mark.usefixtures("ledger")
+    def test_filters_choose_and_names_can_be_piped(self, queuectl: Cli) -> None:
+        options = ["--state", "Running", "--state", "Starting", "--cluster-queue", "team-a"]
+        result = queuectl("get", "wl", *options, "-o", "name")
+        assert result.out == "job/team-a/running\njob/team-a/starting\n"
+
+    def test_all_pages_of_a_long_list_are_shown(
+        self, queuectl: Cli, database: MemoryDatabase
+    ) -> None:
+        (change,) = live_through(job("many"))
+        for number in range(1001):
+            entry = replace(change.after, uid=f"uid-{number}", name=f"w-{number:04}")
+            database.entries[entry.uid] = entry
+        result = queuectl("get", "wl", "-o", "name")
+        assert len(set(result.out.splitlines())) == 1001
+
+    def test_nothing_found_is_said_on_stderr(self, queuectl: Cli) -> None:
+        result = queuectl("get", "cohorts")
+        assert (result.code, result.out, result.err) == (0, "", "nothing found\n")
+
+
+class TestExplain:
+    @pytest.mark.usefixtures("ledger")
+    def test_the_sentence_comes_first_then_what_would_help(self, queuectl: Cli) -> None:
+        lines = queuectl("explain", "pending", "-n", "team-a").out.splitlines()
+        assert lines[0].startswith("team-a/pending is waiting (number 1 in line of team-a): 32 of")
+        assert "Reason:  WaitingForQuota" in lines
+        assert "  - 8 more nvidia.com/gpu in team-a" in lines
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("running", "It runs on:\n  worker: 4 pods of flavor h100 on node-1 (2), node-2 (2)"),
+            ("reserved", "It will run on:\n  worker: 4 pods"),
+        ],
+    )
+    @pytest.mark.usefixtures("ledger")
+    def test_the_place_is_told(self, queuectl: Cli, name: str, says: str) -> None:
+        assert says in queuectl("explain", f"team-a/{name}").out
+
+    @pytest.mark.usefixtures("ledger")
+    def test_programs_get_json_and_yaml(self, queuectl: Cli) -> None:
+        as_json = queuectl("explain", "team-a/pending", "-o", "json").out
+        as_yaml = queuectl("explain", "team-a/pending", "-o", "yaml").out
+        assert json.loads(as_json) == yaml.safe_load(as_yaml)
+
+
+class TestDescribe:
+    @pytest.mark.usefixtures("ledger")
+    def test_a_workload_is_told_with_its_history(self, queuectl: Cli) -> None:
+        out = queuectl("describe", "workload", "team-a/requeued").out
+        assert "Size:     4 pods, 32 GPUs" in out
+        history = out.split("History:\n")[1].splitlines()
+        assert [line.split()[1] for line in history] == [
+            "Queued", "Admitted", "PodsReady", "Preempted", "Queued",
+        ]  # fmt: skip
+
+    @pytest.mark.usefixtures("ledger")
+    def test_a_queue_is_told_with_its_workloads(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "-", stdin=EVERY)
+        for kind, name in (("cq", "team-a"), ("lq", "default")):
+            out = queuectl("describe", kind, name, "-n", "team-a").out
+            *document, heads = out.splitlines()
+            assert yaml.safe_load("\n".join(document))["metadata"]["name"] == name
+            assert heads == (
+                "# workloads: 2 Pending, 1 Reserved, 1 Starting, 1 Running, 1 Evicting, 1 Backoff"
+            )
+
+
+class TestExitCodes:
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            (["get", "cohort", "none"], 3),
+            (["explain", "nobody"], 3),
+            (["describe", "cq", "none"], 3),
+            (["get", "unicorns"], 2),
+            (["get", "cohorts", "--state", "Running"], 2),
+            (["get", "wl", "--state", "Flying"], 2),
+            (["get", "wl", "a/b", "-n", "c"], 2),
+            (["get", "cohorts", "-o", "xml"], 2),
+            (["get", "cohorts", "--server", "127.0.0.1:8000"], 2),
+            (["fly"], 2),
+            (["apply"], 2),
+            (["--version"], 0),
+        ],
+    )
+    def test_the_code_tells_scripts_what_went_wrong(
+        self, queuectl: Cli, arguments: list[str], code: int
+    ) -> None:
+        result = queuectl(*arguments)
+        assert (result.code, bool(result.err)) == (code, code != 0), result
+
+    def test_two_workloads_of_one_name_are_a_conflict(
+        self, queuectl: Cli, database: MemoryDatabase
+    ) -> None:
+        for kind in ("Job", "PyTorchJob"):
+            (change,) = live_through(job("train", kind=kind))
+            database.entries[change.after.uid] = change.after
+        assert queuectl("explain", "team-a/train").code == 4
+        assert queuectl("explain", "team-a/train", "--kind", "Job").code == 0
+
+    def test_nobody_there_is_a_failure_that_says_what_to_do(self, queuectl: Cli) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        result = queuectl("get", "wl", "--server", f"http://127.0.0.1:{port}")
+        assert result.code == 1
+        assert "queuectl serve" in result.err
+
+    def test_the_database_away_is_a_failure(self, queuectl: Cli, database: MemoryDatabase) -> None:
+        database.down = True
+        result = queuectl("get", "wl")
+        assert result.code == 1
+        assert "database" in result.err

@@ -1,0 +1,273 @@
+"""Nodes from a description, names and ports of clusters, certificates, the keeper, and the progress display."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from cryptography import x509
+from typer.testing import CliRunner
+
+from queuectl.localcluster import (
+    ClusterSpec,
+    LocalClusterError,
+    NodeSpec,
+    Taint,
+    kubeconfig,
+    layout,
+    take_down,
+)
+from queuectl.localcluster.certificates import Authority
+from queuectl.localcluster.commands import app
+from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_nodes_are_named_by_their_place() -> None:
+    names = [one["metadata"]["name"] for one in NodeSpec(2, 1, 2, prefix="x-").documents()]
+    assert names == ["x-b0-r0-h0", "x-b0-r0-h1", "x-b1-r0-h0", "x-b1-r0-h1"]
+
+
+def test_an_nvlink_domain_is_a_rack_or_a_part_of_one() -> None:
+    def cliques(spec: NodeSpec) -> list[str | None]:
+        return [one["metadata"]["labels"].get("nvidia.com/gpu.clique") for one in spec.documents()]
+
+    assert cliques(NodeSpec(1, 2, 2)) == ["b0-r0-c0", "b0-r0-c0", "b0-r1-c0", "b0-r1-c0"]
+    assert cliques(NodeSpec(1, 1, 4, cliques_per_rack=2)) == [
+        "b0-r0-c0",
+        "b0-r0-c0",
+        "b0-r0-c1",
+        "b0-r0-c1",
+    ]
+    assert cliques(NodeSpec(1, 1, 1, cliques_per_rack=0)) == [None]
+
+
+def test_taints_and_labels_are_those_of_the_description() -> None:
+    [node] = NodeSpec(1, 1, 1, taints=(Taint("gpu"),), labels=(("pool", "a"),)).documents()
+    assert node["spec"]["taints"] == [{"key": "gpu", "effect": "NoSchedule", "value": ""}]
+    assert node["metadata"]["labels"]["pool"] == "a"
+
+
+def test_a_description_of_nodes_is_read_from_a_line() -> None:
+    assert NodeSpec.parse("blocks=2, racks=4,hosts=8,gpus=4,memory=2Ti") == NodeSpec(
+        2, 4, 8, gpus=4, memory="2Ti"
+    )
+    assert NodeSpec.parse("") == NodeSpec()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("rack=4", "'rack=4' is not one of blocks, racks"),
+        ("racks", "'racks' is not one of"),
+        ("racks=many", "racks must be a whole number, not 'many'"),
+        ("racks=0", "NodeSpec.racks_per_block must be at least 1, not 0"),
+    ],
+)
+def test_a_bad_description_of_nodes_is_refused_by_name(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        NodeSpec.parse(text)
+
+
+def test_leases_are_renewed_less_often_when_there_are_thousands_of_nodes() -> None:
+    assert ClusterSpec().effective_lease_seconds == 40
+    many = ClusterSpec(nodes=(NodeSpec(5, 10, 100),))
+    assert many.effective_lease_seconds == 400
+    assert many.node_grace_seconds == 410
+    assert ClusterSpec(lease_seconds=8).effective_lease_seconds == 8
+    with pytest.raises(ValueError, match="lease_seconds must be at least 4"):
+        ClusterSpec(lease_seconds=1)
+
+
+def test_clusters_never_share_a_port() -> None:
+    one, two = layout.create("one"), layout.create(None)
+    assert not set(one.ports.values()) & set(two.ports.values())
+    assert layout.find("one") == one
+    assert {place.name for place in layout.find_all()} == {"one", two.name}
+
+
+def test_a_port_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        monkeypatch.setattr(layout, "_PORT_RANGE", range(port, port + 30))
+        assert port not in layout.create(None).ports.values()
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "a/b", "..", "-a", "a" * 60])
+def test_a_name_unfit_for_a_folder_is_refused(name: str) -> None:
+    if name:
+        with pytest.raises(LocalClusterError, match="cluster name"):
+            layout.create(name)
+    assert layout.find(name) is None
+
+
+def test_what_is_left_of_a_cluster_can_be_removed() -> None:
+    place = layout.create("wreck")
+    assert take_down("wreck")
+    assert not place.home.exists()
+    assert not take_down("wreck")
+
+
+def test_a_certificate_names_its_user_and_groups() -> None:
+    authority = Authority.create("test")
+    certificate = x509.load_pem_x509_certificate(authority.client("alice", ["a", "b"]).certificate)
+    assert [(one.oid._name, one.value) for one in certificate.subject] == [
+        ("commonName", "alice"),
+        ("organizationName", "a"),
+        ("organizationName", "b"),
+    ]
+    certificate.verify_directly_issued_by(
+        x509.load_pem_x509_certificate(authority.pair.certificate)
+    )
+
+
+def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    pair = Authority.create("test").pair
+    pair.save(tmp_path / "crt", tmp_path / "key")
+    path = kubeconfig.write(
+        tmp_path / "config",
+        cluster="c",
+        server="https://s",
+        authority=b"ca",
+        user="u",
+        identity="token",
+    )
+    for secret in (tmp_path / "key", path):
+        assert secret.stat().st_mode & 0o777 == 0o600
+    assert yaml.safe_load(path.read_text())["users"] == [{"name": "u", "user": {"token": "token"}}]
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    home = tmp_path / "home"
+    home.mkdir()
+    one = Supervisor.spawn(home, remove=True)
+    yield one
+    one.shutdown()
+    assert not home.exists()
+
+
+def sleeper(supervisor: Supervisor, name: str = "sleeper") -> int:
+    home = supervisor.directory
+    return supervisor.start(name, ["/bin/sleep", "100"], env={}, cwd=home, log=home / "log")
+
+
+def test_the_keeper_starts_and_ends_programs(supervisor: Supervisor) -> None:
+    pid = sleeper(supervisor)
+    assert supervisor.programs()["sleeper"].pid == pid
+    with pytest.raises(LocalClusterError, match=f"sleeper is already running with pid {pid}"):
+        sleeper(supervisor)
+    supervisor.stop("sleeper")
+    assert supervisor.programs()["sleeper"].returncode == -signal.SIGTERM
+    assert sleeper(supervisor) != pid
+    supervisor.kill("sleeper")
+    assert supervisor.programs()["sleeper"].returncode == -signal.SIGKILL
+
+
+def test_the_keeper_says_what_it_cannot_do(supervisor: Supervisor) -> None:
+    home = supervisor.directory
+    with pytest.raises(
+        LocalClusterError, match=r"refused to start: FileNotFoundError: .*no-such-program"
+    ):
+        supervisor.start("x", [home / "no-such-program"], env={}, cwd=home, log=home / "log")
+    with pytest.raises(LocalClusterError, match="no program y was started"):
+        supervisor.signal("y", signal.SIGTERM)
+
+
+def test_the_end_of_the_keeper_takes_whole_process_groups(tmp_path: Path) -> None:
+    supervisor = Supervisor.spawn(tmp_path, remove=False)
+    marker = tmp_path / "child"
+    script = f"sleep 100 & echo $! > {marker}; wait"
+    supervisor.start(
+        "shell",
+        ["/bin/sh", "-c", script],
+        env={"PATH": os.defpath},
+        cwd=tmp_path,
+        log=tmp_path / "log",
+    )
+    while not (marker.exists() and marker.read_text().strip()):
+        time.sleep(0.01)
+    child = int(marker.read_text())
+    supervisor.shutdown()
+    assert not running(child)
+    supervisor.shutdown()
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_programs_outlive_the_thread_that_started_them_but_not_the_process(tmp_path: Path) -> None:
+    script = (
+        "import sys, threading, time\n"
+        "from pathlib import Path\n"
+        "from queuectl.localcluster.supervisor import Supervisor\n"
+        f"home = Path({str(tmp_path)!r})\n"
+        "def work():\n"
+        "    supervisor = Supervisor.spawn(home, remove=True)\n"
+        "    print(supervisor.start('s', ['/bin/sleep', '100'], env={}, cwd=home, log=home / 'log'), flush=True)\n"
+        "thread = threading.Thread(target=work); thread.start(); thread.join(); time.sleep(100)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        time.sleep(0.5)
+        assert running(pid)
+        owner.kill()
+    deadline = time.monotonic() + 5
+    while (running(pid) or tmp_path.exists()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not running(pid)
+    assert not tmp_path.exists()
+
+
+def test_progress_says_the_step_what_comes_next_and_that_it_lives() -> None:
+    stream = io.StringIO()
+    shown = Lines(stream, every=0)
+    shown.step("Building", "starting")
+    shown.tick("package a")
+    shown.done("Done.")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "localcluster: Building (next: starting)"
+    assert lines[1].startswith("localcluster: Building: 0.0 s, package a")
+    assert lines[2] == "localcluster: Done."
+
+
+def test_the_commands_refuse_bad_input_by_name() -> None:
+    runner = CliRunner()
+    bad = runner.invoke(app, ["up", "--nodes", "racks=x"])
+    assert (bad.exit_code, bad.stderr.strip()) == (
+        2,
+        "localcluster: nodes: racks must be a whole number, not 'x'",
+    )
+    missing = runner.invoke(app, ["down", "--name", "nobody"])
+    assert (missing.exit_code, missing.stderr.strip()) == (
+        1,
+        "localcluster: there is no cluster named nobody",
+    )
+    assert runner.invoke(app, ["status"]).stdout.strip() == "No clusters."

@@ -1,0 +1,401 @@
+"""Configuration documents, ours and Kueue's: what they mean, what is refused, what is only warned about."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.domain.errors import BadInput
+from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
+from queuectl.domain.queues import (
+    ClusterQueue,
+    FlavorQuotas,
+    LabelSelector,
+    LocalQueue,
+    QueueingStrategy,
+    ResourceFlavor,
+    ResourceGroup,
+    StopPolicy,
+    Topology,
+    VictimKey,
+    WithinClusterQueue,
+)
+from queuectl.objects.config import (
+    CONFIG_KINDS,
+    build,
+    dangling,
+    key_of,
+    read_configuration,
+    validate,
+)
+from queuectl.objects.documents import as_document
+from queuectl.objects.errors import DocumentError
+
+OURS = "queuectl.dev/v1"
+
+
+def document(kind: str, spec: Any = None, *, version: str = OURS, **more: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, **more}
+    if spec is not None:
+        body["spec"] = spec
+    return body
+
+
+def group(**changes: Any) -> dict[str, Any]:
+    quota = {"name": "nvidia.com/gpu", "nominalQuota": 8, **changes}
+    flavors = [{"name": "h100", "resources": [quota]}]
+    return {"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}
+
+
+EXPORTED = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "ClusterQueue",
+    "metadata": {
+        "name": "team-a",
+        "uid": "8e2a",
+        "generation": 3,
+        "resourceVersion": "99",
+        "creationTimestamp": "2026-08-22T10:00:00Z",
+        "finalizers": ["kueue.x-k8s.io/resource-in-use"],
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "owner": "ml"},
+    },
+    "spec": {
+        "cohort": "all",
+        "queueingStrategy": "StrictFIFO",
+        "namespaceSelector": {
+            "matchLabels": {"team": "a"},
+            "matchExpressions": [{"key": "env", "operator": "In", "values": ["dev", "prod"]}],
+        },
+        "flavorFungibility": {"whenCanBorrow": "Borrow", "whenCanPreempt": "TryNextFlavor"},
+        "preemption": {
+            "reclaimWithinCohort": "Never",
+            "borrowWithinCohort": {"policy": "Never"},
+            "withinClusterQueue": "LowerPriority",
+        },
+        "stopPolicy": "None",
+        "resourceGroups": [
+            {
+                "coveredResources": ["cpu", "memory"],
+                "flavors": [
+                    {
+                        "name": "default",
+                        "resources": [
+                            {"name": "cpu", "nominalQuota": "500m", "borrowingLimit": "1"},
+                            {"name": "memory", "nominalQuota": "4Gi"},
+                        ],
+                    }
+                ],
+            }
+        ],
+    },
+    "status": {"pendingWorkloads": 3, "conditions": [{"type": "Active", "status": "True"}]},
+}
+
+
+def test_a_queue_exported_from_kueue_means_what_it_meant_there() -> None:
+    kept, warnings = validate(EXPORTED)
+    queue = build([kept], revision=4).cluster_queues["team-a"]
+    assert queue == ClusterQueue(
+        name="team-a",
+        groups=(
+            ResourceGroup(
+                ("cpu", "memory"), (FlavorQuotas("default", {"cpu": 500, "memory": 4 * 2**30}),)
+            ),
+        ),
+        strategy=QueueingStrategy.STRICT_FIFO,
+        within_cluster_queue=WithinClusterQueue.LOWER_PRIORITY,
+        namespace_selector=LabelSelector(
+            (Requirement("team", "In", ("a",)), Requirement("env", "In", ("dev", "prod")))
+        ),
+    )
+    assert warnings == (
+        "ClusterQueue/team-a: spec.cohortName: not honoured yet",
+        "ClusterQueue/team-a: spec.resourceGroups[0].flavors[0].resources[0].borrowingLimit: not honoured yet",
+    )
+
+
+def test_what_the_server_added_is_not_kept() -> None:
+    kept, _ = validate(EXPORTED)
+    assert kept["apiVersion"] == OURS
+    assert kept["metadata"] == {"name": "team-a", "annotations": {"owner": "ml"}}
+    assert kept["spec"]["cohortName"] == "all"
+    assert "cohort" not in kept["spec"]
+    assert "status" not in kept
+
+
+def test_a_kept_document_is_kept_as_it_is() -> None:
+    kept, warnings = validate(EXPORTED)
+    assert validate(deepcopy(kept)) == (kept, warnings)
+
+
+def read(kind: str, spec: dict[str, Any], **more: Any) -> Any:
+    config = build([document(kind, spec, **more)], revision=1)
+    parts = (config.cluster_queues, config.local_queues, config.flavors, config.topologies)
+    (value,) = [value for part in parts for value in part.values()]
+    return value
+
+
+def test_a_flavor_brings_labels_taints_and_tolerations() -> None:
+    assert read(
+        "ResourceFlavor",
+        {
+            "nodeLabels": {"gpu": "h100", "arch": "x"},
+            "nodeTaints": [{"key": "spot", "value": "1", "effect": "NoSchedule"}],
+            "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}],
+            "topologyName": "racks",
+        },
+    ) == ResourceFlavor(
+        "x",
+        (("arch", "x"), ("gpu", "h100")),
+        (Taint("spot", Effect.NO_SCHEDULE, "1"),),
+        (Toleration("spot", "Exists", "", Effect.NO_EXECUTE, 5),),
+        "racks",
+    )  # fmt: skip
+
+
+def test_the_other_kinds() -> None:
+    levels = [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
+    assert read("Topology", {"levels": levels}) == Topology("x", ("rack", "kubernetes.io/hostname"))
+    local = read("LocalQueue", {"clusterQueue": "cq", "stopPolicy": "Hold"})
+    assert local == LocalQueue("default", "x", "cq", StopPolicy.HOLD)
+    classes = build([document("WorkloadPriorityClass", value=7, description="d")], 1)
+    assert classes.priority_classes == {"x": 7}
+
+
+def test_no_selector_takes_nobody_and_an_empty_one_everybody() -> None:
+    assert read("ClusterQueue", {}).namespace_selector is None
+    assert read("ClusterQueue", {"namespaceSelector": {}}).namespace_selector == LabelSelector()
+
+
+def test_the_victim_order_is_ours_to_choose() -> None:
+    queue = read("ClusterQueue", {"policy": {"victimOrder": ["count", "lostWork"]}})
+    assert queue.victim_order == (VictimKey.COUNT, VictimKey.LOST_WORK)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown field": (document("ClusterQueue", {"quota": 1}), "ClusterQueue/x: spec.quota: unknown field"),
+    "unknown field deep inside": (
+        document("ClusterQueue", {"resourceGroups": [group(nominal=1)]}),
+        "ClusterQueue/x: spec.resourceGroups[0].flavors[0].resources[0].nominal: unknown field",
+    ),
+    "unknown field at the top": (document("Cohort", owner="me"), "Cohort/x: owner: unknown field"),
+    "missing field": (document("LocalQueue", {}), "LocalQueue/x: spec.clusterQueue: is required"),
+    "no name": ({"apiVersion": OURS, "kind": "Cohort", "metadata": {}}, "Cohort/: metadata.name: is required"),
+    "bad name": (
+        {"apiVersion": OURS, "kind": "Cohort", "metadata": {"name": "A_b"}},
+        "Cohort/A_b: metadata.name: 'A_b' is not a DNS name in lower case",
+    ),
+    "namespace of a cluster-scoped kind": (
+        {"apiVersion": OURS, "kind": "Cohort", "metadata": {"name": "x", "namespace": "n"}},
+        "Cohort/x: metadata.namespace: a Cohort lives in no namespace",
+    ),
+    "unknown kind": (document("Queue"), "Queue/x: kind: 'Queue' is none of ClusterQueue, LocalQueue,"),
+    "unknown version": (
+        document("Cohort", version="kueue.x-k8s.io/v9"),
+        "Cohort/x: apiVersion: 'kueue.x-k8s.io/v9' is none of queuectl.dev/v1,",
+    ),
+    "wrong value": (
+        document("ClusterQueue", {"queueingStrategy": "LIFO"}),
+        "ClusterQueue/x: spec.queueingStrategy: invalid enum value 'LIFO'",
+    ),
+    "bad quantity": (
+        document("ClusterQueue", {"resourceGroups": [group(nominalQuota="8 GPUs")]}),
+        "ClusterQueue/x: spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: nvidia.com/gpu: '8 GPUs' is not a quantity",
+    ),
+    "negative quota": (
+        document("ClusterQueue", {"resourceGroups": [group(nominalQuota=-1)]}),
+        "nominalQuota: nvidia.com/gpu: '-1' is negative",
+    ),
+    "limit without cohort": (
+        document("ClusterQueue", {"resourceGroups": [group(borrowingLimit=1)]}),
+        "resources[0].borrowingLimit: needs a cohort",
+    ),
+    "flavor twice": (
+        document("ClusterQueue", {"resourceGroups": [group(), group(name="cpu") | {"coveredResources": ["cpu"]}]}),
+        "spec.resourceGroups: flavor 'h100' stands there 2 times",
+    ),
+    "resource twice": (
+        document("ClusterQueue", {"resourceGroups": [group(), group()]}),
+        "spec.resourceGroups: resource 'nvidia.com/gpu' stands there 2 times",
+    ),
+    "quota of a resource that is not covered": (
+        document("ClusterQueue", {"resourceGroups": [group(name="cpu")]}),
+        "resources[0].name: 'cpu' is not in coveredResources",
+    ),
+    "covered resource without quota": (
+        document("ClusterQueue", {"resourceGroups": [group() | {"coveredResources": ["nvidia.com/gpu", "cpu"]}]}),
+        "spec.resourceGroups[0].flavors[0].resources: 'cpu' of coveredResources is missing",
+    ),
+    "two cohorts": (
+        document("ClusterQueue", {"cohort": "a", "cohortName": "b"}),
+        "spec.cohortName: 'b' differs from spec.cohort 'a'",
+    ),
+    "victim key twice": (
+        document("ClusterQueue", {"policy": {"victimOrder": ["count", "count"]}}),
+        "spec.policy.victimOrder: 'count' stands there 2 times",
+    ),
+    "our policy in Kueue's API": (
+        document("ClusterQueue", {"policy": {"defragment": "Plan"}}, version="kueue.x-k8s.io/v1beta2"),
+        "ClusterQueue/x: spec.policy: is a field of queuectl.dev/v1, not of Kueue's API",
+    ),
+    "selector without values": (
+        document("ClusterQueue", {"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}),
+        "spec.namespaceSelector.matchExpressions[0].values: In needs at least one",
+    ),
+    "hostname above a level": (
+        document("Topology", {"levels": [{"nodeLabel": "kubernetes.io/hostname"}, {"nodeLabel": "rack"}]}),
+        "Topology/x: spec.levels[0].nodeLabel: kubernetes.io/hostname can only be the last level",
+    ),
+    "no levels": (document("Topology", {"levels": []}), "Topology/x: spec.levels: 0 levels, but 1 to 16 are possible"),
+    "level twice": (
+        document("Topology", {"levels": [{"nodeLabel": "rack"}, {"nodeLabel": "rack"}]}),
+        "Topology/x: spec.levels: node label 'rack' stands there 2 times",
+    ),
+    "toleration of everything with Equal": (
+        document("ResourceFlavor", {"tolerations": [{"operator": "Equal"}]}),
+        "ResourceFlavor/x: spec.tolerations[0].operator: must be Exists where there is no key",
+    ),
+    "priority that is no number": (
+        document("WorkloadPriorityClass", value="high"),
+        "WorkloadPriorityClass/x: value: expected `int`, got `str`",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_document_is_refused_naming_object_and_field(name: str) -> None:
+    body, sentence = REFUSED[name]
+    with pytest.raises(DocumentError) as caught:
+        validate(body)
+    assert sentence in str(caught.value)
+
+
+WARNED: dict[str, dict[str, Any]] = {
+    "spec.cohortName": {"cohortName": "a"},
+    "spec.preemption.reclaimWithinCohort": {"preemption": {"reclaimWithinCohort": "Any"}},
+    "spec.preemption.borrowWithinCohort": {
+        "preemption": {"borrowWithinCohort": {"policy": "LowerPriority"}}
+    },
+    "spec.flavorFungibility.whenCanBorrow": {
+        "flavorFungibility": {"whenCanBorrow": "TryNextFlavor"}
+    },
+    "spec.flavorFungibility.whenCanPreempt": {"flavorFungibility": {"whenCanPreempt": "Preempt"}},
+    "spec.admissionChecks": {"admissionChecks": ["a"]},
+    "spec.admissionChecksStrategy": {
+        "admissionChecksStrategy": {"admissionChecks": [{"name": "a"}]}
+    },
+    "spec.fairSharing": {"fairSharing": {"weight": "2"}},
+    "spec.admissionScope": {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}},
+    "spec.policy.minRuntimeSeconds": {"policy": {"minRuntimeSeconds": 60}},
+    "spec.policy.idleReclaim": {"policy": {"idleReclaim": "DryRun"}},
+}
+
+
+@pytest.mark.parametrize("field", WARNED)
+def test_a_known_field_without_effect_is_told(field: str) -> None:
+    _, warnings = validate(document("ClusterQueue", WARNED[field]))
+    assert warnings == (f"ClusterQueue/x: {field}: not honoured yet",)
+
+
+def test_defaults_that_a_server_fills_in_are_no_news() -> None:
+    spec = {
+        "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
+        "preemption": {"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "Never"}},
+        "stopPolicy": "None",
+        "fairSharing": {"weight": "1"},
+        "policy": {"idleReclaim": "Off", "defragment": "Off"},
+    }
+    assert validate(document("ClusterQueue", spec))[1] == ()
+
+
+def test_a_cohort_is_kept_but_has_no_effect() -> None:
+    kept, warnings = validate(
+        document("Cohort", {"parentName": "root", "resourceGroups": [group()]})
+    )
+    assert kept["spec"]["parentName"] == "root"
+    assert warnings == (
+        "Cohort/x: spec: Cohorts are not honoured yet: no quota is borrowed or lent",
+    )
+    assert build([kept], 1).cluster_queues == {}
+
+
+def test_names_that_lead_nowhere_are_told() -> None:
+    config = build(
+        [
+            document("ClusterQueue", {"resourceGroups": [group()]}),
+            document("LocalQueue", {"clusterQueue": "gone"}),
+            document("ResourceFlavor", {"topologyName": "gone"}),
+        ],
+        1,
+    )
+    assert dangling(config) == (
+        "ClusterQueue x: ResourceFlavor h100 does not exist",
+        "LocalQueue default/x: ClusterQueue gone does not exist",
+        "ResourceFlavor x: Topology gone does not exist",
+    )
+
+
+def test_a_key_is_kind_namespace_and_name() -> None:
+    kept, _ = validate(document("LocalQueue", {"clusterQueue": "cq"}))
+    assert key_of(kept) == ("LocalQueue", "default", "x")
+
+
+def test_kueues_settings_are_checked_and_those_that_rule_planning_are_told() -> None:
+    settings = {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": ":8081"},
+        "clientConnection": {"qps": 50},
+        "fairSharing": {"preemptionStrategies": ["LessThanInitialShare"]},
+        "waitForPodsReady": None,
+    }
+    assert read_configuration(as_document(settings)) == (
+        "Configuration/: fairSharing: not honoured yet",
+    )
+    with pytest.raises(DocumentError, match="Configuration/: fairShare: unknown field"):
+        read_configuration(as_document({**settings, "fairShare": {}}))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**70) | st.text(max_size=5) | st.sampled_from(["4", "Never", "1e9", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(
+            ["name", "resources", "flavors", "coveredResources", "nominalQuota", "levels", "nodeLabel", "key",
+             "operator", "values", "policy", "victimOrder", "weight", "matchLabels", "x"]
+        ),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+spec_fields = st.sampled_from(
+    ["resourceGroups", "cohort", "cohortName", "namespaceSelector", "preemption", "policy", "stopPolicy",
+     "clusterQueue", "levels", "nodeLabels", "nodeTaints", "tolerations", "topologyName", "fairSharing", "y"]
+)  # fmt: skip
+
+
+@given(
+    kind=st.sampled_from(sorted(CONFIG_KINDS)),
+    version=st.sampled_from([OURS, "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2"]),
+    spec=st.dictionaries(spec_fields, json_values, max_size=4) | json_values,
+    name=st.sampled_from(["x", "", "A", "a.b"]) | st.none(),
+    value=json_values,
+)
+def test_any_document_is_kept_stably_or_refused_with_a_sentence(
+    kind: str, version: str, spec: Any, name: str | None, value: Any
+) -> None:
+    body = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+    if kind == "WorkloadPriorityClass":
+        body = {**body, "value": value}
+        del body["spec"]
+    try:
+        kept, warnings = validate(body)
+    except BadInput as error:
+        assert kind in str(error)  # noqa: PT017 - refusing is one of two right answers
+    else:
+        assert validate(deepcopy(kept)) == (kept, warnings)
+        build([kept], 1)

@@ -1,0 +1,88 @@
+"""Streams of objects: YAML, JSON, Lists, and the address of an error in them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.objects.documents import read_documents
+from queuectl.objects.errors import DocumentError
+
+POD: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
+NODE: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}}
+
+
+def names(text: str) -> list[str]:
+    return [d.address.name for d in read_documents(text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\n---\napiVersion: v1\nkind: Node\nmetadata: {name: b}\n",
+        json.dumps(POD) + json.dumps(NODE),
+        json.dumps(POD) + "\n" + json.dumps(NODE) + "\n",
+        json.dumps(POD) + "\n---\n" + json.dumps(NODE),
+        json.dumps({"apiVersion": "v1", "kind": "List", "items": [POD, NODE]}, indent="\t"),
+        "{kind: List, apiVersion: v1, items: [&a {apiVersion: v1, kind: Pod, metadata: {name: a}}, {<<: *a, kind: Node, metadata: {name: b}}]}",
+    ],
+    ids=["yaml", "json", "json lines", "json and dashes", "list", "flow yaml"],
+)
+def test_all_forms_of_a_stream_give_the_same_objects(text: str) -> None:
+    assert names(text) == ["Pod/a", "Node/b"]
+
+
+def test_items_of_a_typed_list_inherit_its_kind() -> None:
+    text = json.dumps(
+        {"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "x"}}]}
+    )
+    assert names(text) == ["Node/x"]
+
+
+def test_a_time_stays_the_text_it_is() -> None:
+    (document,) = read_documents(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a, creationTimestamp: 2026-08-22T10:00:00Z}"
+    )
+    assert document.body["metadata"]["creationTimestamp"] == "2026-08-22T10:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: b: c", "f.yaml: line 1, column 5: is not YAML: mapping values are not allowed"),
+        ("- 1", "f.yaml: document 1: is no object but list"),
+        ("kind: Pod", "f.yaml: document 1: apiVersion: is required"),
+        ("apiVersion: v1\nkind: Pod\n---\n---\napiVersion: v1", "f.yaml: document 3: kind: is required"),
+        ("{apiVersion: v1, kind: List, items: [3]}", "f.yaml: document 1, item 1: is no object but int"),
+        ("{apiVersion: v1, kind: Pod, metadata: {name: 3}}", "f.yaml: document 1 (Pod/): metadata.name: 3 is not text"),
+        ("{apiVersion: v1, kind: Pod, metadata: 3}", "f.yaml: document 1: metadata: is no object but int"),
+        ("{apiVersion: v1, kind: Pod, spec: {a: .inf}}", "f.yaml: document 1: spec.a: inf is no number"),
+        ("{apiVersion: v1, kind: Pod, spec: {1: a}}", "f.yaml: document 1: spec: key 1 is not text"),
+        ("{apiVersion: v1, kind: Pod, spec: &a [*a]}", "f.yaml: document 1: spec[0]: contains itself"),
+        ("{apiVersion: v1, kind: Pod, spec: !!set {a}}", "f.yaml: document 1: spec: set is no JSON value"),
+        ("[" * 5000, "f.yaml: is n"),
+    ],
+)  # fmt: skip
+def test_a_broken_stream_is_refused_with_its_place(text: str, sentence: str) -> None:
+    with pytest.raises(DocumentError) as caught:
+        read_documents(text, "f.yaml")
+    assert str(caught.value).startswith(sentence)
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(DocumentError, match=r"f\.yaml: is not UTF-8 text"):
+        read_documents(b"\xff\xfe", "f.yaml")
+
+
+@given(st.text(alphabet=st.sampled_from("ab:-[]{}&*!#,'\"\n 1.|>%@`?~\t\x00\u0085"), max_size=60))
+def test_any_text_is_a_stream_or_is_refused(text: str) -> None:
+    try:
+        documents = read_documents(text)
+    except DocumentError as error:
+        assert str(error)  # noqa: PT017 - refusing is one of two right answers
+    else:
+        assert all(d.kind and d.api_version for d in documents)

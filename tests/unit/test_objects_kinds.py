@@ -1,0 +1,403 @@
+"""What each job kind reads from real-looking manifests, and the patches it writes back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from queuectl.domain.records import JobRecord
+from queuectl.objects.documents import Document, read_documents
+from queuectl.objects.errors import Address
+from queuectl.objects.kinds import KINDS, path
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "kinds"
+CASES = sorted(FIXTURES.glob("*/*.yaml"))
+
+
+def load(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    manifest, expect = file.read_text().split("\n---\n")
+    (document,) = read_documents(manifest)
+    described = json.loads(json.dumps(read_yaml(expect)))
+    return document.body, described["expect"]
+
+
+def read_yaml(text: str) -> Any:
+    import yaml
+
+    return yaml.safe_load(text)
+
+
+def read(body: dict[str, Any], **options: bool) -> JobRecord:
+    kind = KINDS[body["kind"]]
+    return kind.read(Document(Address(), body).convert(kind.wire), **options)
+
+
+def described(record: JobRecord, expect: dict[str, Any]) -> dict[str, Any]:
+    """The record in the words of a fixture, as far as the fixture speaks."""
+    words: dict[str, Any] = {
+        field: getattr(record, field) for field in expect if field not in ("podsets", "expected")
+    }
+    if "expected" in expect:
+        words["expected"] = dict(record.expected)
+    words["podsets"] = [
+        {
+            "name": p.name,
+            "count": p.count,
+            "requests": dict(p.shape.requests),
+            "topology": [str(p.topology.mode), p.topology.level] if p.topology else None,
+            "selector": dict(p.shape.rules.selector),
+            **({"group": p.group} if p.group else {}),
+        }
+        for p in record.podsets
+    ]
+    return words
+
+
+def test_every_kind_has_fixtures() -> None:
+    assert {kind.lower() for kind in KINDS} == {case.parent.name for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
+def test_a_manifest_is_read_as_its_fixture_says(case: Path) -> None:
+    body, expect = load(case)
+    record = read(body)
+    assert described(record, expect) == expect
+    assert record.error is None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
+def test_bytes_of_the_watch_and_a_dict_of_a_file_give_the_same_record(case: Path) -> None:
+    body, _ = load(case)
+    kind = KINDS[body["kind"]]
+    decoded = msgspec.json.decode(as_served(body), type=kind.wire)
+    assert kind.read(decoded) == read(body)
+
+
+def as_served(body: dict[str, Any]) -> bytes:
+    return json.dumps(body).encode()
+
+
+# ---- mistakes
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "a"}]}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j", "namespace": "n", "uid": "u", "labels": {"queuectl.dev/queue-name": "q"}},
+        "spec": {"suspend": True, "template": template, **spec},
+    }  # fmt: skip
+
+
+def job_with(pod: dict[str, Any] | None = None, **suffixes: str) -> dict[str, Any]:
+    """``podset_required_topology=...`` stands for the annotation queuectl.dev/podset-required-topology."""
+    spec = {"containers": [{"name": "a"}], **(pod or {})}
+    marked = {f"queuectl.dev/{key.replace('_', '-')}": value for key, value in suffixes.items()}
+    return job(template={"metadata": {"annotations": marked}, "spec": spec})
+
+
+def pytorch(replicas: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "p", "labels": {"queuectl.dev/queue-name": "q"}},
+        "spec": {"runPolicy": {"suspend": True}, "pytorchReplicaSpecs": replicas, **spec},
+    }
+
+
+def topology(level: str, mode: str = "required", group: str | None = None) -> dict[str, Any]:
+    annotations = {f"queuectl.dev/podset-{mode}-topology": level}
+    if group:
+        annotations["queuectl.dev/podset-group-name"] = group
+    return {"template": {"metadata": {"annotations": annotations}}}
+
+
+AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "two modes": (
+        job_with(podset_required_topology="rack", podset_preferred_topology="block"),
+        "spec.template.metadata.annotations: podset-required-topology='rack' and podset-preferred-topology='block' contradict each other: keep one of them",
+    ),
+    "level is no label key": (
+        job_with(podset_required_topology="no label!"),
+        "spec.template.metadata.annotations: podset-required-topology: 'no label!' is not the key of a node label",
+    ),
+    "unconstrained is not a boolean": (
+        job_with(podset_unconstrained_topology="maybe"),
+        "spec.template.metadata.annotations: podset-unconstrained-topology: 'maybe' is not \"true\"",
+    ),
+    "group without a level": (
+        job_with(podset_group_name="g"),
+        "spec.template.metadata.annotations: podset-group-name='g' needs podset-required-topology or podset-preferred-topology beside it",
+    ),
+    "no pods": (job(parallelism=0), "spec.parallelism: 0 is not a positive number of pods"),
+    "negative completions": (job(completions=-1), "spec.completions: -1 is not a positive number of pods"),
+    "indexed without completions": (
+        job(completionMode="Indexed", parallelism=2),
+        "spec.completions: is required when completionMode is Indexed",
+    ),
+    "unknown completion mode": (
+        job(completionMode="Ordered"),
+        "spec.completionMode: 'Ordered' is neither NonIndexed nor Indexed",
+    ),
+    "more than can be counted": (
+        job(parallelism=2**31 - 1, template={"spec": {"containers": [{"resources": {"requests": {"memory": "1Ei"}}}]}}),
+        f"spec.template.spec: 2147483647 pods ask for too much memory: {(2**31 - 1) * 2**60}",
+    ),
+    "bad quantity": (
+        job_with({"containers": [{"resources": {"requests": {"cpu": "12 cores"}}}]}),
+        "spec.template.spec.containers[0].resources: cpu: '12 cores' is not a quantity",
+    ),
+    "negative quantity": (
+        job_with({"containers": [{"resources": {"requests": {"memory": "-1Gi"}}}]}),
+        "spec.template.spec.containers[0].resources: memory: '-1Gi' is negative",
+    ),
+    "bad quantity of an init container": (
+        job_with({"initContainers": [{"resources": {"limits": {"cpu": "1e999"}}}]}),
+        "spec.template.spec.initContainers[0].resources: cpu: '1e999' is not a quantity",
+    ),
+    "unknown operator": (
+        job_with({"affinity": {"nodeAffinity": {AFFINITY: {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "a", "operator": "Like"}]}]}}}}),
+        "operator: 'Like' is none of DoesNotExist, Exists, Gt, In, Lt, NotIn",
+    ),
+    "PyTorchJob without replicas": (pytorch({}), "spec.pytorchReplicaSpecs: has neither Master nor Worker"),
+    "unknown replica type": (
+        pytorch({"master": {}}),
+        "spec.pytorchReplicaSpecs: 'master' is neither Master nor Worker",
+    ),
+    "no workers": (
+        pytorch({"Master": {}, "Worker": {"replicas": 0}}),
+        "spec.pytorchReplicaSpecs.Worker.replicas: 0 is not a positive number of pods",
+    ),
+    "one group, two levels": (
+        pytorch({"Master": topology("rack", group="g"), "Worker": topology("block", group="g")}),
+        "podset-group-name='g': podset master asks for required rack but podset worker for required block",
+    ),
+    "one group, two modes": (
+        pytorch({"Master": topology("rack", group="g"), "Worker": topology("rack", "preferred", "g")}),
+        "podset-group-name='g': podset master asks for required rack but podset worker for preferred rack",
+    ),
+}  # fmt: skip
+
+UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
+    "required pod affinity": (
+        job_with({"affinity": {"podAffinity": {AFFINITY: [{"topologyKey": "rack"}]}}}),
+        "required pod affinity cannot be honoured",
+    ),
+    "required pod anti-affinity": (
+        job_with({"affinity": {"podAntiAffinity": {AFFINITY: [{"topologyKey": "rack"}]}}}),
+        "required pod anti-affinity cannot be honoured",
+    ),
+    "hard spread": (
+        job_with({"topologySpreadConstraints": [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}),
+        "topologySpreadConstraints[0]: DoNotSchedule over 'zone' cannot be honoured",
+    ),
+    "host port": (
+        job_with({"containers": [{"ports": [{"containerPort": 80, "hostPort": 8080}]}]}),
+        "containers[0].ports: host port 8080 cannot be honoured",
+    ),
+    "port on the host network": (
+        job_with({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}]}]}),
+        "containers[0].ports: host port 80 cannot be honoured",
+    ),
+    "resource claims": (
+        job_with({"resourceClaims": [{"name": "gpu"}]}),
+        "resourceClaims: claims of dynamic resource allocation cannot be honoured",
+    ),
+    "preset node": (job_with({"nodeName": "n1"}), "nodeName: 'n1' bypasses placement"),
+    "slices": (
+        job_with(podset_slice_size="2"),
+        "podset-slice-size: slices are not supported yet",
+    ),
+    "another controller": (
+        job(managedBy="example.com/other"),
+        "spec.managedBy: 'example.com/other' runs this job elsewhere",
+    ),
+    "autoscaled workers": (
+        pytorch({"Worker": {}}, elasticPolicy={"metrics": [{"type": "Resource"}]}),
+        "a number of workers that changes while the job runs is not supported",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_becomes_a_sentence_that_names_field_and_value(name: str) -> None:
+    body, sentence = MISTAKES[name]
+    record = read(body)
+    assert record.error is not None
+    assert record.error.endswith(sentence)
+    assert not record.unsupported
+    assert record.queue == "q"
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_a_pin_cannot_honour_is_refused_as_unsupported(name: str) -> None:
+    body, sentence = UNSUPPORTED[name]
+    record = read(body)
+    assert record.error is not None
+    assert record.error.endswith(sentence)
+    assert record.unsupported
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"topologySpreadConstraints": [{"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]},
+        {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]},
+        {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}},
+        {"containers": [{"ports": [{"containerPort": 80}]}]},
+    ],
+)  # fmt: skip
+def test_wishes_and_volumes_are_no_obstacle(pod: dict[str, Any]) -> None:
+    assert read(job_with(pod)).error is None
+
+
+def test_both_prefixes_with_one_value_are_one_wish() -> None:
+    body = job()
+    body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "q"
+    assert read(body).error is None
+    assert read(body).queue == "q"
+
+
+def test_both_prefixes_with_two_values_are_refused_and_ours_names_the_queue() -> None:
+    body = job()
+    body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "other"
+    record = read(body)
+    assert (
+        record.error
+        == "queuectl.dev/queue-name is 'q' but kueue.x-k8s.io/queue-name is 'other': keep one of them"
+    )
+    assert record.queue == "q"
+
+
+def test_kueues_keys_mean_nothing_where_kueue_runs() -> None:
+    body = job()
+    body["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    assert read(body).queue == "q"
+    assert read(body, kueue=False).queue is None
+
+
+@pytest.mark.parametrize("text", ["", "idle", "nan", "-0.1", "1.01", "inf"])
+def test_an_unreadable_utilization_is_unknown_not_idle(text: str) -> None:
+    body = job()
+    body["metadata"]["annotations"] = {"queuectl.dev/gpu-utilization": text}
+    assert read(body).utilization is None
+
+
+def test_an_admission_gate_keeps_the_job_out() -> None:
+    body = job()
+    body["metadata"]["annotations"] = {"kueue.x-k8s.io/admission-gated-by": "example.com/budget"}
+    record = read(body)
+    assert record.unsupported
+    assert "example.com/budget" in (record.error or "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "expected"),
+    [
+        ({"parallelism": 4, "completions": 10}, {}, 4),
+        ({"parallelism": 4, "completions": 3}, {}, 3),
+        ({"parallelism": 4, "completions": 10}, {"succeeded": 8}, 2),
+        ({"parallelism": 4, "completions": 10, "completionMode": "Indexed"}, {"succeeded": 5, "failedIndexes": "1,3-4"}, 2),
+        ({"parallelism": 4}, {}, 4),
+        ({"parallelism": 4}, {"succeeded": 1, "active": 3}, 3),
+        ({"parallelism": 4}, {"succeeded": 1}, 0),
+        ({}, {}, 1),
+    ],
+)  # fmt: skip
+def test_a_job_is_expected_to_have_as_many_pods_as_its_completions_leave(
+    spec: dict[str, Any], status: dict[str, Any], expected: int
+) -> None:
+    body = job(**spec)
+    body["status"] = status
+    record = read(body)
+    assert [record.expects(podset) for podset in record.podsets] == [expected]
+
+
+# ---- patches
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
+def test_a_started_job_reads_back_as_resumed_with_the_attempt(case: Path) -> None:
+    body, _ = load(case)
+    record = read(body)
+    patch = KINDS[record.kind].start_patch(record, 7, "Starting")
+    after = read(merge(body, patch))
+    assert after == replace(record, suspended=False, attempt=7, status="Starting")
+    assert patch["metadata"]["uid"] == record.uid
+    assert patch["metadata"]["resourceVersion"] == str(record.version)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
+def test_every_pod_template_of_a_started_job_says_whose_pods_these_are(case: Path) -> None:
+    body, _ = load(case)
+    record = read(body)
+    spec = merge(body, KINDS[record.kind].start_patch(record, 7, ""))["spec"]
+    templates = (
+        {"main": spec["template"]}
+        if record.kind == "Job"
+        else {k.lower(): v["template"] for k, v in spec["pytorchReplicaSpecs"].items()}
+    )
+    assert set(templates) == {podset.name for podset in record.podsets}
+    for podset, template in templates.items():
+        labels = template["metadata"]["labels"]
+        assert labels["queuectl.dev/attempt"] == "7"
+        assert labels["queuectl.dev/podset"] == podset
+        assert labels["queuectl.dev/workload"] == record.uid
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
+def test_a_running_job_is_stopped_without_touching_its_immutable_template(case: Path) -> None:
+    body, _ = load(case)
+    kind = KINDS[body["kind"]]
+    running = replace(read(body), suspended=False)
+    patch = kind.stop_patch(running, running.attempt + 1, "Evicting")
+    assert list(patch["spec"]) == (["suspend"] if kind.kind == "Job" else ["runPolicy"])
+    assert read(merge(body, patch)).suspended
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
+def test_a_start_that_never_landed_is_withdrawn_by_using_up_its_attempt(case: Path) -> None:
+    body, _ = load(case)
+    kind = KINDS[body["kind"]]
+    waiting = replace(read(body), suspended=True)
+    after = read(merge(body, kind.stop_patch(waiting, waiting.attempt + 1, "Evicting")))
+    assert after.suspended
+    assert after.attempt == waiting.attempt + 1
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
+def test_telling_the_status_changes_nothing_else(case: Path) -> None:
+    body, _ = load(case)
+    record = read(body)
+    after = read(merge(body, KINDS[record.kind].status_patch(record, "Running")))
+    assert after == replace(record, status="Running")
+
+
+def test_paths_and_selectors_are_those_of_the_api() -> None:
+    assert path(KINDS["Job"]) == "/apis/batch/v1/jobs"
+    assert path(KINDS["Job"], "a", "b") == "/apis/batch/v1/namespaces/a/jobs/b"
+    assert path(KINDS["PyTorchJob"], "a") == "/apis/kubeflow.org/v1/namespaces/a/pytorchjobs"
+    assert KINDS["Job"].pod_selector("x") == "batch.kubernetes.io/job-name=x"
+    assert KINDS["PyTorchJob"].pod_selector("x") == "training.kubeflow.org/job-name=x"

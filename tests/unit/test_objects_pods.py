@@ -1,0 +1,350 @@
+"""Nodes and pods to records, effective requests, and the patch that pins a pod."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.domain.fleet import Effect, Taint, Toleration
+from queuectl.domain.quantity import Resources
+from queuectl.domain.records import PodPhase, PodRecord
+from queuectl.objects import keys
+from queuectl.objects.errors import RequestError
+from queuectl.objects.nodes import read_namespace, read_node, read_priority_class, version_of
+from queuectl.objects.pods import pin_patch, read_pod
+from queuectl.objects.requests import pod_requests, read_amount
+from queuectl.objects.times import format_time, parse_time
+from queuectl.objects.wire import (
+    PodSpec,
+    TemplateSpec,
+    WireNamespace,
+    WireNode,
+    WirePod,
+    WirePriorityClass,
+)
+
+
+def pod(**parts: Any) -> PodRecord:
+    body: dict[str, Any] = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "42"},
+        "spec": {"containers": [{"name": "a"}]},
+    }
+    for part, fields in parts.items():
+        body[part] = {**body.get(part, {}), **fields}
+    return read_pod(msgspec.json.decode(json.dumps(body).encode(), type=WirePod))
+
+
+# ---- requests
+
+REQUESTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "containers add up": (
+        {"containers": [{"resources": {"requests": {"cpu": "1"}}}, {"resources": {"requests": {"cpu": "500m"}}}]},
+        {"cpu": 1500},
+    ),
+    "a limit stands in for a missing request": (
+        {"containers": [{"resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "8"}, "requests": {"cpu": "1"}}}]},
+        {"cpu": 1000, "nvidia.com/gpu": 8},
+    ),
+    "the largest init container counts, not their sum": (
+        {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
+         "initContainers": [{"resources": {"requests": {"cpu": "3"}}}, {"resources": {"requests": {"cpu": "2"}}}]},
+        {"cpu": 3000},
+    ),
+    "a sidecar runs beside the containers": (
+        {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
+         "initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}}}]},
+        {"cpu": 3000},
+    ),
+    "an init container runs beside the sidecars started before it, not after": (
+        {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
+         "initContainers": [
+             {"resources": {"requests": {"cpu": "4"}}},
+             {"restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}}},
+             {"resources": {"requests": {"cpu": "3"}}}]},
+        {"cpu": 5000},
+    ),
+    "overhead comes on top": (
+        {"containers": [{"resources": {"requests": {"cpu": "1"}}}], "overhead": {"cpu": "250m", "memory": "1Ki"}},
+        {"cpu": 1250, "memory": 1024},
+    ),
+    "pod-level requests replace the sum": (
+        {"containers": [{"resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}}}],
+         "resources": {"requests": {"cpu": "6"}}},
+        {"cpu": 6000, "nvidia.com/gpu": 1},
+    ),
+    "a pod-level limit stands in only for what no container asks": (
+        {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
+         "resources": {"limits": {"cpu": "6", "memory": "1Ki"}}},
+        {"cpu": 1000, "memory": 1024},
+    ),
+    "nothing asked is one pod": ({"containers": [{}]}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("wire", [PodSpec, TemplateSpec])
+def test_requests_are_counted_as_kube_scheduler_does(
+    name: str, wire: type[PodSpec | TemplateSpec]
+) -> None:
+    spec, expected = REQUESTS[name]
+    assert pod_requests(msgspec.convert(spec, wire)) == Resources({**expected, "pods": 1})
+
+
+amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "x/y"]), st.integers(0, 9), max_size=3)
+containers = st.builds(
+    lambda a, always: {
+        "resources": {"requests": {k: str(v) for k, v in a.items()}},
+        "restartPolicy": "Always" if always else None,
+    },
+    amounts,
+    st.booleans(),
+)
+
+
+@given(running=st.lists(amounts, min_size=1, max_size=3), init=st.lists(containers, max_size=4))
+def test_requests_are_the_peak_over_the_life_of_the_pod(
+    running: list[dict[str, int]], init: list[dict[str, Any]]
+) -> None:
+    spec = {
+        "containers": [
+            {"resources": {"requests": {k: str(v) for k, v in a.items()}}} for a in running
+        ],
+        "initContainers": init,
+    }
+    read = pod_requests(msgspec.convert(spec, PodSpec))
+    for resource, unit in (("cpu", 1000), ("memory", 1), ("x/y", 1)):
+        # Replay the pod's life: what runs at each moment.
+        beside, peak = 0, 0
+        for container in init:
+            asked = int(container["resources"]["requests"].get(resource, 0))
+            peak = max(peak, beside + asked)
+            beside += asked if container["restartPolicy"] == "Always" else 0
+        peak = max(peak, beside + sum(a.get(resource, 0) for a in running))
+        assert read[resource] == peak * unit
+
+
+@given(st.text(max_size=12) | st.from_regex(r"[0-9]{1,3}(\.[0-9])?[a-zA-Z]{0,3}", fullmatch=True))
+def test_any_text_is_a_quantity_or_a_sentence(text: str) -> None:
+    try:
+        amount = read_amount("cpu", text, round_up=True)
+    except RequestError as error:
+        assert repr(text) in str(error)  # noqa: PT017 - raising is one of two right answers
+    else:
+        assert 0 <= amount < 2**63
+
+
+# ---- pods
+
+
+def test_a_managed_pod_says_whose_slot_it_fills() -> None:
+    record = pod(
+        metadata={
+            "labels": {
+                "queuectl.dev/attempt": "3",
+                "queuectl.dev/podset": "worker",
+                "training.kubeflow.org/replica-index": "5",
+            },
+            "ownerReferences": [
+                {"uid": "not-me", "kind": "X"},
+                {"uid": "job-uid", "kind": "PyTorchJob", "controller": True},
+            ],
+        },
+        spec={"nodeSelector": {"kubernetes.io/hostname": "n7"}, "nodeName": "node-7"},
+        status={"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    )
+    assert (record.attempt, record.podset, record.rank) == (3, "worker", 5)
+    assert (record.owner, record.pin, record.node) == ("job-uid", "n7", "node-7")
+    assert record.ready
+    assert record.phase is PodPhase.RUNNING
+    assert record.version == 42
+
+
+@pytest.mark.parametrize(
+    ("labels", "rank"),
+    [
+        ({"batch.kubernetes.io/job-completion-index": "0"}, 0),
+        ({"batch.kubernetes.io/job-completion-index": "first"}, None),
+        ({"app": "x"}, None),
+        (None, None),
+    ],
+)
+def test_rank_is_the_kinds_index_label(labels: dict[str, str] | None, rank: int | None) -> None:
+    assert pod(metadata={"labels": labels}).rank == rank
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "²", "9" * 40])
+def test_a_broken_attempt_label_is_no_attempt(text: str) -> None:
+    assert pod(metadata={"labels": {"queuectl.dev/attempt": text}}).attempt == 0
+
+
+def test_only_our_gate_makes_a_pod_gated() -> None:
+    assert not pod(spec={"schedulingGates": [{"name": "example.com/other"}]}).gated
+    ours = pod(spec={"schedulingGates": [{"name": keys.GATE}, {"name": "example.com/other"}]})
+    assert ours.gated
+    assert ours.gates == ("example.com/other",)
+
+
+def unschedulable(**condition: str) -> float | None:
+    usual = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "lastTransitionTime": "1970-01-01T00:01:40Z",
+    }
+    return pod(status={"conditions": [{**usual, **condition}]}).unschedulable_since
+
+
+def test_kube_schedulers_refusal_is_dated() -> None:
+    assert unschedulable() == 100.0
+    assert unschedulable(reason="SchedulingGated") is None
+    assert unschedulable(type="Ready") is None
+
+
+def test_a_deleted_pod_is_terminating_until_it_is_gone() -> None:
+    assert pod(metadata={"deletionTimestamp": "2026-08-22T10:00:00Z"}).terminating
+
+
+def test_a_phase_we_do_not_know_still_uses_its_node() -> None:
+    record = pod(status={"phase": "Dreaming"})
+    assert record.phase is PodPhase.UNKNOWN
+    assert not record.terminal
+
+
+# ---- pinning
+
+GATED = {
+    "schedulingGates": [{"name": keys.GATE}, {"name": "example.com/other"}],
+    "nodeSelector": {"gpu": "h100"},
+    "tolerations": [
+        {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    ],
+}  # fmt: skip
+
+
+def test_a_pin_names_the_host_drops_our_gate_and_keeps_all_else() -> None:
+    flavor = Toleration("spot", "Exists", effect=Effect.NO_SCHEDULE)
+    patch = pin_patch(pod(spec=GATED), "host-1", {"gpu": "h100", "tier": "a"}, [flavor])
+    assert patch == {
+        "metadata": {"uid": "u", "resourceVersion": "42"},
+        "spec": {
+            "nodeSelector": {"gpu": "h100", "tier": "a", "kubernetes.io/hostname": "host-1"},
+            "schedulingGates": [{"name": "example.com/other"}],
+            "tolerations": [
+                *GATED["tolerations"],
+                {"operator": "Exists", "key": "spot", "effect": "NoSchedule"},
+            ],
+        },
+    }
+
+
+def test_without_a_flavors_tolerations_the_pods_own_are_left_alone() -> None:
+    assert "tolerations" not in pin_patch(pod(spec=GATED), "host-1")["spec"]
+
+
+def test_a_toleration_the_pod_has_is_not_added_again() -> None:
+    own = Toleration("node.kubernetes.io/not-ready", "Exists", "", Effect.NO_EXECUTE, 300)
+    assert "tolerations" not in pin_patch(pod(spec=GATED), "host-1", (), [own])["spec"]
+
+
+def test_a_quota_only_pod_is_released_without_a_host() -> None:
+    assert pin_patch(pod(spec=GATED), None)["spec"] == {
+        "schedulingGates": [{"name": "example.com/other"}]
+    }
+
+
+def test_a_pod_without_our_gate_cannot_be_steered() -> None:
+    with pytest.raises(RequestError, match=r"pod n/p has no gate queuectl\.dev/placement"):
+        pin_patch(pod(), "host-1")
+
+
+# ---- nodes, namespaces, classes
+
+
+def node(**body: Any) -> WireNode:
+    return msgspec.convert({"metadata": {"name": "n1"}, **body}, WireNode, strict=False)
+
+
+def test_a_node_offers_its_allocatable_rounded_down() -> None:
+    wire = node(
+        metadata={"name": "n1", "resourceVersion": "9", "labels": {"rack": "r1"}},
+        spec={
+            "unschedulable": True,
+            "taints": [
+                {"key": "spot", "value": "yes", "effect": "NoSchedule"},
+                {"key": "slow", "effect": "PreferNoSchedule"},
+            ],
+        },
+        status={
+            "capacity": {"cpu": "100"},
+            "allocatable": {"cpu": "95.0005", "memory": "1Ki", "nvidia.com/gpu": 8, "pods": "110"},
+            "conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": "True"}],
+        },
+    )  # fmt: skip
+    record = read_node(wire)
+    assert record.version == 9
+    assert record.node.allocatable == Resources(
+        {"cpu": 95000, "memory": 1024, "nvidia.com/gpu": 8, "pods": 110}
+    )
+    assert record.node.taints == (
+        Taint("spot", Effect.NO_SCHEDULE, "yes"),
+        Taint("slow", Effect.PREFER_NO_SCHEDULE),
+    )
+    assert record.node.ready
+    assert record.node.unschedulable
+
+
+@pytest.mark.parametrize(
+    ("status", "ready"), [("True", True), ("False", False), ("Unknown", False)]
+)
+def test_only_ready_true_is_ready(status: str, ready: bool) -> None:
+    wire = node(status={"conditions": [{"type": "Ready", "status": status}]})
+    assert read_node(wire).node.ready is ready
+
+
+def test_capacity_stands_in_for_a_missing_allocatable() -> None:
+    assert read_node(node(status={"capacity": {"cpu": 4}})).node.allocatable["cpu"] == 4000
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"status": {"allocatable": {"cpu": "lots"}}}, "status.allocatable: cpu: 'lots' is not a quantity"),
+        ({"spec": {"taints": [{"key": "a", "effect": "Never"}]}}, "spec.taints[0].effect: 'Never' is none of"),
+    ],
+)  # fmt: skip
+def test_a_malformed_node_names_the_field(body: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_node(node(**body))
+    assert sentence in str(caught.value)
+
+
+def test_namespaces_and_priority_classes() -> None:
+    meta = {"name": "a", "resourceVersion": "3", "labels": {"z": "1", "b": "2"}}
+    namespace = read_namespace(msgspec.convert({"metadata": meta}, WireNamespace))
+    assert (namespace.name, namespace.version) == ("a", 3)
+    assert namespace.labels == (("b", "2"), ("z", "1"))
+    priority = read_priority_class(
+        msgspec.convert({"metadata": meta, "value": -5}, WirePriorityClass)
+    )
+    assert priority.value == -5
+
+
+@pytest.mark.parametrize(("text", "version"), [("", 0), ("17", 17), ("x", 0), ("²", 0)])
+def test_a_resource_version_is_a_number_or_zero(text: str, version: int) -> None:
+    assert version_of(text) == version
+
+
+@given(st.integers(0, 4_000_000_000))
+def test_times_survive_writing_and_reading(at: int) -> None:
+    assert parse_time(format_time(at)) == at
+
+
+@given(st.text(max_size=30))
+def test_any_other_text_is_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an RFC 3339 time"):
+        parse_time(f"{text}!")

@@ -1,0 +1,253 @@
+"""What Prometheus is told: names, labels and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.machine import Event
+from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
+from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
+from tests.api.support import LIVES, PLACED, job, live_through
+
+# docs and design fix the labels; a workload, pod or node is never one.
+LABELS = {
+    "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
+    "stage", "result", "kind",
+}  # fmt: skip
+
+# Kueue's names, under our prefix, where the meaning is Kueue's.
+LIKE_KUEUE = {
+    "admission_attempts_total": {"result"},
+    "admission_wait_time_seconds": {"cluster_queue", "priority_class"},
+    "admitted_active_workloads": {"cluster_queue"},
+    "admitted_until_ready_wait_time_seconds": {"cluster_queue", "priority_class"},
+    "admitted_workloads_total": {"cluster_queue", "priority_class"},
+    "evicted_workloads_total": {"cluster_queue", "reason", "priority_class"},
+    "finished_workloads_total": {"cluster_queue", "priority_class"},
+    "pending_workloads": {"cluster_queue", "status"},
+    "preempted_workloads_total": {"reason"},
+    "ready_wait_time_seconds": {"cluster_queue", "priority_class"},
+    "workload_eviction_latency_seconds": {"cluster_queue", "priority_class"},
+}
+
+
+def busy() -> Metrics:
+    """Metrics after something of everything has happened."""
+    metrics = Metrics()
+    for stage in Stage:
+        metrics.stage_took(stage, 0.1)
+    metrics.planned(Plan())
+    for reason in Discard:
+        metrics.discarded(reason)
+    metrics.leading(3)
+    for name, life in LIVES.items():
+        metrics.committed(live_through(job(name), *life), lambda _: "high")
+    cost = Cost(priority=0, lost_work=120, gpus=8)
+    metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
+    metrics.wrote("Job", WriteResult.OK, 0.02)
+    metrics.watched("pods", 3, 1000.0)
+    metrics.relisted("pods")
+    return metrics
+
+
+def families(metrics: Metrics) -> Iterator[Metric]:
+    text = generate_latest(metrics.registry).decode()
+    return (f for f in text_string_to_metric_families(text) if not f.name.startswith("process_"))
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"queuectl_{name}", labels)
+
+
+class TestExposition:
+    def test_every_name_has_our_prefix_a_text_and_a_unit_where_it_has_one(self) -> None:
+        for family in families(busy()):
+            assert family.name.startswith("queuectl_")
+            assert family.documentation.endswith(".")
+            if family.type == "histogram":
+                assert family.name.endswith("_seconds")
+
+    def test_only_the_agreed_labels_are_used(self) -> None:
+        for family in families(busy()):
+            for sample in family.samples:
+                assert set(sample.labels) - {"le"} <= LABELS, sample.name
+
+    def test_kueues_names_carry_at_least_kueues_labels(self) -> None:
+        samples = [s for family in families(busy()) for s in family.samples]
+        for name, labels in LIKE_KUEUE.items():
+            mine = [s for s in samples if s.name in (f"queuectl_{name}", f"queuectl_{name}_count")]
+            assert mine, name
+            assert all(labels <= set(s.labels) for s in mine), name
+
+    def test_each_stage_of_a_cycle_has_a_series(self) -> None:
+        metrics = busy()
+        name = "cycle_stage_duration_seconds_count"
+        assert [value(metrics, name, stage=stage) for stage in Stage] == [1.0] * len(Stage)
+
+    @pytest.mark.parametrize(
+        ("name", "bounds"),
+        [
+            ("cycle_stage_duration_seconds", {"0.05", "0.1", "0.15"}),  # the planner's targets
+            ("admitted_until_ready_wait_time_seconds", {"5.0", "1800.0"}),  # the start time-out
+            ("admission_wait_time_seconds", {"60.0", "3600.0", "604800.0"}),
+        ],
+    )
+    def test_buckets_hold_the_bounds_people_ask_about(self, name: str, bounds: set[str]) -> None:
+        (family,) = (f for f in families(busy()) if f.name == f"queuectl_{name}")
+        assert bounds <= {s.labels["le"] for s in family.samples if "le" in s.labels}
+
+    def test_two_controllers_in_one_process_do_not_share_numbers(self) -> None:
+        one, other = Metrics(), Metrics()
+        one.discarded(Discard.CUT)
+        assert value(one, "discarded_plans_total", reason="cut") == 1.0
+        assert value(other, "discarded_plans_total", reason="cut") is None
+
+
+class TestDecisions:
+    def test_a_life_is_counted_step_by_step(self) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a"), *LIVES["requeued"]), lambda _: "high")
+        by = {"cluster_queue": "team-a", "priority_class": "high"}
+        assert value(metrics, "admitted_workloads_total", **by) == 1
+        assert value(metrics, "admission_wait_time_seconds_sum", **by) == 10
+        assert value(metrics, "admitted_until_ready_wait_time_seconds_sum", **by) == 10
+        assert value(metrics, "ready_wait_time_seconds_sum", **by) == 20
+        assert value(metrics, "evicted_workloads_total", reason="Preempted", **by) == 1
+        assert value(metrics, "workload_eviction_latency_seconds_sum", **by) == 10
+
+    def test_a_restart_is_a_start_but_no_second_first_wait(self) -> None:
+        metrics = Metrics()
+        life = (*LIVES["requeued"], LIVES["starting"][0])
+        metrics.committed(live_through(job("a"), *life))
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "admitted_workloads_total", **by) == 2
+        assert value(metrics, "admission_wait_time_seconds_count", **by) == 1
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [("pending", "WaitingForQuota"), ("reserved", "WaitingForPreemptedWorkloads")],
+    )
+    def test_a_refusal_is_counted_once_per_new_reason(self, name: str, reason: str) -> None:
+        metrics = Metrics()
+        changes = live_through(job("a"), *LIVES[name])
+        metrics.committed(changes)
+        told_again = Change(changes[-1].after, changes[-1].after, 99.0)
+        metrics.committed([told_again])
+        labels = {"cluster_queue": "team-a", "reason": reason}
+        assert value(metrics, "refused_workloads_total", **labels) == 1
+
+    def test_preemption_counts_for_the_queue_that_gains(self) -> None:
+        metrics = Metrics()
+        cost = Cost(priority=0, lost_work=120, gpus=8)
+        queues = {"victim": "team-a", "winner": "team-b"}
+        metrics.preempted([Preemption("victim", "winner", cost)], queues.__getitem__)
+        labels = {"cluster_queue": "team-b", "reason": "InClusterQueue"}
+        assert value(metrics, "preempted_workloads_total", **labels) == 1
+        assert value(metrics, "lost_gpu_seconds_total", **labels) == 120
+
+    def test_plans_are_counted_by_proof_and_by_success(self) -> None:
+        metrics = Metrics()
+        metrics.planned(Plan(admitted=(Admission("a", PLACED),)))
+        metrics.planned(Plan(proof=Proof.UNDECIDED))
+        assert value(metrics, "plans_total", result="optimal") == 1
+        assert value(metrics, "plans_total", result="undecided") == 1
+        assert value(metrics, "admission_attempts_total", result="success") == 1
+        assert value(metrics, "admission_attempts_total", result="inadmissible") == 1
+
+
+class TestCluster:
+    def test_writes_are_counted_by_kind_and_result(self) -> None:
+        metrics = Metrics()
+        metrics.wrote("Pod", WriteResult.OK, 0.01)
+        metrics.wrote("Pod", WriteResult.CONFLICT, 0.03)
+        assert value(metrics, "cluster_writes_total", kind="Pod", result="conflict") == 1
+        assert value(metrics, "cluster_write_duration_seconds_sum", kind="Pod") == 0.04
+
+    def test_a_bookmark_shows_that_the_watch_lives(self) -> None:
+        metrics = Metrics()
+        metrics.watched("pods", 3, 1000.0)
+        metrics.watched("pods", 0, 1060.0)
+        assert value(metrics, "watch_events_total", kind="pods") == 3
+        assert value(metrics, "watch_last_event_timestamp_seconds", kind="pods") == 1060
+
+    def test_leadership_is_told(self) -> None:
+        metrics = Metrics()
+        metrics.leading(7)
+        assert (value(metrics, "leader"), value(metrics, "leader_epoch")) == (1, 7)
+        metrics.following()
+        assert (value(metrics, "leader"), value(metrics, "leader_epoch")) == (0, 7)
+
+
+GAUGES = ("pending_workloads", "workloads", "admitted_active_workloads", "outbox_intents")
+
+
+def heads(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """All non-zero head counts."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in metrics.registry.collect()
+        if family.name.removeprefix("queuectl_") in GAUGES
+        for sample in family.samples
+        if sample.value
+    }
+
+
+LIFE = st.sampled_from(sorted(LIVES.values(), key=len))
+
+
+class TestHeads:
+    """The gauges follow every change, and agree at any time with a count from scratch."""
+
+    @pytest.mark.parametrize(
+        ("name", "status", "reason"),
+        [
+            ("pending", "inadmissible", "WaitingForQuota"),
+            ("reserved", "active", "WaitingForPreemptedWorkloads"),
+            ("requeued", "active", "Queued"),
+            ("backoff", "inadmissible", "Backoff"),
+        ],
+    )
+    def test_what_waits_is_pending(self, name: str, status: str, reason: str) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a"), *LIVES[name]))
+        labels = {"cluster_queue": "team-a", "status": status, "reason": reason}
+        assert value(metrics, "pending_workloads", **labels) == 1
+        assert value(metrics, "admitted_active_workloads", cluster_queue="team-a") == (
+            0 if len(LIVES[name]) > 1 else None
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "intent"), [("starting", "Start"), ("running", "Start"), ("evicting", "Stop")]
+    )
+    def test_what_is_owed_is_in_the_outbox(self, name: str, intent: str) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a"), *LIVES[name]))
+        assert value(metrics, "outbox_intents", kind=intent) == 1
+
+    @given(lives=st.lists(LIFE, max_size=6), steps=st.lists(st.integers(0, 5), max_size=6))
+    def test_counting_changes_equals_counting_entries(
+        self, lives: list[tuple[Event, ...]], steps: list[int]
+    ) -> None:
+        followed, counted = Metrics(), Metrics()
+        standing: list[Entry] = []
+        for number, life in enumerate(lives):
+            changes = live_through(job(f"w{number}"), *life)
+            changes = changes[: 1 + (steps[number] if number < len(steps) else 0)]
+            for change in changes:
+                followed.committed([change])
+            standing.append(changes[-1].after)
+        counted.loaded([e for e in standing if e.state is not State.FINISHED])
+        assert heads(followed) == heads(counted)
+
+    def test_a_new_leader_counts_anew(self) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a"), *LIVES["running"]))
+        metrics.loaded([])
+        assert heads(metrics) == {}
