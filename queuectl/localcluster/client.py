@@ -1,0 +1,229 @@
+"""A small synchronous client of the API server: enough to set a cluster up and to look at it in tests and demos.
+
+The controller itself does not use it; it has its own client in `queuectl.cluster`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import yaml
+
+from queuectl.localcluster.certificates import KeyPair, write_secret
+from queuectl.localcluster.errors import LocalClusterError, RequestError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+Document = dict[str, Any]
+"""A Kubernetes object as decoded JSON."""
+
+FIELD_MANAGER = "queuectl-localcluster"
+_TIMEOUT_SECONDS = 30.0
+_CONNECTIONS = 16
+
+
+class Client:
+    """Requests to one API server under one identity.  Safe to use from several threads.
+
+    Paths are those of the Kubernetes API, such as `/api/v1/nodes/n0`.  Every method raises `RequestError` when the
+    server refuses, and `UnreachableError` when it does not answer.
+    """
+
+    def __init__(
+        self, server: str, authority: bytes, identity: KeyPair | str | None = None
+    ) -> None:
+        """Make a client.
+
+        Args:
+            server: URL of the API server.
+            authority: The certificate authority of the server, as PEM.
+            identity: A client certificate, a bearer token, or None for an anonymous client.
+        """
+        context = _tls(authority, identity if isinstance(identity, KeyPair) else None)
+        headers = {"authorization": f"Bearer {identity}"} if isinstance(identity, str) else {}
+        limits = httpx2.Limits(
+            max_connections=2 * _CONNECTIONS, max_keepalive_connections=_CONNECTIONS
+        )
+        self._http = httpx2.Client(
+            base_url=server,
+            verify=context,
+            headers=headers,
+            timeout=_TIMEOUT_SECONDS,
+            limits=limits,
+            trust_env=False,
+        )
+        self._plurals: dict[tuple[str, str], tuple[str, bool]] = {}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def get(self, path: str, **query: str) -> Document:
+        """Read an object or a list."""
+        return self._request("GET", path, query=query)
+
+    def text(self, path: str) -> str:
+        """Read a path that answers in plain text, such as `/readyz` or `/metrics`."""
+        return self._send("GET", path, None, {}, {}).text
+
+    def create(self, path: str, document: Mapping[str, Any]) -> Document:
+        """Create an object in the collection at `path`."""
+        return self._request("POST", path, document)
+
+    def patch(self, path: str, change: Mapping[str, Any]) -> Document:
+        """Change an object by a JSON merge patch."""
+        return self._request("PATCH", path, change, content_type="application/merge-patch+json")
+
+    def delete(self, path: str, *, missing_ok: bool = False, **options: Any) -> None:
+        """Delete an object.
+
+        Args:
+            path: The object.
+            missing_ok: It need not exist.
+            **options: Fields of DeleteOptions, such as `propagationPolicy="Foreground"`.
+        """
+        try:
+            self._request("DELETE", path, options or None)
+        except RequestError as error:
+            if not (missing_ok and error.status == 404):
+                raise
+
+    def exists(self, path: str) -> bool:
+        """Whether an object is there."""
+        try:
+            self.get(path)
+        except RequestError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def apply(self, *documents: Mapping[str, Any]) -> list[Document]:
+        """Create or update objects by server-side apply; what others changed meanwhile is overruled."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return [
+            self._request("PATCH", self.path_of(one), one, "application/apply-patch+yaml", query)
+            for one in documents
+        ]
+
+    def apply_file(self, path: Path) -> list[Document]:
+        """Apply every document of a YAML file."""
+        return self.apply(*(one for one in yaml.safe_load_all(path.read_text()) if one))
+
+    def path_of(self, document: Mapping[str, Any]) -> str:
+        """The path of an object, from its apiVersion, kind, namespace (default `default`) and name."""
+        version, kind = document["apiVersion"], document["kind"]
+        if (version, kind) not in self._plurals:
+            base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+            for resource in self.get(base)["resources"]:
+                if "/" not in resource["name"]:
+                    self._plurals[version, resource["kind"]] = (
+                        f"{base}%s/{resource['name']}",
+                        resource["namespaced"],
+                    )
+        try:
+            template, namespaced = self._plurals[version, kind]
+        except KeyError:
+            raise LocalClusterError(
+                f"the API server does not know kind {kind} of {version}"
+            ) from None
+        metadata = document["metadata"]
+        scope = f"/namespaces/{metadata.get('namespace', 'default')}" if namespaced else ""
+        return template % scope + f"/{metadata['name']}"
+
+    def each(self, work: Callable[[Any], object], items: Iterable[Any]) -> None:
+        """Do `work` for every item, several at a time; the first error is raised."""
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            for _ in pool.map(work, items):
+                pass
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Document:
+        answer = self._send(method, path, body, {"content-type": content_type}, query or {})
+        document: Document = answer.json()
+        return document
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        headers: Mapping[str, str],
+        query: Mapping[str, str],
+    ) -> httpx2.Response:
+        try:
+            # JSON is YAML: the apply content type takes it as well.
+            answer = self._http.request(
+                method, path, json=body, headers=dict(headers), params=dict(query)
+            )
+        except httpx2.HTTPError as error:
+            raise UnreachableError(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if answer.is_error:
+            raise _refusal(method, path, answer)
+        return answer
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None:
+    """Poll until `condition()` holds; a server that refuses or does not answer counts as not yet.
+
+    Raises:
+        LocalClusterError: It does not hold after `seconds`; the message says `what` was awaited, and the last error.
+    """
+    deadline = time.monotonic() + seconds
+    pause, last = 0.01, ""
+    while True:
+        began = time.monotonic()
+        try:
+            if condition():
+                return
+        except (RequestError, UnreachableError) as error:
+            last = f" ({error})"
+        if time.monotonic() > deadline:
+            raise LocalClusterError(f"waited {seconds:.0f} s in vain for {what}{last}")
+        # A costly question (a list of thousands) is not asked more than half of the time.
+        time.sleep(max(pause, time.monotonic() - began))
+        pause = min(pause * 1.3, 0.25)
+
+
+def _refusal(method: str, path: str, answer: httpx2.Response) -> RequestError:
+    try:
+        status = answer.json()
+    except ValueError:
+        status = {}
+    message = status.get("message") or answer.text.strip()
+    return RequestError(
+        answer.status_code,
+        status.get("reason", ""),
+        f"{method} {path}: {answer.status_code}: {message}",
+    )
+
+
+def _tls(authority: bytes, pair: KeyPair | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=authority.decode())
+    if pair is not None:
+        with _as_file(pair.certificate + pair.key) as path:
+            context.load_cert_chain(path)
+    return context
+
+
+@contextlib.contextmanager
+def _as_file(content: bytes) -> Iterator[Path]:
+    """A private file for as long as it takes to read it: OpenSSL loads client keys from files alone."""
+    with tempfile.TemporaryDirectory(prefix="queuectl-") as folder:
+        path = Path(folder) / "client.pem"
+        write_secret(path, content)
+        yield path

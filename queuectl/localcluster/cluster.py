@@ -1,0 +1,293 @@
+"""A running cluster, as tests, the demo, benchmarks and people hold it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import re
+import secrets
+import signal
+import time
+from typing import TYPE_CHECKING, Self
+
+from queuectl.localcluster import bootstrap, build, components, kubeconfig, layout
+from queuectl.localcluster.bootstrap import Probe
+from queuectl.localcluster.certificates import Authority
+from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.nodes import Nodes
+from queuectl.localcluster.progress import Silent
+from queuectl.localcluster.spec import ClusterSpec
+from queuectl.localcluster.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from queuectl.localcluster.certificates import KeyPair
+    from queuectl.localcluster.layout import Layout
+    from queuectl.localcluster.progress import Progress
+
+_SILENT = Silent()
+_NAMESPACE_SECONDS = 60.0
+_API_SERVER_STOP_SECONDS = 15.0
+
+
+class LocalCluster:
+    """A control plane on this machine; as a context manager it is stopped at the end.
+
+    Attributes:
+        client: An API client with all rights.
+        nodes: The nodes: create, lose, restore, cordon, delete.
+    """
+
+    def __init__(self, place: Layout, supervisor: Supervisor) -> None:
+        """Use `start` or `find`."""
+        self._layout = place
+        self._supervisor = supervisor
+        self.client = bootstrap.admin(place)
+        self.nodes = Nodes(self.client)
+
+    @classmethod
+    def start(
+        cls,
+        spec: ClusterSpec | None = None,
+        *,
+        name: str | None = None,
+        progress: Progress = _SILENT,
+    ) -> LocalCluster:
+        """Start a cluster and wait until it works; the first time on a machine its programs are built.
+
+        It ends with this process, however that ends, unless it is detached.
+
+        Args:
+            spec: What it shall be like; the default is eight nodes.
+            name: Under which `find` knows it; None invents one.
+            progress: Is told the steps.
+
+        Raises:
+            BuildError: A program cannot be built; the message names the step and its log.
+            LocalClusterError: The name is taken, or a component does not come up.
+        """
+        assets = build.ensure(progress)
+        began = time.monotonic()
+        place = layout.create(name)
+        try:
+            supervisor = Supervisor.spawn(place.home, remove=True)
+            try:
+                place = bootstrap.Bootstrap(place, supervisor, assets, spec or ClusterSpec()).run(
+                    progress
+                )
+            except BaseException:
+                supervisor.shutdown()
+                raise
+        except BaseException:
+            place.remove()
+            raise
+        progress.done(
+            f"Cluster {place.name} is up after {time.monotonic() - began:.1f} s: {place.server}"
+        )
+        return cls(place, supervisor)
+
+    @classmethod
+    def find(cls, name: str) -> LocalCluster:
+        """A cluster that runs already.
+
+        Raises:
+            LocalClusterError: There is none of that name, or it does not run any more.
+        """
+        place = layout.find(name)
+        if place is None:
+            names = ", ".join(one.name for one in layout.find_all())
+            raise LocalClusterError(
+                f"there is no cluster named {name}" + (f"; there are: {names}" if names else "")
+            )
+        supervisor = Supervisor(place.home)
+        if not supervisor.alive():
+            raise LocalClusterError(
+                f"cluster {name} does not run any more; take it down to remove what is left of it"
+            )
+        if "commands" not in place.description:
+            raise LocalClusterError(f"cluster {name} is still starting")
+        return cls(place, supervisor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End every process of the cluster and remove its files.  Harmless when it has been stopped already."""
+        self.client.close()
+        self._supervisor.shutdown()
+        self._layout.remove()
+
+    def detach(self) -> None:
+        """Let the cluster outlive this process, until `stop` is called on it (`queuectl localcluster down`)."""
+        self._supervisor.detach()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._layout.name
+
+    @property
+    def server(self) -> str:
+        """URL of its API server."""
+        return self._layout.server
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig with all rights."""
+        return self._layout.kubeconfig("admin")
+
+    @property
+    def kubectl(self) -> Path | None:
+        """The kubectl that goes with it, if there is one."""
+        return build.ensure(_SILENT).programs.get("kubectl")
+
+    @property
+    def authority(self) -> bytes:
+        """The certificate authority of the API server, as PEM."""
+        return (self._layout.pki / "ca.crt").read_bytes()
+
+    def log(self, component: str) -> Path:
+        """The log of a component."""
+        return self._layout.logs / f"{component}.log"
+
+    def pids(self) -> dict[str, int]:
+        """Process id of each component that runs."""
+        return {name: one.pid for name, one in self._supervisor.programs().items() if one.running}
+
+    def health(self) -> dict[str, str | None]:
+        """Each component's problem; None where all is well."""
+        answers: dict[str, str | None] = {}
+        for name in self._layout.description["commands"]:
+            with contextlib.closing(Probe(self._layout, name)) as probe:
+                answers[name] = probe.problem()
+        return answers
+
+    def kubeconfig_for_user(self, name: str, groups: Iterable[str] = ()) -> Path:
+        """A kubeconfig for a plain user, who has no rights but those that RBAC gives to name and groups."""
+        identity = self._authority().client(name, groups)
+        return self._write_kubeconfig(name, identity)
+
+    def kubeconfig_for_service_account(
+        self, namespace: str, name: str, *, hours: float = 24
+    ) -> Path:
+        """A kubeconfig with a token of a ServiceAccount, which exists already.
+
+        Args:
+            namespace: Its namespace.
+            name: Its name.
+            hours: How long the token is good for; at least ten minutes.
+
+        Raises:
+            RequestError: There is no such account.
+        """
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": int(dt.timedelta(hours=hours).total_seconds())},
+        }
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        token = self.client.create(path, request)["status"]["token"]
+        return self._write_kubeconfig(f"system:serviceaccount:{namespace}:{name}", token)
+
+    def client_for_user(self, name: str, groups: Iterable[str] = ()) -> Client:
+        """An API client for a plain user; close it after use."""
+        return Client(self.server, self.authority, self._authority().client(name, groups))
+
+    def anonymous_client(self) -> Client:
+        """An API client without any identity; close it after use."""
+        return Client(self.server, self.authority)
+
+    @contextlib.contextmanager
+    def namespace(
+        self, prefix: str = "test", *, labels: dict[str, str] | None = None
+    ) -> Iterator[str]:
+        """A new namespace, ready for pods; it and everything in it goes at the end."""
+        name = f"{prefix}-{secrets.token_hex(3)}"
+        self.client.create(
+            "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}}
+        )
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        try:
+            wait_until(
+                lambda: self.client.exists(account),
+                f"the service account of {name}",
+                _NAMESPACE_SECONDS,
+            )
+            yield name
+        finally:
+            self.client.delete(f"/api/v1/namespaces/{name}", missing_ok=True)
+            gone = f"namespace {name} to go"
+            wait_until(
+                lambda: not self.client.exists(f"/api/v1/namespaces/{name}"),
+                gone,
+                _NAMESPACE_SECONDS,
+            )
+
+    def kill(self, component: str) -> None:
+        """End a component by SIGKILL, and wait until it is gone."""
+        self._supervisor.kill(component)
+
+    def start_component(self, component: str) -> None:
+        """Start a component that was ended, and wait until it is ready."""
+        bootstrap.start(self._layout, self._supervisor, component)
+        bootstrap.wait_healthy(self._layout, self._supervisor, component)
+
+    def pause(self, component: str) -> None:
+        """Freeze a component, as when its machine hangs: connections stay open, nothing is answered."""
+        self._supervisor.signal(component, signal.SIGSTOP)
+
+    def resume(self, component: str) -> None:
+        """Let a frozen component go on."""
+        self._supervisor.signal(component, signal.SIGCONT)
+
+    def kill_apiserver(self) -> None:
+        """End the API server by SIGKILL."""
+        self.kill(components.API_SERVER)
+
+    def start_apiserver(self) -> None:
+        """Start the API server again, on the same port and state, and wait until it is ready."""
+        self.start_component(components.API_SERVER)
+
+    def restart_apiserver(self) -> None:
+        """Stop the API server by SIGTERM, as in an upgrade, and start it again."""
+        self._supervisor.stop(components.API_SERVER, _API_SERVER_STOP_SECONDS)
+        self.start_apiserver()
+
+    def _authority(self) -> Authority:
+        return Authority.load(self._layout.pki / "ca.crt", self._layout.pki / "ca.key")
+
+    def _write_kubeconfig(self, user: str, identity: KeyPair | str) -> Path:
+        return kubeconfig.write(
+            self._layout.kubeconfig("user-" + re.sub(r"[^A-Za-z0-9.-]", "-", user)),
+            cluster=self.name,
+            server=self.server,
+            authority=self.authority,
+            user=user,
+            identity=identity,
+        )
+
+
+def take_down(name: str) -> bool:
+    """Stop a cluster and remove its files, also those of one that has ended in disorder.
+
+    Returns:
+        Whether there was one of that name.
+    """
+    place = layout.find(name)
+    if place is None:
+        return False
+    Supervisor(place.home).shutdown()
+    place.remove()
+    return True

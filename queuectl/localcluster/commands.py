@@ -1,0 +1,138 @@
+"""`queuectl localcluster`: a control plane for people, left up until it is taken down."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from queuectl.localcluster import build, layout, progress
+from queuectl.localcluster.cluster import LocalCluster, take_down
+from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.nodes import NodeSpec
+from queuectl.localcluster.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from queuectl.localcluster.layout import Layout
+
+app = typer.Typer(help="A real Kubernetes control plane on this machine.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Option("--name", help="Name of the cluster.")]
+DEFAULT_NAME = "queuectl"
+_BAD_INPUT = 2
+
+
+@app.command()
+def up(
+    name: Name = DEFAULT_NAME,
+    nodes: Annotated[
+        str,
+        typer.Option(
+            help="blocks=,racks= (per block),hosts= (per rack),gpus=,cpu=,memory=,pods=,product= by commas."
+        ),
+    ] = "",
+    *,
+    fsync: Annotated[bool, typer.Option(help="Let etcd wait for the disk.")] = True,
+    training_operator: Annotated[
+        bool, typer.Option(help="Run the kubeflow training operator.")
+    ] = True,
+    foreground: Annotated[bool, typer.Option(help="Stay, and take it down at Ctrl-C.")] = False,
+) -> None:
+    """Start a cluster; the first time, build its programs."""
+    try:
+        node_spec = NodeSpec.parse(nodes)
+    except ValueError as error:
+        _fail(str(error), _BAD_INPUT)
+    spec = ClusterSpec(nodes=(node_spec,), fsync=fsync, training_operator=training_operator)
+    try:
+        cluster = LocalCluster.start(spec, name=name, progress=progress.for_terminal())
+    except LocalClusterError as error:
+        _fail(str(error))
+    if foreground:
+        with cluster:
+            _explain(cluster)
+            _wait_for_interrupt()
+    else:
+        cluster.detach()
+        _explain(cluster)
+
+
+@app.command()
+def down(
+    name: Name = DEFAULT_NAME,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Every cluster.")] = False,
+) -> None:
+    """Stop a cluster and remove its files."""
+    names = [one.name for one in layout.find_all()] if every else [name]
+    for one in names:
+        if not take_down(one):
+            _fail(f"there is no cluster named {one}")
+        Console().print(f"Cluster {one} is down.", highlight=False)
+
+
+@app.command()
+def status() -> None:
+    """Show the clusters of this machine, and how their components are."""
+    places = layout.find_all()
+    if not places:
+        Console().print("No clusters.")
+        return
+    table = Table("NAME", "SERVER", "NODES", "COMPONENTS", box=None)
+    for place in places:
+        table.add_row(place.name, place.server, *_state(place))
+    Console().print(table)
+
+
+@app.command("build")
+def build_programs() -> None:
+    """Build the programs now, and check those that are cached byte by byte."""
+    shown = progress.for_terminal()
+    try:
+        assets = build.ensure(shown, thorough=True)
+    except LocalClusterError as error:
+        _fail(str(error))
+    shown.done("All programs are there.")
+    for name, path in assets.programs.items():
+        Console().print(f"{name:<26} {path}", highlight=False, soft_wrap=True)
+
+
+def _state(place: Layout) -> tuple[str, str]:
+    try:
+        cluster = LocalCluster.find(place.name)
+        try:
+            ill = [f"{name}: {problem}" for name, problem in cluster.health().items() if problem]
+            return str(len(cluster.nodes.names())), "; ".join(ill) or "healthy"
+        finally:
+            cluster.client.close()
+    except LocalClusterError as error:
+        return "-", str(error)
+
+
+def _explain(cluster: LocalCluster) -> None:
+    kubectl = cluster.kubectl or "kubectl"
+    lines = [
+        f"export KUBECONFIG={cluster.kubeconfig}",
+        f"{kubectl} get nodes -L topology.queuectl.dev/rack",
+        f"queuectl localcluster down --name {cluster.name}",
+    ]
+    Console().print("Try:\n  " + "\n  ".join(lines), highlight=False, soft_wrap=True)
+
+
+def _wait_for_interrupt() -> None:
+    Console(stderr=True).print("Ctrl-C takes it down.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Taking it down.")
+
+
+def _fail(message: str, code: int = 1) -> NoReturn:
+    Console(stderr=True).print(
+        f"localcluster: {message}", highlight=False, markup=False, soft_wrap=True
+    )
+    raise typer.Exit(code)

@@ -1,0 +1,239 @@
+"""The programs of a cluster: how each is called, and how one sees that it is up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import yaml
+
+from queuectl.localcluster.nodes import KUBELET
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from queuectl.localcluster.layout import Layout
+
+ETCD = "etcd"
+API_SERVER = "kube-apiserver"
+CONTROLLER_MANAGER = "kube-controller-manager"
+SCHEDULER = "kube-scheduler"
+KWOK = "kwok"
+TRAINING_OPERATOR = "training-operator"
+
+QPS, BURST = 1000, 2000
+"""Client limits of controller manager, scheduler and operator: no component waits for its own limiter."""
+
+_SERVICE_CLUSTER_RANGE = "10.0.0.0/16"
+_POD_RANGE = "10.128.0.1/9"
+
+_CONTROLLERS = (
+    "clusterrole-aggregation-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "node-lifecycle-controller",
+    "pod-garbage-collector-controller",
+    "resourcequota-controller",
+    "root-ca-certificate-publisher-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "taint-eviction-controller",
+    "ttl-after-finished-controller",
+    "validatingadmissionpolicy-status-controller",
+)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a component is to the API server."""
+
+    user: str
+    groups: tuple[str, ...] = ()
+
+
+IDENTITIES = {
+    "admin": Identity("queuectl-localcluster-admin", ("system:masters",)),
+    CONTROLLER_MANAGER: Identity("system:kube-controller-manager"),
+    SCHEDULER: Identity("system:kube-scheduler"),
+    # The names that these two have in an ordinary installation: flow control and policies see the same users.
+    KWOK: Identity(
+        "system:serviceaccount:kube-system:kwok-controller",
+        ("system:serviceaccounts", "system:serviceaccounts:kube-system"),
+    ),
+    TRAINING_OPERATOR: Identity(
+        "system:serviceaccount:kubeflow:training-operator",
+        ("system:serviceaccounts", "system:serviceaccounts:kubeflow"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Component:
+    """One program of the cluster.
+
+    Attributes:
+        name: Its name, which is the program's too.
+        arguments: Its command line without the program.
+        health: URL that answers 200 when it is ready to work.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    health: str
+
+
+def etcd(layout: Layout, *, fsync: bool) -> Component:
+    """The store; without `fsync` a power cut may lose it, which tests and benchmarks do not mind."""
+    client, peer = layout.url("etcd"), layout.url("etcd-peer")
+    pki = layout.pki
+    arguments = [
+        "--name=etcd",
+        f"--data-dir={layout.home / 'etcd'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=etcd={peer}",
+        "--client-cert-auth",
+        f"--trusted-ca-file={pki / 'etcd-ca.crt'}",
+        f"--cert-file={pki / 'etcd.crt'}",
+        f"--key-file={pki / 'etcd.key'}",
+        "--peer-client-cert-auth",
+        f"--peer-trusted-ca-file={pki / 'etcd-ca.crt'}",
+        f"--peer-cert-file={pki / 'etcd.crt'}",
+        f"--peer-key-file={pki / 'etcd.key'}",
+        f"--quota-backend-bytes={8 << 30}",
+        "--log-level=warn",
+    ]
+    if not fsync:
+        arguments.append("--unsafe-no-fsync")
+    return Component(ETCD, tuple(arguments), f"{client}/health")
+
+
+def api_server(layout: Layout) -> Component:
+    """The API server: client certificates and service-account tokens, RBAC, no anonymous requests."""
+    pki = layout.pki
+    arguments = (
+        f"--etcd-servers={layout.url('etcd')}",
+        f"--etcd-cafile={pki / 'etcd-ca.crt'}",
+        f"--etcd-certfile={pki / 'etcd.crt'}",
+        f"--etcd-keyfile={pki / 'etcd.key'}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={layout.ports[API_SERVER]}",
+        # The address of the server itself, on loopback, is none that a Service may point to.
+        "--endpoint-reconciler-type=none",
+        f"--tls-cert-file={pki / 'server.crt'}",
+        f"--tls-private-key-file={pki / 'server.key'}",
+        f"--client-ca-file={pki / 'ca.crt'}",
+        "--anonymous-auth=false",
+        "--authorization-mode=Node,RBAC",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={pki / 'service-account.pub'}",
+        f"--service-account-signing-key-file={pki / 'service-account.key'}",
+        f"--service-cluster-ip-range={_SERVICE_CLUSTER_RANGE}",
+        "--max-requests-inflight=2000",
+        "--max-mutating-requests-inflight=1000",
+        # One server, whose watchers need no time to find another.
+        "--shutdown-watch-termination-grace-period=0s",
+        "--profiling=false",
+    )
+    return Component(API_SERVER, arguments, f"{layout.server}/readyz")
+
+
+def controller_manager(layout: Layout, *, node_grace_seconds: int) -> Component:
+    """The controllers that jobs, pods, nodes, namespaces and identities need."""
+    arguments = (
+        *_served(layout, CONTROLLER_MANAGER),
+        f"--kubeconfig={layout.kubeconfig(CONTROLLER_MANAGER)}",
+        f"--root-ca-file={layout.pki / 'ca.crt'}",
+        f"--service-account-private-key-file={layout.pki / 'service-account.key'}",
+        "--use-service-account-credentials",
+        f"--controllers={','.join(_CONTROLLERS)}",
+        f"--kube-api-qps={QPS}",
+        f"--kube-api-burst={BURST}",
+        "--concurrent-job-syncs=10",
+        f"--node-monitor-grace-period={node_grace_seconds}s",
+        "--leader-elect=false",
+        "--profiling=false",
+    )
+    return Component(CONTROLLER_MANAGER, arguments, f"{layout.url(CONTROLLER_MANAGER)}/healthz")
+
+
+def scheduler(layout: Layout) -> Component:
+    """The scheduler; its client limits have to stand in a file."""
+    path = layout.home / "scheduler.yaml"
+    configuration = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {
+            "kubeconfig": str(layout.kubeconfig(SCHEDULER)),
+            "qps": QPS,
+            "burst": BURST,
+        },
+        "leaderElection": {"leaderElect": False},
+        "enableProfiling": False,
+    }
+    path.write_text(yaml.safe_dump(configuration))
+    arguments = (*_served(layout, SCHEDULER), f"--config={path}")
+    return Component(SCHEDULER, arguments, f"{layout.url(SCHEDULER)}/healthz")
+
+
+def kwok(layout: Layout, stages: Path, *, lease_seconds: int) -> Component:
+    """The kubelet of all fake nodes."""
+    path = layout.home / "kwok.yaml"
+    configuration = {
+        "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+        "kind": "KwokConfiguration",
+        "metadata": {"name": "kwok"},
+        "options": {
+            # A node without the label has lost its kubelet (Nodes.lose).
+            "manageNodesWithLabelSelector": f"{KUBELET}=running",
+            "cidr": _POD_RANGE,
+            "serverAddress": f"127.0.0.1:{layout.ports[KWOK]}",
+            "nodeLeaseDurationSeconds": lease_seconds,
+            "nodeLeaseParallelism": 8,
+            # Enough to keep the API server busy with gangs of hundreds of pods; more only lengthens its queues.
+            "podPlayStageParallelism": 16,
+            "nodePlayStageParallelism": 8,
+            "podsOnNodeSyncParallelism": 4,
+            "enableDebuggingHandlers": False,
+        },
+    }
+    path.write_text(yaml.safe_dump(configuration) + "---\n" + stages.read_text())
+    # At its usual level it logs a line for every pod it touches.
+    arguments = (f"--kubeconfig={layout.kubeconfig(KWOK)}", f"--config={path}", "--v=WARN")
+    return Component(KWOK, arguments, f"{layout.url(KWOK, 'http')}/readyz")
+
+
+def training_operator(layout: Layout) -> Component:
+    """The kubeflow training operator, for PyTorchJobs."""
+    arguments = (
+        f"--kubeconfig={layout.kubeconfig(TRAINING_OPERATOR)}",
+        "--enable-scheme=pytorchjob",
+        f"--kube-api-qps={QPS}",
+        f"--kube-api-burst={BURST}",
+        "--controller-threads=10",
+        f"--health-probe-bind-address=127.0.0.1:{layout.ports[TRAINING_OPERATOR]}",
+        f"--metrics-bind-address=127.0.0.1:{layout.ports['training-operator-metrics']}",
+        f"--webhook-server-port={layout.ports['training-operator-webhook']}",
+        "--zap-devel=false",
+    )
+    return Component(
+        TRAINING_OPERATOR, arguments, f"{layout.url(TRAINING_OPERATOR, 'http')}/readyz"
+    )
+
+
+def _served(layout: Layout, name: str) -> tuple[str, ...]:
+    """The flags that controller manager and scheduler share."""
+    return (
+        "--bind-address=127.0.0.1",
+        f"--secure-port={layout.ports[name]}",
+        f"--tls-cert-file={layout.pki / 'server.crt'}",
+        f"--tls-private-key-file={layout.pki / 'server.key'}",
+        f"--authentication-kubeconfig={layout.kubeconfig(name)}",
+        f"--authorization-kubeconfig={layout.kubeconfig(name)}",
+        "--authentication-skip-lookup",
+        f"--client-ca-file={layout.pki / 'ca.crt'}",
+    )

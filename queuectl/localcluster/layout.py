@@ -1,0 +1,175 @@
+"""Where the files and ports of one cluster are, and how they are chosen."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from queuectl.localcluster.errors import LocalClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOOPBACK = "127.0.0.1"
+PORTS = (
+    "etcd",
+    "etcd-peer",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kwok",
+    "training-operator",
+    "training-operator-webhook",
+    "training-operator-metrics",
+)
+# Below the ports that the kernel hands out to outgoing connections, so that none of those takes one of ours.
+_PORT_RANGE = range(20_000, 32_000)
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
+_DESCRIPTION = "cluster.json"
+
+
+def clusters() -> Path:
+    """The folder of all clusters: `$XDG_STATE_HOME/queuectl/clusters`, else under `~/.local/state`."""
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser().absolute() / "queuectl" / "clusters"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folder of one cluster.
+
+    Attributes:
+        name: Name of the cluster, and of its folder.
+        ports: Loopback port of each server.
+        description: What else was written down when the cluster was made.
+    """
+
+    name: str
+    ports: dict[str, int]
+    description: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        """The folder that holds everything of this cluster."""
+        return clusters() / self.name
+
+    @property
+    def pki(self) -> Path:
+        """Keys and certificates."""
+        return self.home / "pki"
+
+    @property
+    def logs(self) -> Path:
+        """One log per component."""
+        return self.home / "logs"
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return self.url("kube-apiserver")
+
+    def url(self, port: str, scheme: str = "https") -> str:
+        """URL of the server on a named port."""
+        return f"{scheme}://{LOOPBACK}:{self.ports[port]}"
+
+    def kubeconfig(self, who: str) -> Path:
+        """The kubeconfig of a component or user."""
+        return self.home / "kubeconfig" / f"{who}.yaml"
+
+    def write(self, **description: Any) -> Layout:
+        """Write the cluster down so that `find` knows it; `description` is added to what is known."""
+        known = self.description | description
+        content = json.dumps(
+            {"name": self.name, "ports": self.ports, "description": known}, indent=1
+        )
+        draft = self.home / f"{_DESCRIPTION}.new"
+        draft.write_text(content)
+        draft.rename(self.home / _DESCRIPTION)
+        return Layout(self.name, self.ports, known)
+
+    def remove(self) -> None:
+        """Remove the folder; harmless if it has gone."""
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def create(name: str | None) -> Layout:
+    """Make the folder of a new cluster and reserve its ports.
+
+    Args:
+        name: Its name; None invents one.
+
+    Raises:
+        LocalClusterError: The name is not fit, or taken.
+    """
+    name = name or f"c-{secrets.token_hex(4)}"
+    if not _NAME.fullmatch(name):
+        raise LocalClusterError(
+            f"cluster name {name!r} must be of lower-case letters, digits and inner hyphens, at most 42 long"
+        )
+    clusters().mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _locked():
+        taken = {port for layout in find_all() for port in layout.ports.values()}
+        layout = Layout(name, _free_ports(taken))
+        try:
+            layout.home.mkdir(mode=0o700)
+        except FileExistsError:
+            raise LocalClusterError(
+                f"a cluster named {name} exists already in {layout.home}; take it down first, or choose another name"
+            ) from None
+        for folder in (layout.pki, layout.logs, layout.home / "kubeconfig", layout.home / "tmp"):
+            folder.mkdir()
+        return layout.write()
+
+
+def find(name: str) -> Layout | None:
+    """The cluster of that name, if there is one; running or not."""
+    try:
+        content = json.loads((clusters() / name / _DESCRIPTION).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return Layout(content["name"], content["ports"], content["description"])
+
+
+def find_all() -> list[Layout]:
+    """Every cluster on this machine, by name; running or not."""
+    with contextlib.suppress(FileNotFoundError):
+        return [layout for path in sorted(clusters().iterdir()) if (layout := find(path.name))]
+    return []
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    with (clusters() / ".lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _free_ports(taken: set[int]) -> dict[str, int]:
+    # A random start keeps machines that share a network namespace but not the folder apart, too.
+    start = secrets.randbelow(len(_PORT_RANGE))
+    candidates = iter(
+        _PORT_RANGE[(start + step) % len(_PORT_RANGE)] for step in range(len(_PORT_RANGE))
+    )
+    free = (port for port in candidates if port not in taken and _is_free(port))
+    try:
+        return {name: next(free) for name in PORTS}
+    except StopIteration:
+        raise LocalClusterError("no free ports on loopback") from None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

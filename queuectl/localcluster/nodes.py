@@ -1,0 +1,245 @@
+"""GPU nodes: fake machines that KWOK keeps alive, in blocks and racks, from a small description."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from queuectl.localcluster.client import Client, Document, wait_until
+from queuectl.localcluster.errors import LocalClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+BLOCK = "topology.queuectl.dev/block"
+RACK = "topology.queuectl.dev/rack"
+HOSTNAME = "kubernetes.io/hostname"
+CLIQUE = "nvidia.com/gpu.clique"
+PRODUCT = "nvidia.com/gpu.product"
+GPU = "nvidia.com/gpu"
+KUBELET = "kwok.queuectl.dev/kubelet"
+"""Label by which KWOK knows the nodes it plays the kubelet of."""
+
+_FIELDS = {
+    "blocks": "blocks",
+    "racks": "racks_per_block",
+    "hosts": "hosts_per_rack",
+    "gpus": "gpus",
+    "cpu": "cpu",
+    "memory": "memory",
+    "pods": "pods",
+    "product": "product",
+}
+
+
+@dataclass(frozen=True)
+class Taint:
+    """A taint; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
+
+    key: str
+    effect: str = "NoSchedule"
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """A regular set of nodes: `blocks` of `racks_per_block` racks of `hosts_per_rack` nodes.
+
+    Attributes:
+        blocks: Blocks of racks.
+        racks_per_block: Racks in each block.
+        hosts_per_rack: Nodes in each rack.
+        gpus: GPUs of each node; 0 makes nodes without the resource and its labels.
+        cpu: CPU of each node, as a Kubernetes quantity.
+        memory: Memory of each node, as a Kubernetes quantity.
+        pods: How many pods a node holds.
+        product: Value of `nvidia.com/gpu.product`.
+        prefix: First part of every name and label value, so that several sets share a cluster.
+        cliques_per_rack: NVLink domains in a rack, of equal size; 0 leaves the `nvidia.com/gpu.clique` label out.
+        labels: Further labels of every node.
+        taints: Taints of every node.
+    """
+
+    blocks: int = 1
+    racks_per_block: int = 2
+    hosts_per_rack: int = 4
+    gpus: int = 8
+    cpu: str = "96"
+    memory: str = "1Ti"
+    pods: int = 110
+    product: str = "NVIDIA-H100-80GB-HBM3"
+    prefix: str = ""
+    cliques_per_rack: int = 1
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[Taint, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("blocks", "racks_per_block", "hosts_per_rack", "pods"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"NodeSpec.{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("gpus", "cliques_per_rack"):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"NodeSpec.{name} must not be negative, but is {getattr(self, name)}"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> NodeSpec:
+        """Read `blocks=2,racks=4,hosts=8,gpus=8`; what is not named keeps its default.
+
+        Names: blocks, racks (per block), hosts (per rack), gpus, cpu, memory, pods, product.
+
+        Raises:
+            ValueError: A name is unknown or a value is no number.
+        """
+        values: dict[str, Any] = {}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            name, equals, value = part.partition("=")
+            if not equals or name not in _FIELDS:
+                raise ValueError(
+                    f"nodes: {part!r} is not one of {', '.join(_FIELDS)} followed by =VALUE"
+                )
+            if name in {"cpu", "memory", "product"}:
+                values[_FIELDS[name]] = value
+            elif re.fullmatch(r"\d+", value):
+                values[_FIELDS[name]] = int(value)
+            else:
+                raise ValueError(f"nodes: {name} must be a whole number, not {value!r}")
+        return cls(**values)
+
+    @property
+    def count(self) -> int:
+        """How many nodes this makes."""
+        return self.blocks * self.racks_per_block * self.hosts_per_rack
+
+    def documents(self) -> Iterator[Document]:
+        """The Node objects, rack by rack."""
+        for block in range(self.blocks):
+            for rack in range(self.racks_per_block):
+                for host in range(self.hosts_per_rack):
+                    yield self._document(block, rack, host)
+
+    def _document(self, block: int, rack: int, host: int) -> Document:
+        block_name = f"{self.prefix}b{block}"
+        rack_name = f"{block_name}-r{rack}"
+        name = f"{rack_name}-h{host}"
+        labels = {
+            HOSTNAME: name,
+            BLOCK: block_name,
+            RACK: rack_name,
+            "type": "kwok",
+            KUBELET: "running",
+        }
+        labels |= {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+        resources = {"cpu": self.cpu, "memory": self.memory, "pods": str(self.pods)}
+        if self.gpus:
+            resources[GPU] = str(self.gpus)
+            labels[PRODUCT] = self.product
+            if self.cliques_per_rack:
+                labels[CLIQUE] = (
+                    f"{rack_name}-c{host * self.cliques_per_rack // self.hosts_per_rack}"
+                )
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": name,
+                "labels": labels | dict(self.labels),
+                "annotations": {"kwok.x-k8s.io/node": "fake"},
+            },
+            "spec": {"taints": [asdict(taint) for taint in self.taints]},
+            "status": {"capacity": resources, "allocatable": resources},
+        }
+
+
+class Nodes:
+    """The nodes of a running cluster."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def create(self, spec: NodeSpec, *, wait_seconds: float = 60.0) -> list[str]:
+        """Create the nodes of a spec, and wait until all are Ready and schedulable.
+
+        Returns:
+            Their names.
+
+        Raises:
+            LocalClusterError: They are not ready in time (0 does not wait).
+        """
+        documents = list(spec.documents())
+        self._client.each(lambda one: self._client.create("/api/v1/nodes", one), documents)
+        names = [one["metadata"]["name"] for one in documents]
+        if wait_seconds:
+            self.wait_ready(names, seconds=wait_seconds)
+        return names
+
+    def names(self) -> list[str]:
+        """Every node's name."""
+        return [one["metadata"]["name"] for one in self._list()]
+
+    def ready(self) -> set[str]:
+        """The nodes that are Ready and carry no taint that says otherwise."""
+        return {one["metadata"]["name"] for one in self._list() if _is_ready(one)}
+
+    def wait_ready(self, names: Iterable[str], *, seconds: float = 60.0) -> None:
+        """Wait until these nodes are Ready and schedulable.
+
+        Raises:
+            LocalClusterError: They are not after `seconds`.
+        """
+        wanted = set(names)
+        wait_until(lambda: wanted <= self.ready(), f"{len(wanted)} nodes to be ready", seconds)
+
+    def delete(self, name: str) -> None:
+        """Remove a node, as when its machine is taken away; its pods are then collected as orphans."""
+        self._client.delete(_path(name))
+
+    def cordon(self, name: str) -> None:
+        """Let no further pod be scheduled on a node."""
+        self._client.patch(_path(name), {"spec": {"unschedulable": True}})
+
+    def uncordon(self, name: str) -> None:
+        """Let pods be scheduled on a node again."""
+        self._client.patch(_path(name), {"spec": {"unschedulable": None}})
+
+    def lose(self, name: str) -> None:
+        """Let a node's kubelet fall silent: no lease, no heartbeat, and its pods make no step any more.
+
+        The control plane would notice after the grace time of the lease; its verdict, Ready = Unknown, is given at
+        once, and the taints and evictions that follow from it are left to the control plane.
+        """
+        self._client.patch(_path(name), {"metadata": {"labels": {KUBELET: "stopped"}}})
+        conditions = self._client.get(_path(name))["status"].get("conditions") or []
+        for one in conditions:
+            if one["type"] == "Ready":
+                one |= {
+                    "status": "Unknown",
+                    "reason": "NodeStatusUnknown",
+                    "message": "the kubelet is silent",
+                }
+        self._client.patch(f"{_path(name)}/status", {"status": {"conditions": conditions}})
+
+    def restore(self, name: str) -> None:
+        """Bring a lost node's kubelet back."""
+        self._client.patch(_path(name), {"metadata": {"labels": {KUBELET: "running"}}})
+
+    def _list(self) -> list[Document]:
+        # From the watch cache: this is polled while thousands of nodes come up.
+        items: list[Document] = self._client.get("/api/v1/nodes", resourceVersion="0")["items"]
+        return items
+
+
+def _path(name: str) -> str:
+    if "/" in name or not name:
+        raise LocalClusterError(f"{name!r} is not the name of a node")
+    return f"/api/v1/nodes/{name}"
+
+
+def _is_ready(node: Document) -> bool:
+    conditions = {one["type"]: one["status"] for one in node["status"].get("conditions") or []}
+    taints = {one["key"] for one in node["spec"].get("taints", [])}
+    return conditions.get("Ready") == "True" and not any(
+        key.startswith("node.kubernetes.io/") for key in taints
+    )

