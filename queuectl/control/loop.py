@@ -36,6 +36,7 @@ from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.observe import Observer, Patience
 from queuectl.state.usage import Usage
+from queuectl.telemetry.logs import cycle_context
 from queuectl.telemetry.metrics import Discard, Metrics, Stage
 
 log = structlog.get_logger()
@@ -143,7 +144,8 @@ class Loop:
             await asyncio.sleep(self._settings.debounce_seconds)
             self._wake.clear()
             try:
-                await self.cycle()
+                with cycle_context(self._cycle + 1):
+                    await self.cycle()
             except StaleSnapshot as error:
                 log.info("plan_stale", why=str(error))
                 self._metrics.discarded(Discard.STALE)
@@ -169,7 +171,7 @@ class Loop:
         began = time.perf_counter()
         text = await self._plan()
         took = time.perf_counter() - began
-        log.info("cycle", number=self._cycle, did=text, ms=round(took * 1000, 1))
+        log.info("planned", did=text, ms=round(took * 1000, 1))
         # A planner that is always asked must not starve the API server of the CPU it shares on a small machine.
         share = self._settings.planning_share
         await asyncio.sleep(took * (1.0 - share) / share)
@@ -236,11 +238,18 @@ class Loop:
                 self._actuator.forget(change.after.uid)
             elif change.before is not None and change.before.state is not change.after.state:
                 self._mirror.touched.add(change.after.uid)  # the new state may already be over
-        self._metrics.committed(changes)
+        for change in changes:
+            if change.before is not None and change.before.intent and not change.after.intent:
+                self._metrics.stage_took(Stage.ACTUATE, change.at - change.before.since)
+        self._metrics.committed(changes, self._priority_class)
         self._teller.tell(changes)
         self._actuator.poke(uids)
         if self._mirror.touched:
             self._wake.set()
+
+    def _priority_class(self, entry: Entry) -> str:
+        job = self._mirror.jobs.get(entry.uid)
+        return (job.priority_class or "") if job is not None else ""
 
     def _owed(self, uid: str) -> list[Write]:
         entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)

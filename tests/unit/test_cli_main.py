@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -68,3 +69,27 @@ def test_every_command_of_the_table_exists_and_has_help(name: str) -> None:
 )
 def test_errors_become_exit_codes(error: QueuectlError, code: Exit) -> None:
     assert exit_code(error) is code
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("queuectl exp", {"explain"}),
+        ("queuectl get --na", {"--namespace"}),
+        ("queuectl db upg", {"upgrade"}),
+    ],
+)
+def test_the_shell_completes_commands_that_are_not_imported_yet(
+    line: str, offered: set[str]
+) -> None:
+    environment = {
+        **os.environ,
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+        "_QUEUECTL_COMPLETE": "complete_bash",
+    }
+    code = "import sys; sys.argv = ['queuectl']; from queuectl.cli.main import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+    )
+    assert set(done.stdout.split()) == offered

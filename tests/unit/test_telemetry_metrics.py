@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,9 @@ from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
 from tests.api.support import LIVES, PLACED, job, live_through
 
-# docs and design fix the labels; a workload, pod or node is never one.
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+
+# The labels are fixed; a workload, pod or node is never one.
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
     "stage", "result", "kind",
@@ -108,6 +112,17 @@ class TestExposition:
         one.discarded(Discard.CUT)
         assert value(one, "discarded_plans_total", reason="cut") == 1.0
         assert value(other, "discarded_plans_total", reason="cut") is None
+
+    def test_the_documentation_lists_exactly_what_there_is(self) -> None:
+        rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, -]+) \|", DOCS.read_text(), re.MULTILINE)
+        documented = {(name, kind, frozenset(by.split(", ")) - {"-"}) for name, kind, by in rows}
+        metrics = busy()
+        exported = set()
+        for family in families(metrics):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            labels = frozenset(family.samples[0].labels) - {"le"}
+            exported.add((name, family.type, labels))
+        assert documented == exported
 
 
 class TestDecisions:

@@ -1,0 +1,52 @@
+"""The configuration kinds: what they are called in paths, on the command line and in documents.
+
+No web framework in here: the command line reads the same table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+API_VERSION: Final = "queuectl.dev/v1"
+API_VERSIONS: Final = (API_VERSION, "kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
+PREFIX: Final = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKind:
+    """``plural`` is the REST resource; ``aliases`` is what people also type."""
+
+    kind: str
+    plural: str
+    namespaced: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    def collection(self, namespace: str = "") -> str:
+        """Path of the list; of all namespaces when ``namespace`` is empty."""
+        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{PREFIX}{scope}/{self.plural}"
+
+    def path(self, namespace: str, name: str) -> str:
+        """Path of one object."""
+        return f"{self.collection(namespace)}/{name}"
+
+
+CONFIG_KINDS: Final = (
+    ConfigKind("ClusterQueue", "clusterqueues", aliases=("cq",)),
+    ConfigKind("LocalQueue", "localqueues", namespaced=True, aliases=("lq", "queue", "queues")),
+    ConfigKind("Cohort", "cohorts"),
+    ConfigKind("ResourceFlavor", "resourceflavors", aliases=("rf", "flavor", "flavors")),
+    ConfigKind("Topology", "topologies"),
+    ConfigKind(
+        "WorkloadPriorityClass",
+        "priorityclasses",
+        aliases=("wpc", "priorityclass", "workloadpriorityclasses"),
+    ),
+)
+
+BY_KIND: Final = {kind.kind: kind for kind in CONFIG_KINDS}

@@ -1,0 +1,93 @@
+"""The OpenAPI 3.1 description: what FastAPI derives, plus problems, document schemas and what it cannot know.
+
+docs/openapi.json is this description, committed; a test compares the two, so that a breaking change is a visible diff.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from queuectl.api.body import JSON_TYPES, YAML_TYPES
+from queuectl.api.kinds import API_VERSIONS
+from queuectl.api.problems import MEDIA_TYPE, ProblemType
+from queuectl.api.schemas import ProblemView
+from queuectl.objects.config import CONFIG_KINDS
+
+_REF: Final = "#/components/schemas/{name}"
+_PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}}
+_ETAG: Final = {
+    "ETag": {"description": "Version of the object.", "schema": {"type": "string"}},
+}
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def responses(
+    *problems: ProblemType,
+    created: type[BaseModel] | None = None,
+    not_modified: bool = False,
+) -> Responses:
+    """What an operation may answer beside success. Any of them may find the database away or be misdirected."""
+    found: Responses = {}
+    if created is not None:
+        found[201] = {"model": created, "description": "Created", "headers": _ETAG}
+    if not_modified:
+        found[200] = {"headers": _ETAG}
+        found[304] = {"description": "Not modified", "headers": _ETAG}
+    every = (*problems, ProblemType.MISDIRECTED, ProblemType.STORE_UNAVAILABLE)
+    for status in sorted({problem.status for problem in every}):
+        slugs = [problem.slug for problem in every if problem.status == status]
+        found[status] = {"description": f"Problem: {' or '.join(slugs)}", "content": _PROBLEM}
+    return found
+
+
+def _body(struct: str) -> dict[str, Any]:
+    media = {"schema": {"$ref": _REF.format(name=struct)}}
+    content = dict.fromkeys((JSON_TYPES[0], YAML_TYPES[0]), media)
+    return {"requestBody": {"required": True, "content": content}}
+
+
+CONFIG_BODY: Final = {name: _body(kind.wire.__name__) for name, kind in CONFIG_KINDS.items()}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The whole description; :attr:`FastAPI.openapi` is replaced by it."""
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            openapi_version=app.openapi_version,
+            summary=app.summary,
+            description=app.description,
+            routes=app.routes,
+        )
+        components = schema["components"]["schemas"]
+        components["Problem"] = ProblemView.model_json_schema(ref_template=_template())
+        components.update(components["Problem"].pop("$defs", {}))
+        components.update(_documents())
+        for unused in ("HTTPValidationError", "ValidationError"):
+            components.pop(unused, None)
+        schema["components"]["schemas"] = dict(sorted(components.items()))
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _template() -> str:
+    return _REF.replace("{name}", "{model}")
+
+
+def _documents() -> dict[str, Any]:
+    """Schemas of the configuration kinds, from the reader's own structs."""
+    structs = [kind.wire for kind in CONFIG_KINDS.values()]
+    _, components = msgspec.json.schema_components(structs, ref_template=_REF)
+    for name, kind in CONFIG_KINDS.items():
+        properties = components[kind.wire.__name__]["properties"]
+        properties["kind"] = {"const": name}
+        properties["apiVersion"] = {"enum": list(API_VERSIONS)}
+        properties["status"] = {"description": "Ignored."}
+    return dict(components)

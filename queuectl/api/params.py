@@ -1,0 +1,32 @@
+"""The parameters of paths and queries, bounded: what cannot name anything never reaches the database."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import Header, Path, Query
+
+_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+_KIND: Final = r"^[A-Za-z]{1,63}$"
+_UID: Final = r"^[0-9A-Za-z._-]{1,128}$"
+
+Name = Annotated[str, Path(pattern=_NAME, description="metadata.name")]
+Namespace = Annotated[str, Path(pattern=_NAME, description="Namespace of the object.")]
+Uid = Annotated[str, Path(pattern=_UID, description="metadata.uid of the user's job.")]
+
+OfNamespace = Annotated[str | None, Query(alias="namespace", pattern=_NAME)]
+OfQueue = Annotated[str | None, Query(alias="queue", pattern=_NAME, description="LocalQueue.")]
+OfClusterQueue = Annotated[str | None, Query(alias="cluster_queue", pattern=_NAME)]
+OfKind = Annotated[
+    str | None, Query(alias="kind", pattern=_KIND, description="Kind of the job: Job, PyTorchJob…")
+]
+Limit = Annotated[int, Query(ge=1, le=500, description="Largest number of items answered.")]
+Cursor = Annotated[
+    str | None, Query(max_length=2048, description="`nextCursor` of the page before.")
+]
+After = Annotated[int, Query(ge=0, lt=1 << 63, description="`id` of the last line seen.")]
+
+IfMatch = Annotated[str | None, Header(description="Only over this ETag; `*` = only if it exists.")]
+IfNoneMatch = Annotated[
+    str | None, Header(description="`*` = only if it does not exist; in a GET: 304 for this ETag.")
+]

@@ -1,0 +1,72 @@
+"""What the API needs of the house, and no more: a store it may read, configuration it may write, and how we are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from queuectl.domain.ledger import Document, Entry
+from queuectl.domain.queries import (
+    ConfigDocument,
+    DocumentKey,
+    HistoryLine,
+    WorkloadFilter,
+    WorkloadPage,
+)
+
+
+class ApiStore(Protocol):
+    """Every method may raise StoreUnavailable."""
+
+    async def list_config(
+        self, kind: str, namespace: str | None = None
+    ) -> tuple[ConfigDocument, ...]:
+        """Documents of one kind by (namespace, name); of one namespace, or of all when None."""
+
+    async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
+        """One document, or None."""
+
+    async def put_config(self, document: Document, if_match: int | None = None) -> int:
+        """Create or replace; the new version, or the present one when nothing changes.
+
+        Raises:
+            Conflict: it is not at version ``if_match`` (0 = it must not exist, None = over anything).
+        """
+
+    async def delete_config(self, key: DocumentKey, if_match: int | None = None) -> None:
+        """Delete.
+
+        Raises:
+            NotFound: there is none.
+            Conflict: it is not at version ``if_match``.
+        """
+
+    async def list_workloads(
+        self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
+    ) -> WorkloadPage:
+        """A page of workloads by (namespace, name, uid).
+
+        Raises:
+            BadInput: ``cursor`` is not one of the store's.
+        """
+
+    async def get_workload(self, uid: str) -> Entry | None:
+        """One workload, finished or not; or None."""
+
+    async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
+        """The workload of this name: the live one, else the newest finished one, else None."""
+
+    async def history(
+        self, uid: str | None, after: int = 0, limit: int = 100
+    ) -> tuple[HistoryLine, ...]:
+        """Lines of one workload (None = of all) with ids above ``after``, oldest first."""
+
+
+class Health(Protocol):
+    """How the process is. Each sentence names one thing, as ``watch: pods not listed yet``; none = all is well."""
+
+    async def live(self) -> Sequence[str]:
+        """What only a restart mends."""
+
+    async def ready(self) -> Sequence[str]:
+        """What keeps it from doing its work just now."""

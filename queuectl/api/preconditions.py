@@ -1,0 +1,65 @@
+"""ETags, ``If-Match`` and ``If-None-Match`` (RFC 9110 §13): who wins when two people edit one object."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from queuectl.api.problems import Problem, ProblemType
+
+_TAG: Final = re.compile(r'(W/)?"([^"]*)"')
+_LIST: Final = re.compile(r'\s*(?:W/)?"[^"]*"\s*(?:,\s*(?:W/)?"[^"]*"\s*)*')
+
+
+def etag(version: int) -> str:
+    """The strong entity tag of a row's version."""
+    return f'"{version}"'
+
+
+def _tags(header: str, value: str, *, weak: bool) -> set[str]:
+    if not _LIST.fullmatch(value):
+        raise Problem(
+            ProblemType.INVALID_PARAMETER,
+            f'{header} must be * or a list of quoted entity tags such as "7"',
+            errors=[{"field": header, "reason": "not an entity tag"}],
+        )
+    return {f'"{tag}"' for prefix, tag in _TAG.findall(value) if weak or not prefix}
+
+
+def check_write(version: int | None, if_match: str | None, if_none_match: str | None) -> None:
+    """Let a PUT or DELETE through only when its preconditions hold.
+
+    Args:
+        version: of the stored object, None when there is none.
+        if_match: the header; ``*`` = it must exist.
+        if_none_match: the header; ``*`` = it must not exist.
+
+    Raises:
+        Problem: precondition-failed, or invalid-parameter for a header that cannot be read.
+    """
+    current = etag(version) if version is not None else None
+    if if_match is not None and not _matches(current, "If-Match", if_match, weak=False):
+        raise Problem(ProblemType.PRECONDITION_FAILED, _stale(current, if_match))
+    if if_none_match is not None and _matches(current, "If-None-Match", if_none_match, weak=True):
+        raise Problem(
+            ProblemType.PRECONDITION_FAILED, f"the object exists, with entity tag {current}"
+        )
+
+
+def unchanged(version: int, if_none_match: str | None) -> bool:
+    """Whether a GET may be answered with 304."""
+    if if_none_match is None:
+        return False
+    return _matches(etag(version), "If-None-Match", if_none_match, weak=True)
+
+
+def _matches(current: str | None, header: str, value: str, *, weak: bool) -> bool:
+    if value.strip() == "*":
+        return current is not None
+    return current in _tags(header, value, weak=weak)
+
+
+def _stale(current: str | None, asked: str) -> str:
+    if current is None:
+        return f"the object does not exist, and If-Match asks for {asked}"
+    return f"the object has entity tag {current}, and If-Match asks for {asked}: read it again"

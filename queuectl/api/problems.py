@@ -1,0 +1,153 @@
+"""Errors as problem+json (RFC 9457): every one has a type that docs/reference/problems.md explains and that never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Match
+
+from queuectl.domain.errors import BadInput, StoreUnavailable
+from queuectl.objects.errors import DocumentError
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE_BASE: Final = "https://queuectl.dev/problems/"
+RETRY_SECONDS: Final = 2
+
+_log = structlog.get_logger(source="queuectl.api")
+
+
+class ProblemType(Enum):
+    """Slug of the type URI, HTTP status, title."""
+
+    MALFORMED_BODY = ("malformed-body", 400, "The body is not readable")
+    NOT_FOUND = ("not-found", 404, "There is no such object")
+    NO_SUCH_PATH = ("no-such-path", 404, "There is no such path")
+    METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "The path does not know this method")
+    AMBIGUOUS = ("ambiguous", 409, "Several objects have this name")
+    PRECONDITION_FAILED = ("precondition-failed", 412, "The object is not in the state asked for")
+    BODY_TOO_LARGE = ("body-too-large", 413, "The body is too large")
+    UNSUPPORTED_MEDIA_TYPE = ("unsupported-media-type", 415, "The body is neither JSON nor YAML")
+    MISDIRECTED = ("misdirected-request", 421, "The request was meant for another host")
+    INVALID_DOCUMENT = ("invalid-document", 422, "The document is wrong")
+    INVALID_PARAMETER = ("invalid-parameter", 422, "A parameter is wrong")
+    INTERNAL = ("internal-error", 500, "A defect of queuectl")
+    STORE_UNAVAILABLE = ("store-unavailable", 503, "The database gives no answer")
+    NOT_READY = ("not-ready", 503, "Not ready yet")
+    NOT_LIVE = ("not-live", 503, "Needs a restart")
+
+    def __init__(self, slug: str, status: int, title: str) -> None:
+        self.slug = slug
+        self.status = status
+        self.title = title
+
+    @property
+    def uri(self) -> str:
+        return TYPE_BASE + self.slug
+
+
+class Problem(Exception):
+    """Raised anywhere below a request; ``members`` are added to the body."""
+
+    def __init__(
+        self,
+        kind: ProblemType,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        **members: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.headers = headers
+        self.members = members
+
+
+def respond(request: Request, problem: Problem) -> JSONResponse:
+    """The problem as a response to this request."""
+    kind = problem.kind
+    body = {
+        "type": kind.uri,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": problem.detail,
+        "instance": request.url.path,
+        **problem.members,
+    }
+    headers = dict(problem.headers or {})
+    return JSONResponse(body, kind.status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the application a problem."""
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(BadInput, _document)
+    app.add_exception_handler(StoreUnavailable, _store)
+    app.add_exception_handler(Exception, _defect)
+
+
+async def _problem(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)
+    return respond(request, error)
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    """What the router itself refuses: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == ProblemType.METHOD_NOT_ALLOWED.status:
+        methods = _methods(request.app.routes, request)
+        detail = f"{request.method} is not one of {', '.join(methods)}"
+        allow = {"Allow": ", ".join(methods)}
+        return respond(request, Problem(ProblemType.METHOD_NOT_ALLOWED, detail, allow))
+    if error.status_code == ProblemType.NO_SUCH_PATH.status:
+        detail = f"{request.url.path} is not a path of this API; see /api/v1/openapi.json"
+        return respond(request, Problem(ProblemType.NO_SUCH_PATH, detail))
+    return respond(request, Problem(ProblemType.MALFORMED_BODY, str(error.detail)))
+
+
+def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
+    """All methods of a path: it may be shared by several routes, and Allow must name them all."""
+    methods: set[str] = set()
+    for route in routes:
+        if route.matches(request.scope)[0] is Match.PARTIAL:
+            methods |= getattr(route, "methods", None) or set()
+    return sorted(methods)
+
+
+async def _validation(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = [
+        {"field": ".".join(str(part) for part in item["loc"][1:]), "reason": item["msg"]}
+        for item in error.errors()
+    ]
+    detail = "; ".join(f"{item['field']}: {item['reason']}" for item in errors)
+    return respond(request, Problem(ProblemType.INVALID_PARAMETER, detail, errors=errors))
+
+
+async def _document(request: Request, error: Exception) -> JSONResponse:
+    """The reader of documents refused one."""
+    field, reason = "", str(error)
+    if isinstance(error, DocumentError):
+        field, reason = error.field, error.reason
+    errors = [{"field": field, "reason": reason}]
+    return respond(request, Problem(ProblemType.INVALID_DOCUMENT, str(error), errors=errors))
+
+
+async def _store(request: Request, error: Exception) -> JSONResponse:
+    _log.warning("store_unavailable", path=request.url.path, error=str(error))
+    detail = "nothing was answered from the database; running workloads are not touched, try again"
+    retry = {"Retry-After": str(RETRY_SECONDS)}
+    return respond(request, Problem(ProblemType.STORE_UNAVAILABLE, detail, retry))
+
+
+async def _defect(request: Request, error: Exception) -> JSONResponse:
+    _log.error("api_defect", path=request.url.path, exc_info=error)
+    return respond(request, Problem(ProblemType.INTERNAL, "the log of queuectl says more"))

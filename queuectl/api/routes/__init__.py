@@ -1,0 +1,1 @@
+"""One file per group of paths; each offers ``add_routes(...)``."""

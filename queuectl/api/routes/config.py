@@ -1,0 +1,223 @@
+"""Configuration: PUT, GET and DELETE of the six kinds, with ETags.
+
+A PUT is create-or-replace, and the same document put twice changes nothing: a repository of YAML can be applied over and
+over. What is stored is the reader's normal form, so a Kueue v1beta1 document comes back as queuectl.dev/v1.
+"""
+
+# No postponed annotations here: the parameters of a route depend on its kind, and FastAPI resolves strings in module scope.
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import JSONResponse, Response
+
+from queuectl.api.body import read_document
+from queuectl.api.kinds import API_VERSION, ConfigKind
+from queuectl.api.openapi import CONFIG_BODY, responses
+from queuectl.api.params import IfMatch, IfNoneMatch, Name, Namespace, OfNamespace
+from queuectl.api.ports import ApiStore
+from queuectl.api.preconditions import check_write, etag, unchanged
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.schemas import ConfigApplied, ConfigList, ConfigObject
+from queuectl.domain.errors import Conflict, NotFound
+from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.objects.config import validate
+
+P = ProblemType
+
+
+def add_routes(routes: APIRouter, kind: ConfigKind, store: ApiStore) -> None:
+    """Offer the paths of one kind."""
+    offer = _ConfigRoutes(kind, store)
+    item = kind.path("{namespace}", "{name}")
+    Key = Annotated[DocumentKey, Depends(offer.key())]  # noqa: N806 - a type
+
+    async def get_one(key: Key, if_none_match: IfNoneMatch = None) -> Response:
+        return await offer.read(key, if_none_match)
+
+    async def put_one(
+        request: Request, key: Key, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
+    ) -> Response:
+        return await offer.write(request, key, if_match, if_none_match)
+
+    async def delete_one(key: Key, if_match: IfMatch = None) -> Response:
+        return await offer.remove(key, if_match)
+
+    routes.add_api_route(
+        item,
+        get_one,
+        methods=["GET"],
+        tags=[kind.kind],
+        operation_id=f"get{kind.kind}",
+        summary=f"Read one {kind.kind}",
+        response_model=ConfigObject,
+        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER, not_modified=True),
+    )
+    routes.add_api_route(
+        item,
+        put_one,
+        methods=["PUT"],
+        tags=[kind.kind],
+        operation_id=f"put{kind.kind}",
+        summary=f"Create or replace one {kind.kind}",
+        response_model=ConfigApplied,
+        responses=responses(
+            P.MALFORMED_BODY,
+            P.PRECONDITION_FAILED,
+            P.BODY_TOO_LARGE,
+            P.UNSUPPORTED_MEDIA_TYPE,
+            P.INVALID_DOCUMENT,
+            created=ConfigApplied,
+        ),
+        openapi_extra=CONFIG_BODY[kind.kind],
+    )
+    routes.add_api_route(
+        item,
+        delete_one,
+        methods=["DELETE"],
+        status_code=204,
+        tags=[kind.kind],
+        operation_id=f"delete{kind.kind}",
+        summary=f"Delete one {kind.kind}",
+        responses=responses(P.NOT_FOUND, P.PRECONDITION_FAILED, P.INVALID_PARAMETER),
+    )
+    _lists(routes, kind, offer)
+
+
+def _lists(routes: APIRouter, kind: ConfigKind, offer: "_ConfigRoutes") -> None:
+    async def list_all() -> Response:
+        return await offer.list(None)
+
+    async def list_filtered(namespace: OfNamespace = None) -> Response:
+        return await offer.list(namespace)
+
+    async def list_namespace(namespace: Namespace) -> Response:
+        return await offer.list(namespace)
+
+    def add(path: str, endpoint: Callable[..., Any], operation: str, summary: str) -> None:
+        routes.add_api_route(
+            path,
+            endpoint,
+            methods=["GET"],
+            tags=[kind.kind],
+            operation_id=operation,
+            summary=summary,
+            response_model=ConfigList,
+            responses=responses(P.INVALID_PARAMETER) if kind.namespaced else responses(),
+        )
+
+    every = list_filtered if kind.namespaced else list_all
+    add(kind.collection(), every, f"list{kind.kind}", f"List every {kind.kind}")
+    if kind.namespaced:
+        operation = f"listNamespaced{kind.kind}"
+        add(
+            kind.collection("{namespace}"),
+            list_namespace,
+            operation,
+            f"List every {kind.kind} of a namespace",
+        )
+
+
+class _ConfigRoutes:
+    """The four verbs for one kind."""
+
+    def __init__(self, kind: ConfigKind, store: ApiStore) -> None:
+        self._kind = kind
+        self._store = store
+
+    def key(self) -> Callable[..., DocumentKey]:
+        """The dependency that reads an object's identity from the path."""
+        kind = self._kind.kind
+
+        def clusterwide(name: Name) -> DocumentKey:
+            return DocumentKey(kind, "", name)
+
+        def namespaced(namespace: Namespace, name: Name) -> DocumentKey:
+            return DocumentKey(kind, namespace, name)
+
+        return namespaced if self._kind.namespaced else clusterwide
+
+    async def list(self, namespace: str | None) -> Response:
+        stored = await self._store.list_config(self._kind.kind, namespace)
+        return JSONResponse(
+            {
+                "apiVersion": API_VERSION,
+                "kind": f"{self._kind.kind}List",
+                "items": [_shown(document) for document in stored],
+            }
+        )
+
+    async def read(self, key: DocumentKey, if_none_match: str | None) -> Response:
+        stored = await self._store.get_config(key)
+        if stored is None:
+            raise Problem(P.NOT_FOUND, f"{key} does not exist")
+        headers = {"ETag": etag(stored.version)}
+        if unchanged(stored.version, if_none_match):
+            return Response(status_code=304, headers=headers)
+        return JSONResponse(_shown(stored), headers=headers)
+
+    async def write(
+        self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
+    ) -> Response:
+        document, warnings = validate(_addressed(await read_document(request), key))
+        before = await self._present(key, if_match, if_none_match)
+        conditional = if_match is not None or if_none_match is not None
+        try:
+            version = await self._store.put_config(document, before if conditional else None)
+        except Conflict as error:
+            raise Problem(P.PRECONDITION_FAILED, str(error)) from error
+        result = "unchanged" if version == before else "configured" if before else "created"
+        shown = _shown(ConfigDocument(document, version))
+        body = {"result": result, "warnings": list(warnings), "object": shown}
+        created = result == "created"
+        headers = {"ETag": etag(version)}
+        if created:
+            headers["Location"] = request.url.path
+        return JSONResponse(body, 201 if created else 200, headers=headers)
+
+    async def remove(self, key: DocumentKey, if_match: str | None) -> Response:
+        before = await self._present(key, if_match, None) if if_match is not None else None
+        try:
+            await self._store.delete_config(key, before)
+        except NotFound as error:
+            raise Problem(P.NOT_FOUND, f"{key} does not exist") from error
+        except Conflict as error:
+            raise Problem(P.PRECONDITION_FAILED, str(error)) from error
+        return Response(status_code=204)
+
+    async def _present(
+        self, key: DocumentKey, if_match: str | None, if_none_match: str | None
+    ) -> int:
+        """Version of the stored object once the preconditions hold; 0 = there is none."""
+        stored = await self._store.get_config(key)
+        check_write(stored.version if stored else None, if_match, if_none_match)
+        return stored.version if stored else 0
+
+
+def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
+    """The document, once it is the one its path speaks of. A namespace that is left out is the path's."""
+    metadata = document.get("metadata")
+    metadata = dict(metadata) if isinstance(metadata, dict) else {}
+    if key.namespace:
+        metadata.setdefault("namespace", key.namespace)
+    found = {
+        "kind": (document.get("kind"), key.kind),
+        "metadata.name": (metadata.get("name"), key.name),
+        "metadata.namespace": (metadata.get("namespace") or "", key.namespace),
+    }
+    errors = [
+        {"field": field, "reason": f"is {given!r}, but the path says {expected!r}"}
+        for field, (given, expected) in found.items()
+        if given != expected
+    ]
+    if errors:
+        detail = "; ".join(f"{error['field']} {error['reason']}" for error in errors)
+        raise Problem(P.INVALID_DOCUMENT, detail, errors=errors)
+    return {**document, "metadata": metadata}
+
+
+def _shown(stored: ConfigDocument) -> dict[str, Any]:
+    """The document with its version where Kubernetes' tools look for it."""
+    metadata = {**stored.document["metadata"], "resourceVersion": str(stored.version)}
+    return {**stored.document, "metadata": metadata}

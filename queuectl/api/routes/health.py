@@ -1,0 +1,37 @@
+"""``/metrics``, ``/healthz`` and ``/readyz``: on the API's port, and alone on one that others may reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Request
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.responses import JSONResponse, Response
+
+from queuectl.api.ports import Health
+from queuectl.api.problems import Problem, ProblemType, respond
+
+
+def add_routes(routes: APIRouter, health: Health, registry: CollectorRegistry) -> None:
+    """Offer the three paths. They are for machines and stand outside the OpenAPI description."""
+
+    # Not async: encoding thousands of series runs in a thread, beside the loop.
+    @routes.get("/metrics", include_in_schema=False)
+    def metrics(request: Request) -> Response:
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={"Content-Type": media_type})
+
+    @routes.get("/healthz", include_in_schema=False)
+    async def live(request: Request) -> Response:
+        return _verdict(request, ProblemType.NOT_LIVE, await health.live())
+
+    @routes.get("/readyz", include_in_schema=False)
+    async def ready(request: Request) -> Response:
+        return _verdict(request, ProblemType.NOT_READY, await health.ready())
+
+
+def _verdict(request: Request, kind: ProblemType, blockers: Sequence[str]) -> Response:
+    if not blockers:
+        return JSONResponse({"status": "ok"})
+    return respond(request, Problem(kind, "; ".join(blockers), blockers=list(blockers)))

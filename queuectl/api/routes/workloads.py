@@ -1,0 +1,137 @@
+"""Workloads: list, read, explain, history. Only the leader writes them, so there is no PUT here."""
+
+# No postponed annotations here: see routes/config.py.
+
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query
+
+from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import responses
+from queuectl.api.params import (
+    After,
+    Cursor,
+    Limit,
+    Name,
+    Namespace,
+    OfClusterQueue,
+    OfKind,
+    OfNamespace,
+    OfQueue,
+    Uid,
+)
+from queuectl.api.ports import ApiStore
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.queue import position
+from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
+from queuectl.api.views import explain_view, history_view, workload_view
+from queuectl.domain.errors import BadInput
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.queries import WorkloadFilter
+from queuectl.objects.kinds import KINDS
+
+Finder = Callable[..., Awaitable[Entry]]
+P = ProblemType
+_TAGS: Final[list[str | Enum]] = ["Workload"]
+_ONE = responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER)
+
+
+def add_routes(routes: APIRouter, store: ApiStore) -> None:
+    """Offer the paths of workloads, each by uid and by namespace and name."""
+    _list(routes, store)
+
+    async def by_uid(uid: Uid) -> Entry:
+        entry = await store.get_workload(uid)
+        if entry is None:
+            raise Problem(P.NOT_FOUND, f"there is no workload with uid {uid}")
+        return entry
+
+    async def by_name(namespace: Namespace, name: Name, kind: OfKind = None) -> Entry:
+        return await _named(store, namespace, name, kind)
+
+    _one(routes, store, f"{PREFIX}/workloads/{{uid}}", by_uid, "")
+    _one(routes, store, f"{PREFIX}/namespaces/{{namespace}}/workloads/{{name}}", by_name, "Named")
+
+
+def _list(routes: APIRouter, store: ApiStore) -> None:
+    @routes.get(
+        f"{PREFIX}/workloads",
+        tags=_TAGS,
+        operation_id="listWorkloads",
+        summary="List workloads by namespace and name",
+        responses=responses(P.INVALID_PARAMETER),
+    )
+    async def list_workloads(
+        namespace: OfNamespace = None,
+        queue: OfQueue = None,
+        cluster_queue: OfClusterQueue = None,
+        kind: OfKind = None,
+        state: Annotated[list[State] | None, Query(description="Any of these; none = all.")] = None,
+        limit: Limit = 100,
+        cursor: Cursor = None,
+    ) -> WorkloadPageView:
+        wanted = WorkloadFilter(namespace, queue, cluster_queue, kind, frozenset(state or ()))
+        try:
+            page = await store.list_workloads(wanted, cursor, limit)
+        except BadInput as error:
+            errors = [{"field": "cursor", "reason": str(error)}]
+            raise Problem(P.INVALID_PARAMETER, str(error), errors=errors) from error
+        return WorkloadPageView(
+            items=[workload_view(entry) for entry in page.entries], next_cursor=page.cursor
+        )
+
+
+def _one(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: str) -> None:
+    """What is told of one workload, however it was found."""
+    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+
+    @routes.get(
+        path,
+        tags=_TAGS,
+        operation_id=f"get{tag}Workload",
+        summary="Read one workload",
+        responses=_ONE,
+    )
+    async def get_workload(entry: Found) -> WorkloadView:
+        return workload_view(entry)
+
+    @routes.get(
+        f"{path}/explain",
+        tags=_TAGS,
+        operation_id=f"explain{tag}Workload",
+        summary="Why it is where it is, and what would change that",
+        responses=_ONE,
+    )
+    async def explain(entry: Found) -> ExplainView:
+        return explain_view(entry, await position(store, entry))
+
+    @routes.get(
+        f"{path}/history",
+        tags=_TAGS,
+        operation_id=f"history{tag}Workload",
+        summary="What happened to it, oldest first",
+        responses=_ONE,
+    )
+    async def history(entry: Found, after: After = 0, limit: Limit = 100) -> HistoryPage:
+        lines = await store.history(entry.uid, after, limit)
+        return HistoryPage(
+            uid=entry.uid,
+            items=[history_view(line) for line in lines],
+            next_after=lines[-1].id if len(lines) == limit else None,
+        )
+
+
+async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:
+    """The workload of this name; one that lives goes before one that has finished."""
+    kinds = [kind] if kind is not None else list(KINDS)
+    found = [e for k in kinds if (e := await store.find_workload(k, namespace, name)) is not None]
+    found = [e for e in found if e.state is not State.FINISHED] or found
+    if not found:
+        raise Problem(P.NOT_FOUND, f"there is no workload {namespace}/{name}")
+    if len(found) > 1:
+        listed = ", ".join(e.kind for e in found)
+        detail = f"{namespace}/{name} is the name of several workloads: say kind={listed}"
+        raise Problem(P.AMBIGUOUS, detail, kinds=[e.kind for e in found])
+    return found[0]

@@ -1,0 +1,188 @@
+"""What the API answers, as pydantic models in Kubernetes' spelling (camelCase, RFC 3339 times).
+
+They are the contract of docs/openapi.json and are used for nothing else: neither domain values nor rows of the database.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
+
+
+def moment(seconds: float) -> datetime:
+    """Unix seconds as a time with zone."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def maybe(seconds: float | None) -> datetime | None:
+    """The same, or nothing."""
+    return None if seconds is None else moment(seconds)
+
+
+class View(BaseModel):
+    """Base of all answers."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid"
+    )
+
+
+class FieldError(View):
+    field: str = Field(description="Path inside the document, or the parameter; empty for all.")
+    reason: str
+
+
+class ProblemView(BaseModel):
+    """RFC 9457 problem details; docs/reference/problems.md lists the types."""
+
+    model_config = ConfigDict(extra="allow", title="Problem")
+
+    type: str = Field(description="Stable URI of the kind of problem.")
+    title: str
+    status: int
+    detail: str
+    instance: str = Field(description="Path of the request.")
+    errors: list[FieldError] | None = Field(
+        default=None, description="The single mistakes, where there are several places to look."
+    )
+
+
+class ConfigMetadata(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    namespace: str | None = None
+    resourceVersion: str | None = Field(  # noqa: N815 - Kubernetes' spelling
+        default=None, description="Row version; the ETag is the same in quotes. Ignored in a PUT."
+    )
+
+
+class ConfigObject(BaseModel):
+    """A configuration document in Kueue's shape; the bodies of the PUTs say what each kind has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    apiVersion: str  # noqa: N815 - Kubernetes' spelling
+    kind: str
+    metadata: ConfigMetadata
+
+
+class ConfigList(BaseModel):
+    apiVersion: str  # noqa: N815 - Kubernetes' spelling
+    kind: str
+    items: list[ConfigObject]
+
+
+class ConfigApplied(View):
+    """Answer to a PUT."""
+
+    result: Literal["created", "configured", "unchanged"]
+    warnings: list[str] = Field(description="Fields that are known but not honoured yet.")
+    object: ConfigObject
+
+
+class ReasonView(View):
+    code: Code
+    message: str
+    details: dict[str, Any]
+
+
+class ConditionView(View):
+    """One of Kueue's Workload conditions, derived from the state."""
+
+    type: str
+    status: Literal["True", "False"]
+    reason: str
+    message: str
+    last_transition_time: datetime
+
+
+class WorkloadView(View):
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    queue: str = Field(description="LocalQueue; empty when it names none.")
+    cluster_queue: str
+    priority: int
+    state: State
+    reason: ReasonView
+    gpus: int
+    pods: int
+    attempt: int = Field(description="Starts so far.")
+    evictions: int
+    queued_at: datetime
+    since: datetime = Field(description="When the state was entered.")
+    started_at: datetime | None
+    ready_at: datetime | None
+    finished_at: datetime | None
+    requeue_at: datetime | None = Field(description="End of Backoff.")
+    conditions: list[ConditionView]
+
+
+class WorkloadPageView(View):
+    items: list[WorkloadView]
+    next_cursor: str | None = Field(
+        description="Give it as `cursor` for the next page; null = this was the last."
+    )
+
+
+class PodSetPlaced(View):
+    name: str
+    count: int
+    flavors: dict[str, str] = Field(description="ResourceFlavor by resource.")
+    nodes: dict[str, int] = Field(description="Pods by node, in rank order.")
+
+
+class PlacementView(View):
+    planned: bool = Field(description="True while its victims leave: it will run here, not yet.")
+    pod_sets: list[PodSetPlaced]
+
+
+class ReservationView(View):
+    victims: list[str] = Field(description="Uids of the workloads that leave for it.")
+    created_at: datetime
+    expires_at: datetime
+
+
+class ExplainView(View):
+    """Why a workload is where it is, and what would change it."""
+
+    uid: str
+    workload: str = Field(description="namespace/name")
+    kind: str
+    state: State
+    sentence: str = Field(description="The answer in plain words.")
+    code: Code
+    message: str
+    details: dict[str, Any]
+    unblock: list[str] = Field(description="What would let it start, each by itself.")
+    position: int | None = Field(
+        description="Place among the waiting of its ClusterQueue, from 1; null when not waiting."
+    )
+    placement: PlacementView | None
+    reservation: ReservationView | None
+
+
+class HistoryView(View):
+    id: int
+    at: datetime
+    event: str
+    from_state: State | None
+    to_state: State
+    attempt: int
+    cycle: int = Field(description="Number of the cycle that decided it.")
+    reason: ReasonView
+    placement: PlacementView | None = Field(description="What this step committed, if anything.")
+
+
+class HistoryPage(View):
+    uid: str
+    items: list[HistoryView]
+    next_after: int | None = Field(description="Give it as `after` for more; null = that was all.")

@@ -1,0 +1,170 @@
+"""Domain values as answers of the API, and the sentence a person reads first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuectl.api.conditions import conditions
+from queuectl.api.schemas import (
+    ExplainView,
+    HistoryView,
+    PlacementView,
+    PodSetPlaced,
+    ReasonView,
+    ReservationView,
+    WorkloadView,
+    maybe,
+    moment,
+)
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.queries import HistoryLine
+from queuectl.domain.reasons import Reason
+from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.workload import Placement
+
+# Where the planner's advice travels inside a reason's details.
+UNBLOCK = "unblock"
+
+
+def reason_view(reason: Reason) -> ReasonView:
+    """A reason as it is stored."""
+    return ReasonView(code=reason.code, message=reason.message, details=dict(reason.details))
+
+
+def workload_view(entry: Entry) -> WorkloadView:
+    """A row of the ledger for listings."""
+    return WorkloadView(
+        uid=entry.uid,
+        kind=entry.kind,
+        namespace=entry.namespace,
+        name=entry.name,
+        queue=entry.queue,
+        cluster_queue=entry.cluster_queue,
+        priority=entry.priority,
+        state=entry.state,
+        reason=reason_view(entry.reason),
+        gpus=entry.gpus,
+        pods=entry.pods,
+        attempt=entry.attempt,
+        evictions=entry.evictions,
+        queued_at=moment(entry.queued_at),
+        since=moment(entry.since),
+        started_at=maybe(entry.started_at),
+        ready_at=maybe(entry.ready_at),
+        finished_at=maybe(entry.finished_at),
+        requeue_at=maybe(entry.requeue_at),
+        conditions=conditions(entry),
+    )
+
+
+def explain_view(entry: Entry, position: int | None) -> ExplainView:
+    """A workload's reason in full; ``position`` is its place in line."""
+    details: dict[str, Any] = {k: v for k, v in entry.reason.details.items() if k != UNBLOCK}
+    return ExplainView(
+        uid=entry.uid,
+        workload=entry.ref,
+        kind=entry.kind,
+        state=entry.state,
+        sentence=sentence(entry, position),
+        code=entry.reason.code,
+        message=entry.reason.message,
+        details=details,
+        unblock=[str(item) for item in entry.reason.details.get(UNBLOCK, ())],
+        position=position,
+        placement=_placement(entry),
+        reservation=_reservation(entry.lease),
+    )
+
+
+def sentence(entry: Entry, position: int | None) -> str:
+    """What happens to a workload and why, in one or two sentences."""
+    where = f"number {position} in line of {entry.cluster_queue}" if position is not None else ""
+    why = entry.reason.message.rstrip(". ")
+    said = f"{entry.ref} {_doing(entry)}"
+    if where:
+        said += f" ({where})"
+    return f"{said}: {why}." if why else f"{said}: {entry.reason.code}."
+
+
+def _doing(entry: Entry) -> str:
+    """The state as a verb."""
+    match entry.state:
+        case State.PENDING:
+            return "is waiting"
+        case State.HELD:
+            return "is held"
+        case State.RESERVED:
+            return "has capacity reserved and waits for others to leave"
+        case State.STARTING:
+            return f"is starting {entry.pods} pods on {_nodes(entry)} nodes"
+        case State.RUNNING:
+            return f"is running {entry.pods} pods on {_nodes(entry)} nodes"
+        case State.EVICTING:
+            return "is being evicted and will be queued again"
+        case State.BACKOFF:
+            until = moment(entry.requeue_at or entry.since)
+            return f"waits until {until:%Y-%m-%d %H:%M:%S} UTC before it is queued again"
+        case State.DEACTIVATED:
+            return "is deactivated"
+        case State.FINISHED:
+            return "has finished"
+
+
+def _nodes(entry: Entry) -> int:
+    podsets = entry.placement.podsets if entry.placement else ()
+    return len({node for podset in podsets for node, _ in podset.nodes})
+
+
+def _placement(entry: Entry) -> PlacementView | None:
+    if entry.lease is not None:
+        return placement_view(entry.lease.placement, planned=True)
+    return placement_view(entry.placement, planned=False) if entry.placement else None
+
+
+def placement_view(placement: Placement, *, planned: bool) -> PlacementView:
+    """Where a gang sits, or will."""
+    return PlacementView(
+        planned=planned,
+        pod_sets=[
+            PodSetPlaced(
+                name=podset.podset,
+                count=podset.count,
+                flavors=dict(podset.flavors),
+                nodes=_by_node(podset.nodes),
+            )
+            for podset in placement.podsets
+        ],
+    )
+
+
+def _by_node(nodes: tuple[tuple[str, int], ...]) -> dict[str, int]:
+    """Pods by node; a node may stand twice in rank order."""
+    pods: dict[str, int] = {}
+    for node, count in nodes:
+        pods[node] = pods.get(node, 0) + count
+    return pods
+
+
+def _reservation(lease: CapacityLease | None) -> ReservationView | None:
+    if lease is None:
+        return None
+    return ReservationView(
+        victims=list(lease.victims),
+        created_at=moment(lease.created_at),
+        expires_at=moment(lease.expires_at),
+    )
+
+
+def history_view(line: HistoryLine) -> HistoryView:
+    """One committed step."""
+    return HistoryView(
+        id=line.id,
+        at=moment(line.at),
+        event=line.event,
+        from_state=line.from_state,
+        to_state=line.to_state,
+        attempt=line.attempt,
+        cycle=line.cycle,
+        reason=reason_view(line.reason),
+        placement=placement_view(line.placement, planned=False) if line.placement else None,
+    )

@@ -1,0 +1,98 @@
+"""``queuectl describe``: one object in full, for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from queuectl.api.kinds import ConfigKind
+from queuectl.cli.client import (
+    DEFAULT_SERVER,
+    Client,
+    Namespace,
+    Server,
+    config_kind,
+    config_path,
+    connect,
+    workload_path,
+)
+from queuectl.cli.explain import Kind, explain_lines
+from queuectl.cli.render import age
+
+_UNFINISHED = [
+    "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
+]  # fmt: skip
+_HISTORY = 500
+
+
+def describe_command(
+    kind: Annotated[str, typer.Argument(help="workload, clusterqueue, localqueue, ...")],
+    name: Annotated[str, typer.Argument(help="Name of the object.")],
+    namespace: Namespace = None,
+    job_kind: Annotated[
+        str | None, typer.Option("--kind", help="Kind of the job, when several have this name.")
+    ] = None,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Show one object with everything that is known of it."""
+    config = config_kind(kind)
+    with connect(server) as client:
+        if config is None:
+            lines = _workload(client, workload_path(name, namespace), job_kind)
+        else:
+            lines = _config(client, config, name, namespace)
+    typer.echo("\n".join(lines))
+
+
+def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) -> list[str]:
+    body = client.get(config_path(kind, name, namespace))
+    lines = yaml.safe_dump(body, sort_keys=False, allow_unicode=True).splitlines()
+    if kind.kind == "ClusterQueue":
+        lines += _heads(client, cluster_queue=name)
+    elif kind.kind == "LocalQueue":
+        lines += _heads(client, queue=name, namespace=body["metadata"]["namespace"])
+    return lines
+
+
+def _heads(client: Client, **filters: str) -> list[str]:
+    """How many unfinished workloads of a queue stand where."""
+    states = Counter(w["state"] for w in client.workloads(state=_UNFINISHED, **filters))
+    counts = ", ".join(f"{states[state]} {state}" for state in _UNFINISHED if states[state])
+    return [f"# workloads: {counts or 'none'}"]
+
+
+def _workload(client: Client, path: str, kind: Kind) -> list[str]:
+    body = client.get(path, kind=kind)
+    found = {"kind": body["kind"]}  # the same object in all three answers
+    explained = client.get(f"{path}/explain", **found)
+    history = client.get(f"{path}/history", limit=_HISTORY, **found)
+    fields = {
+        "Name": f"{body['namespace']}/{body['name']}",
+        "Kind": body["kind"],
+        "Uid": body["uid"],
+        "Queue": f"{body['queue']} of {body['clusterQueue'] or 'no ClusterQueue'}",
+        "Priority": body["priority"],
+        "Size": f"{body['pods']} pods, {body['gpus']} GPUs",
+        "Queued": _ago(body["queuedAt"]),
+        "Started": _ago(body["startedAt"]),
+        "Ready": _ago(body["readyAt"]),
+        "Finished": _ago(body["finishedAt"]),
+        "Attempt": f"{body['attempt']}, evicted {body['evictions']} times",
+    }
+    lines = [f"{title + ':':<10}{value}" for title, value in fields.items() if value]
+    lines += ["", *explain_lines(explained), "", "History:"]
+    lines += [f"  {_line(item)}" for item in history["items"]]
+    return lines
+
+
+def _ago(moment: str | None) -> str:
+    return f"{moment} ({age(moment)} ago)" if moment else ""
+
+
+def _line(item: dict[str, Any]) -> str:
+    came = f"{item['fromState']} > " if item["fromState"] else ""
+    message = item["reason"]["message"]
+    return f"{item['at']}  {item['event']:<20} {came}{item['toState']}  {message}".rstrip()

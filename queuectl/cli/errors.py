@@ -1,0 +1,25 @@
+"""How commands end: a sentence on stderr and an exit code."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from queuectl.domain.errors import QueuectlError
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    OK = 0
+    FAILURE = 1
+    BAD_INPUT = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+
+
+class CommandFailed(QueuectlError):
+    """Ends the program with this sentence and code."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILURE) -> None:
+        super().__init__(message)
+        self.code = code

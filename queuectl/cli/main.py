@@ -1,0 +1,80 @@
+"""``queuectl``: the table of commands, and how any of them ends when it fails."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated, Final
+
+import typer
+
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.lazy import PANEL_CLIENT, PANEL_OFFLINE, PANEL_SERVER, Mount, lazy_group
+from queuectl.domain.errors import BadInput, QueuectlError
+
+MOUNTS: Final = {
+    "serve": Mount("queuectl.cli.serve:serve_command", "Run the controller.", PANEL_SERVER),
+    "demo": Mount("queuectl.cli.demo:demo_command", "See it all on this machine.", PANEL_SERVER),
+    "localcluster": Mount(
+        "queuectl.localcluster.commands:app",
+        "A real Kubernetes control plane on this machine.",
+        PANEL_SERVER,
+    ),
+    "db": Mount("queuectl.cli.db:app", "The database and its schema.", PANEL_SERVER),
+    "apply": Mount(
+        "queuectl.cli.apply:apply_command", "Create or replace configuration.", PANEL_CLIENT
+    ),
+    "get": Mount(
+        "queuectl.cli.get:get_command", "List or read configuration and workloads.", PANEL_CLIENT
+    ),
+    "describe": Mount(
+        "queuectl.cli.describe:describe_command", "One object in full, for people.", PANEL_CLIENT
+    ),
+    "explain": Mount(
+        "queuectl.cli.explain:explain_command", "Why a workload is where it is.", PANEL_CLIENT
+    ),
+    "plan": Mount(
+        "queuectl.cli.plan:plan_command", "Plan files of ordinary objects.", PANEL_OFFLINE
+    ),
+}
+
+app = typer.Typer(
+    cls=lazy_group(MOUNTS),
+    help="Gang scheduling queues for GPU training on Kubernetes.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"queuectl {version('queuectl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Gang scheduling queues for GPU training on Kubernetes."""
+
+
+def run() -> None:
+    """Run the program; every error it raises on purpose becomes a sentence and an exit code."""
+    try:
+        app()
+    except QueuectlError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(exit_code(error))
+
+
+def exit_code(error: QueuectlError) -> Exit:
+    """The exit code that goes with an error."""
+    if isinstance(error, CommandFailed):
+        return error.code
+    return Exit.BAD_INPUT if isinstance(error, BadInput) else Exit.FAILURE

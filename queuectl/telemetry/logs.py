@@ -1,0 +1,122 @@
+"""Logs: one event name per fact, values as keys; JSON for machines, colours for people.
+
+structlog writes our own lines; what libraries log through :mod:`logging` goes through the same processors to the same
+stream, so that every line of the process has one shape. Logs go to stderr: stdout belongs to what a command answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from typing import Any, Final, TextIO
+
+import orjson
+import structlog
+from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+# Chatty at INFO with nothing an operator acts on; their warnings still come through.
+_QUIET: Final = ("alembic", "asyncio", "httpx2", "sqlalchemy.engine", "uvicorn")
+
+
+class LogFormat(StrEnum):
+    """``auto`` is console on a terminal, JSON elsewhere."""
+
+    AUTO = "auto"
+    JSON = "json"
+    CONSOLE = "console"
+
+
+def configure(
+    form: LogFormat = LogFormat.AUTO, level: str = "info", stream: TextIO | None = None
+) -> None:
+    """Set up logging for the whole process; call it once, before the first line.
+
+    Args:
+        form: how a line looks.
+        level: the least severe level written: debug, info, warning, error or critical.
+        stream: where lines go; stderr when None.
+
+    Raises:
+        ValueError: for a level that is none of these.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ValueError(f"unknown log level {level!r}")
+    target = stream if stream is not None else sys.stderr
+    console = form is LogFormat.CONSOLE or (form is LogFormat.AUTO and target.isatty())
+    chain = _chain(console=console)
+    render = _console(target) if console else _json
+    structlog.configure(
+        processors=[*chain, render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(target),
+        cache_logger_on_first_use=False,
+    )
+    _route_stdlib(target, number, chain, render)
+
+
+def get_logger(name: str) -> FilteringBoundLogger:
+    """A logger whose lines carry ``source: name``, as those of libraries carry the name of their logger."""
+    logger: FilteringBoundLogger = structlog.get_logger(source=name)
+    return logger
+
+
+def cycle_context(cycle: int, **more: Any) -> AbstractContextManager[None]:
+    """Every line inside, in this task and the tasks it starts, carries the cycle's number."""
+    return bound_contextvars(cycle=cycle, **more)
+
+
+def _chain(*, console: bool) -> list[Processor]:
+    chain: list[Processor] = [
+        merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if console else "iso", utc=not console),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    if not console:
+        # As text: tracebacks with the frames' variables would put tokens and URLs into the log.
+        chain.append(structlog.processors.format_exc_info)
+    return chain
+
+
+def _console(target: TextIO) -> Processor:
+    return structlog.dev.ConsoleRenderer(
+        colors=target.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+
+
+def _json(_logger: Any, _method: str, event: EventDict) -> str:
+    return orjson.dumps(event, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    return repr(value)
+
+
+def _source(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    event["source"] = event["_record"].name
+    return event
+
+
+def _route_stdlib(target: TextIO, level: int, chain: list[Processor], render: Processor) -> None:
+    """Send what libraries log through the same processors."""
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[_source, *chain],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))

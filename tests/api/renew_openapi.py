@@ -1,0 +1,22 @@
+"""Writes docs/openapi.json anew: ``uv run python -m tests.api.renew_openapi``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from queuectl.api.app import create_app
+from queuectl.telemetry.metrics import Metrics
+from tests.api.support import FixedHealth
+from tests.doubles.store import MemoryStore
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.json"
+
+
+def main() -> None:
+    app = create_app(MemoryStore(), FixedHealth(), Metrics().registry)
+    COMMITTED.write_text(json.dumps(app.openapi(), indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

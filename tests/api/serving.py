@@ -1,0 +1,28 @@
+"""The REST API on a real port, in a thread of its own: what a command line talks to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from queuectl.api.app import create_app
+from queuectl.api.server import Address, WebServer
+from queuectl.telemetry.metrics import Metrics
+from tests.api.support import FixedHealth
+from tests.doubles.store import MemoryStore
+
+
+@contextmanager
+def serving(store: MemoryStore) -> Iterator[str]:
+    """The address of an API over this store, until the block ends."""
+    app = create_app(store, FixedHealth(), Metrics().registry)
+    server = WebServer(app, Address("127.0.0.1", 0))
+    thread = threading.Thread(target=lambda: asyncio.run(server.run()), name="api")
+    thread.start()
+    try:
+        yield server.address.url
+    finally:
+        server.stop()
+        thread.join()

@@ -1,0 +1,156 @@
+"""What the tests of the API are made of: documents, a ledger with a workload in every state, and a health to command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.machine import (
+    Admit,
+    Drained,
+    Ended,
+    Event,
+    Evict,
+    PodsReady,
+    Refuse,
+    Reserve,
+    Submitted,
+    handle,
+)
+from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
+
+CLUSTER_QUEUE: dict[str, Any] = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "ClusterQueue",
+    "metadata": {"name": "team-a"},
+    "spec": {
+        "namespaceSelector": {},
+        "queueingStrategy": "StrictFIFO",
+        "resourceGroups": [
+            {
+                "coveredResources": ["nvidia.com/gpu"],
+                "flavors": [
+                    {"name": "h100", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 64}]}
+                ],
+            }
+        ],
+    },
+}
+LOCAL_QUEUE: dict[str, Any] = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "LocalQueue",
+    "metadata": {"name": "default", "namespace": "team-a"},
+    "spec": {"clusterQueue": "team-a"},
+}
+COHORT: dict[str, Any] = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "Cohort",
+    "metadata": {"name": "all"},
+}
+FLAVOR: dict[str, Any] = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "ResourceFlavor",
+    "metadata": {"name": "h100"},
+    "spec": {"nodeLabels": {"gpu": "h100"}, "topologyName": "racks"},
+}
+TOPOLOGY: dict[str, Any] = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "Topology",
+    "metadata": {"name": "racks"},
+    "spec": {"levels": [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
+}
+PRIORITY: dict[str, Any] = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "WorkloadPriorityClass",
+    "metadata": {"name": "high"},
+    "value": 1000,
+    "description": "before all others",
+}
+DOCUMENTS = {
+    "/api/v1/clusterqueues/team-a": CLUSTER_QUEUE,
+    "/api/v1/namespaces/team-a/localqueues/default": LOCAL_QUEUE,
+    "/api/v1/cohorts/all": COHORT,
+    "/api/v1/resourceflavors/h100": FLAVOR,
+    "/api/v1/topologies/racks": TOPOLOGY,
+    "/api/v1/priorityclasses/high": PRIORITY,
+}
+QUEUE_PATH = "/api/v1/clusterqueues/team-a"
+
+PLACED = Placement(
+    (PodSetPlacement("worker", (("node-1", 2), ("node-2", 2)), {"nvidia.com/gpu": "h100"}),)
+)
+LEASE = CapacityLease(PLACED, victims=("uid-victim",), created_at=50.0, expires_at=650.0)
+
+
+class FixedHealth:
+    """As well as the test says."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.blockers: list[str] = []
+
+    async def live(self) -> Sequence[str]:
+        return self.faults
+
+    async def ready(self) -> Sequence[str]:
+        return self.blockers
+
+
+def job(name: str, *, kind: str = "Job", at: float = 1.0, namespace: str = "team-a") -> JobRecord:
+    """A gang of 4 pods with 8 GPUs each."""
+    shape = PodShape(Resources({GPU: 8}))
+    return JobRecord(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        uid=f"uid-{kind.lower()}-{name}",
+        version=1,
+        created_at=at,
+        queue="default",
+        podsets=(PodSet("worker", 4, shape),),
+    )
+
+
+def live_through(record: JobRecord, *events: Event, priority: int = 0) -> list[Change]:
+    """The changes of a workload that was submitted and met these events, ten seconds apart."""
+    first = handle(None, Submitted(record, priority, "team-a"), record.created_at)
+    assert first is not None
+    changes = [first]
+    for number, event in enumerate(events, 1):
+        change = handle(changes[-1].after, event, record.created_at + 10.0 * number)
+        assert change is not None
+        changes.append(change)
+    return changes
+
+
+QUOTA = Refuse(
+    Reason(
+        Code.WAITING_FOR_QUOTA,
+        "32 of 64 nvidia.com/gpu are in use",
+        {"unblock": ["8 more nvidia.com/gpu in team-a"], "also": [], "proof": "optimal"},
+    )
+)
+RESERVE = Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED, "1 gang leaves for it"))
+PREEMPT = Evict(Reason(Code.PREEMPTED, "for team-a/urgent"))
+TIMEOUT = Evict(Reason(Code.PODS_READY_TIMEOUT, "not ready in time"))
+
+LIVES: dict[str, tuple[Event, ...]] = {
+    "pending": (QUOTA,),
+    "reserved": (RESERVE,),
+    "starting": (Admit(PLACED),),
+    "running": (Admit(PLACED), PodsReady()),
+    "evicting": (Admit(PLACED), PodsReady(), PREEMPT),
+    "requeued": (Admit(PLACED), PodsReady(), PREEMPT, Drained()),
+    "backoff": (Admit(PLACED), TIMEOUT, Drained()),
+    "finished": (Admit(PLACED), PodsReady(), Ended(Outcome.SUCCEEDED)),
+}
+
+
+def entry(name: str) -> Entry:
+    """The workload that lived the life of this name."""
+    return live_through(job(name), *LIVES[name])[-1].after

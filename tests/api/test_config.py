@@ -1,0 +1,202 @@
+"""Configuration over REST: whoever puts a document gets it back, and no edit is lost."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, QUEUE_PATH
+
+
+async def put(
+    api: httpx2.AsyncClient, path: str, document: object, **headers: str
+) -> httpx2.Response:
+    return await api.put(
+        path, json=document, headers={k.replace("_", "-"): v for k, v in headers.items()}
+    )
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+async def test_a_document_is_created_read_listed_and_deleted(
+    api: httpx2.AsyncClient, path: str
+) -> None:
+    document = DOCUMENTS[path]
+    created = await put(api, path, document)
+    assert created.status_code == 201
+    assert created.headers["location"] == path
+    assert created.json()["result"] == "created"
+
+    read = await api.get(path)
+    assert read.status_code == 200
+    assert read.json() == created.json()["object"]
+    assert read.json()["apiVersion"] == "queuectl.dev/v1"
+    assert read.json()["metadata"]["name"] == document["metadata"]["name"]
+    assert read.headers["etag"] == f'"{read.json()["metadata"]["resourceVersion"]}"'
+
+    listed = (await api.get(path.rpartition("/")[0])).json()
+    assert listed["kind"] == f"{document['kind']}List"
+    assert listed["items"] == [read.json()]
+
+    assert (await api.delete(path)).status_code == 204
+    assert (await api.get(path)).status_code == 404
+
+
+async def test_what_was_read_can_be_put_back_and_changes_nothing(api: httpx2.AsyncClient) -> None:
+    first = await put(api, QUEUE_PATH, CLUSTER_QUEUE)
+    again = await put(api, QUEUE_PATH, (await api.get(QUEUE_PATH)).json())
+    assert (again.status_code, again.json()["result"]) == (200, "unchanged")
+    assert again.headers["etag"] == first.headers["etag"]
+
+
+async def test_a_changed_document_gets_a_new_version(api: httpx2.AsyncClient) -> None:
+    first = await put(api, QUEUE_PATH, CLUSTER_QUEUE)
+    changed = deepcopy(CLUSTER_QUEUE)
+    changed["spec"]["queueingStrategy"] = "BestEffortFIFO"
+    second = await put(api, QUEUE_PATH, changed)
+    assert (second.status_code, second.json()["result"]) == (200, "configured")
+    assert second.headers["etag"] != first.headers["etag"]
+
+
+async def test_yaml_is_read_like_json(api: httpx2.AsyncClient) -> None:
+    body = yaml.safe_dump(CLUSTER_QUEUE)
+    answer = await api.put(QUEUE_PATH, content=body, headers={"content-type": "application/yaml"})
+    assert answer.status_code == 201
+    assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).json()["result"] == "unchanged"
+
+
+async def test_known_fields_that_are_not_honoured_are_told(api: httpx2.AsyncClient) -> None:
+    document = deepcopy(CLUSTER_QUEUE)
+    document["spec"]["cohortName"] = "all"
+    warnings = (await put(api, QUEUE_PATH, document)).json()["warnings"]
+    assert len(warnings) == 1
+    assert "spec.cohortName" in warnings[0]
+
+
+async def test_a_document_without_namespace_is_put_where_its_path_says(
+    api: httpx2.AsyncClient,
+) -> None:
+    document = deepcopy(LOCAL_QUEUE)
+    del document["metadata"]["namespace"]
+    answer = await put(api, "/api/v1/namespaces/team-b/localqueues/default", document)
+    assert answer.json()["object"]["metadata"]["namespace"] == "team-b"
+
+
+async def test_local_queues_are_listed_by_namespace(api: httpx2.AsyncClient) -> None:
+    for namespace in ("team-a", "team-b"):
+        document = deepcopy(LOCAL_QUEUE)
+        document["metadata"]["namespace"] = namespace
+        await put(api, f"/api/v1/namespaces/{namespace}/localqueues/default", document)
+
+    async def namespaces(path: str, **query: str) -> list[str]:
+        items = (await api.get(path, params=query)).json()["items"]
+        return [item["metadata"]["namespace"] for item in items]
+
+    assert await namespaces("/api/v1/localqueues") == ["team-a", "team-b"]
+    assert await namespaces("/api/v1/localqueues", namespace="team-b") == ["team-b"]
+    assert await namespaces("/api/v1/namespaces/team-a/localqueues") == ["team-a"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"kind": "Cohort"}, "kind"),
+        ({"metadata": {"name": "team-b"}}, "metadata.name"),
+        ({"metadata": {"name": "team-a", "namespace": "x"}}, "metadata.namespace"),
+        ({"apiVersion": "apps/v1"}, "apiVersion"),
+        ({"spec": {"color": "red"}}, "spec.color"),
+        ({"spec": {"queueingStrategy": "LIFO"}}, "spec.queueingStrategy"),
+    ],
+)
+async def test_a_wrong_document_is_refused_with_its_field(
+    api: httpx2.AsyncClient, change: dict[str, Any], field: str
+) -> None:
+    answer = await put(api, QUEUE_PATH, {**CLUSTER_QUEUE, **change})
+    assert answer.status_code == 422
+    assert answer.json()["type"].endswith("/invalid-document")
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    assert (await api.get(QUEUE_PATH)).status_code == 404
+
+
+class TestPreconditions:
+    """Two people edit one object: the second must not silently undo the first."""
+
+    async def test_an_edit_of_a_stale_version_is_refused(self, api: httpx2.AsyncClient) -> None:
+        mine = (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).headers["etag"]
+        theirs = deepcopy(CLUSTER_QUEUE)
+        theirs["spec"]["stopPolicy"] = "Hold"
+        assert (await put(api, QUEUE_PATH, theirs, if_match=mine)).status_code == 200
+
+        stale = await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match=mine)
+        assert stale.status_code == 412
+        assert stale.json()["type"].endswith("/precondition-failed")
+        assert (await api.get(QUEUE_PATH)).json()["spec"]["stopPolicy"] == "Hold"
+
+        assert (await api.delete(QUEUE_PATH, headers={"if-match": mine})).status_code == 412
+        now = (await api.get(QUEUE_PATH)).headers["etag"]
+        assert (await api.delete(QUEUE_PATH, headers={"if-match": now})).status_code == 204
+
+    async def test_create_only_does_not_replace(self, api: httpx2.AsyncClient) -> None:
+        assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_none_match="*")).status_code == 201
+        assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_none_match="*")).status_code == 412
+
+    async def test_replace_only_does_not_create(self, api: httpx2.AsyncClient) -> None:
+        assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match="*")).status_code == 412
+        await put(api, QUEUE_PATH, CLUSTER_QUEUE)
+        assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match="*")).status_code == 200
+
+    async def test_any_of_several_tags_will_do(self, api: httpx2.AsyncClient) -> None:
+        tag = (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).headers["etag"]
+        either = f'"none", {tag}'
+        assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match=either)).status_code == 200
+
+    async def test_a_weak_tag_never_allows_a_write(self, api: httpx2.AsyncClient) -> None:
+        tag = (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).headers["etag"]
+        assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match=f"W/{tag}")).status_code == 412
+
+    async def test_an_unreadable_tag_is_a_mistake_not_a_mismatch(
+        self, api: httpx2.AsyncClient
+    ) -> None:
+        answer = await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match="7")
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["field"] == "If-Match"
+
+    async def test_an_unchanged_object_is_not_sent_again(self, api: httpx2.AsyncClient) -> None:
+        tag = (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).headers["etag"]
+        for same in (tag, f"W/{tag}", "*"):
+            answer = await api.get(QUEUE_PATH, headers={"if-none-match": same})
+            assert (answer.status_code, answer.content) == (304, b"")
+        other = await api.get(QUEUE_PATH, headers={"if-none-match": '"0"'})
+        assert other.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"value": 1000000000000000000000000000000}',
+        '{"value": 1e400}',
+        '{"value": 1.5}',
+        '{"value": NaN}',
+        '{"description": "\\ud800"}',
+        '{"description": "\\u0000"}',
+        '{"description": "\\u2028 \U0001f600 \\u001b"}',
+        '{"\\u0000": 1}',
+        '{"metadata": {"name": "high", "labels": {"a\\u0000": "b"}}}',
+        '{"metadata": {"name": "high", "annotations": {"": "\\uffff"}}}',
+        '{"metadata": null}',
+        '{"apiVersion": 1}',
+    ],
+)
+async def test_strange_values_are_refused_or_kept_as_they_are(
+    api: httpx2.AsyncClient, body: str
+) -> None:
+    path = "/api/v1/priorityclasses/high"
+    text = json.dumps(DOCUMENTS[path])[:-1] + "," + body[1:]  # a later key wins
+    answer = await api.put(path, content=text, headers={"content-type": "application/json"})
+    assert answer.status_code in (201, 400, 422), answer.text
+    if answer.status_code == 201:
+        assert (await api.get(path)).json() == answer.json()["object"]

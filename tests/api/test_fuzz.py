@@ -1,0 +1,77 @@
+"""Whatever is sent to any operation, the answer is one that the description allows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis import Case
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from queuectl.api.app import create_app
+from queuectl.telemetry.metrics import Metrics
+from tests.api.support import LIVES, FixedHealth, job, live_through
+from tests.doubles.store import MemoryDatabase, MemoryStore
+
+HOST = {"Host": "127.0.0.1"}
+CHECKS = [
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+database = MemoryDatabase(
+    entries={
+        last.uid: last
+        for name, life in LIVES.items()
+        for last in [live_through(job(name), *life)[-1].after]
+    }
+)
+schema = schemathesis.openapi.from_asgi(
+    "/api/v1/openapi.json",
+    create_app(MemoryStore(database), FixedHealth(), Metrics().registry),
+    headers=HOST,
+    config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": False}}}),
+)
+
+
+def addressed(case: Case[Any]) -> None:
+    """Make the document the one its path speaks of: random names would never agree, and nothing be stored."""
+    body, path = case.body, case.path_parameters or {}
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    if isinstance(metadata, dict) and "name" in path:
+        metadata["name"] = path["name"]
+        metadata.pop("namespace", None)
+
+
+@pytest.fixture(scope="module")
+def answered() -> Counter[int]:
+    """How often each status was seen."""
+    return Counter()
+
+
+@schema.parametrize()
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_every_answer_is_described(case: Case[Any], answered: Counter[int]) -> None:
+    addressed(case)
+    response = case.call(headers=HOST)
+    answered[response.status_code] += 1
+    case.validate_response(response, checks=CHECKS)
+
+
+def test_the_fuzzer_got_past_the_door(answered: Counter[int]) -> None:
+    """Documents were created, lists answered, and nothing was a defect or refused for its Host."""
+    assert answered[200]
+    assert answered[201]
+    assert not answered[421]
+    assert not any(status >= 500 for status in answered)

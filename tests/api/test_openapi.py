@@ -1,0 +1,58 @@
+"""docs/openapi.json is what the API does; a change of the API is a visible change of that file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+from fastapi import FastAPI
+
+from queuectl.api.kinds import API_VERSIONS, CONFIG_KINDS
+from queuectl.objects.config import API_VERSION, KUEUE_VERSIONS
+from queuectl.objects.config import CONFIG_KINDS as READ_KINDS
+from tests.api.renew_openapi import COMMITTED
+
+RENEW = "renew it: uv run python -m tests.api.renew_openapi"
+
+
+def references(value: Any) -> set[str]:
+    """All $refs inside a value."""
+    if isinstance(value, dict):
+        inner = set().union(*map(references, value.values())) if value else set()
+        return inner | ({value["$ref"]} if "$ref" in value else set())
+    return set().union(*map(references, value)) if isinstance(value, list) and value else set()
+
+
+def test_the_committed_description_is_the_true_one(app: FastAPI) -> None:
+    assert json.loads(COMMITTED.read_text()) == app.openapi(), RENEW
+
+
+async def test_it_is_served(client: httpx2.AsyncClient, app: FastAPI) -> None:
+    answer = await client.get("/api/v1/openapi.json")
+    assert answer.json() == app.openapi()
+    assert answer.json()["openapi"].startswith("3.1")
+
+
+def test_all_that_is_referred_to_is_there_and_all_that_is_there_is_referred_to(
+    app: FastAPI,
+) -> None:
+    schemas = app.openapi()["components"]["schemas"]
+    assert references(app.openapi()) == {f"#/components/schemas/{name}" for name in schemas}
+
+
+def test_every_error_that_is_described_is_a_problem(app: FastAPI) -> None:
+    for path, operations in app.openapi()["paths"].items():
+        for method, operation in operations.items():
+            for status, response in operation["responses"].items():
+                if int(status) >= 400:
+                    assert list(response["content"]) == ["application/problem+json"], (path, method)
+
+
+def test_the_paths_and_the_reader_know_the_same_kinds() -> None:
+    offered = [(k.kind, k.plural, k.namespaced) for k in CONFIG_KINDS]
+    assert offered == [(k.kind, k.plural, k.namespaced) for k in READ_KINDS.values()]
+
+
+def test_the_table_of_kinds_knows_the_versions_the_reader_reads() -> None:
+    assert set(API_VERSIONS) == {API_VERSION, *KUEUE_VERSIONS}

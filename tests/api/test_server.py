@@ -1,0 +1,125 @@
+"""The HTTP server inside a running loop: where it listens, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from queuectl.api.server import Address, CannotListen, WebServer, require_loopback
+from queuectl.domain.errors import BadInput
+
+ANY = Address("127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:8000", Address("127.0.0.1", 8000)),
+        ("localhost:0", Address("localhost", 0)),
+        ("[::1]:80", Address("::1", 80)),
+        ("0.0.0.0:8080", Address("0.0.0.0", 8080)),
+    ],
+)
+def test_an_address_is_read_and_printed(text: str, expected: Address) -> None:
+    assert Address.parse(text) == expected
+    assert str(expected) == text
+
+
+@pytest.mark.parametrize("text", ["", "8000", ":8000", "host:", "host:x", "host:65536", "host:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="HOST:PORT"):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_the_api_may_listen_on_loopback(host: str) -> None:
+    require_loopback(Address(host, 8000))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example"])
+def test_the_api_may_listen_nowhere_else(host: str) -> None:
+    with pytest.raises(CannotListen, match="no authentication"):
+        require_loopback(Address(host, 8000))
+
+
+def test_a_taken_port_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}"):
+            WebServer(Starlette(), Address("127.0.0.1", port))
+
+
+def test_a_host_that_is_not_ours_is_told_at_once() -> None:
+    with pytest.raises(CannotListen, match=r"192\.0\.2\.1"):
+        WebServer(Starlette(), Address("192.0.2.1", 0))
+
+
+class Slow:
+    """An application whose one answer waits for the test."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+        self.app = Starlette(routes=[Route("/", self._answer)])
+
+    async def _answer(self, _: Request) -> Response:
+        self.asked.set()
+        await self.go.wait()
+        return PlainTextResponse("done")
+
+
+@pytest.mark.parametrize("way", ["cancelled", "stopped"])
+async def test_requests_in_flight_are_finished_when_it_ends(way: str) -> None:
+    slow = Slow()
+    server = WebServer(slow.app, ANY)
+    running = asyncio.create_task(server.run())
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        answer = asyncio.create_task(client.get(server.address.url))
+        await slow.asked.wait()
+        running.cancel() if way == "cancelled" else server.stop()
+        slow.go.set()
+        assert (await answer).text == "done"
+    await asyncio.wait([running])
+    assert running.cancelled() is (way == "cancelled")
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", server.address.port)
+
+
+async def test_it_can_be_reached_before_it_runs() -> None:
+    slow = Slow()
+    slow.go.set()
+    server = WebServer(slow.app, ANY)
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        early = asyncio.create_task(client.get(server.address.url))
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(server.run())
+            assert (await early).text == "done"
+            running.cancel()
+
+
+async def test_signal_handlers_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    slow = Slow()
+    server = WebServer(slow.app, ANY)
+    running = asyncio.create_task(server.run())
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        slow.go.set()
+        await client.get(server.address.url)
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    server.stop()
+    await running
+
+
+def test_a_server_that_never_ran_gives_its_port_back() -> None:
+    server = WebServer(Starlette(), ANY)
+    server.close()
+    with socket.create_server(("127.0.0.1", server.address.port)):
+        pass

@@ -1,0 +1,251 @@
+"""Workloads over REST: found by what people know of them, and each with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import httpx2
+import pytest
+
+from queuectl.domain.machine import Admit, Refuse
+from queuectl.domain.reasons import Code, Reason
+from tests.api.conftest import AnyStore, commit
+from tests.api.support import LIVES, PLACED, QUOTA, job, live_through
+
+LIST = "/api/v1/workloads"
+NAMED = "/api/v1/namespaces/team-a/workloads"
+
+
+Query = dict[str, str | int | list[str]]
+
+
+async def names(api: httpx2.AsyncClient, **query: str | int | list[str]) -> list[str]:
+    answer = await api.get(LIST, params=query)
+    assert answer.status_code == 200, answer.text
+    return [item["name"] for item in answer.json()["items"]]
+
+
+@pytest.mark.usefixtures("ledger")
+class TestList:
+    async def test_all_are_listed_by_name(self, api: httpx2.AsyncClient) -> None:
+        assert await names(api) == sorted(LIVES)
+
+    @pytest.mark.parametrize(
+        ("query", "expected"),
+        [
+            ({"namespace": "team-a"}, sorted(LIVES)),
+            ({"namespace": "team-b"}, []),
+            ({"queue": "default"}, sorted(LIVES)),
+            ({"queue": "other"}, []),
+            ({"cluster_queue": "team-a"}, sorted(LIVES)),
+            ({"kind": "PyTorchJob"}, []),
+            ({"state": "Running"}, ["running"]),
+            ({"state": ["Running", "Starting"]}, ["running", "starting"]),
+            ({"state": "Finished", "namespace": "team-a"}, ["finished"]),
+        ],
+    )
+    async def test_filters_choose(
+        self, api: httpx2.AsyncClient, query: Query, expected: list[str]
+    ) -> None:
+        assert await names(api, **query) == expected
+
+    async def test_pages_join_to_the_whole_list(self, api: httpx2.AsyncClient) -> None:
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            query = {"limit": "3"} | ({"cursor": cursor} if cursor else {})
+            page = (await api.get(LIST, params=query)).json()
+            assert len(page["items"]) <= 3
+            found += [item["name"] for item in page["items"]]
+            cursor = page["nextCursor"]
+            if cursor is None:
+                break
+        assert found == sorted(LIVES)
+
+    @pytest.mark.parametrize(
+        ("query", "field"),
+        [
+            ({"limit": 501}, "limit"),
+            ({"limit": 0}, "limit"),
+            ({"cursor": "nonsense"}, "cursor"),
+            ({"state": "Flying"}, "state.0"),
+            ({"namespace": "Team_A"}, "namespace"),
+        ],
+    )
+    async def test_a_wrong_parameter_is_named(
+        self, api: httpx2.AsyncClient, query: Query, field: str
+    ) -> None:
+        answer = await api.get(LIST, params=query)
+        assert answer.status_code == 422
+        assert answer.json()["type"].endswith("/invalid-parameter")
+        assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+CONDITIONS = {
+    "pending": {"QuotaReserved": False, "Admitted": False, "PodsReady": False},
+    "reserved": {"QuotaReserved": True, "Admitted": False, "PodsReady": False},
+    "starting": {"QuotaReserved": True, "Admitted": True, "PodsReady": False},
+    "running": {"QuotaReserved": True, "Admitted": True, "PodsReady": True},
+    "evicting": {
+        "QuotaReserved": True,
+        "Admitted": True,
+        "PodsReady": False,
+        "Evicted": True,
+        "Preempted": True,
+    },
+    "requeued": {"QuotaReserved": False, "Admitted": False, "PodsReady": False, "Requeued": True},
+    "backoff": {"QuotaReserved": False, "Admitted": False, "PodsReady": False, "Requeued": False},
+    "finished": {"Finished": True},
+}
+
+
+@pytest.mark.usefixtures("ledger")
+class TestOne:
+    @pytest.mark.parametrize("name", LIVES)
+    async def test_it_is_the_same_by_name_and_by_uid(
+        self, api: httpx2.AsyncClient, name: str
+    ) -> None:
+        by_name = await api.get(f"{NAMED}/{name}")
+        by_uid = await api.get(f"{LIST}/uid-job-{name}")
+        assert by_name.status_code == by_uid.status_code == 200
+        assert by_name.json() == by_uid.json()
+
+    @pytest.mark.parametrize("name", LIVES)
+    async def test_kueues_conditions_follow_from_the_state(
+        self, api: httpx2.AsyncClient, name: str
+    ) -> None:
+        body = (await api.get(f"{NAMED}/{name}")).json()
+        found = {c["type"]: c["status"] == "True" for c in body["conditions"]}
+        assert found == CONDITIONS[name]
+
+    async def test_times_are_moments_with_a_zone(self, api: httpx2.AsyncClient) -> None:
+        body = (await api.get(f"{NAMED}/running")).json()
+        assert body["queuedAt"] == "1970-01-01T00:00:01Z"
+        assert body["startedAt"] == "1970-01-01T00:00:11Z"
+        assert body["finishedAt"] is None
+
+    @pytest.mark.parametrize("suffix", ["", "/explain", "/history"])
+    async def test_what_does_not_exist_is_not_found(
+        self, api: httpx2.AsyncClient, suffix: str
+    ) -> None:
+        for path in (f"{NAMED}/nobody{suffix}", f"{LIST}/uid-nobody{suffix}"):
+            answer = await api.get(path)
+            assert (answer.status_code, answer.json()["title"]) == (404, "There is no such object")
+
+    async def test_history_tells_every_step_in_order(self, api: httpx2.AsyncClient) -> None:
+        body = (await api.get(f"{NAMED}/requeued/history")).json()
+        steps = [(line["fromState"], line["toState"]) for line in body["items"]]
+        assert steps == [
+            (None, "Pending"),
+            ("Pending", "Starting"),
+            ("Starting", "Running"),
+            ("Running", "Evicting"),
+            ("Evicting", "Pending"),
+        ]
+        placed = body["items"][1]["placement"]["podSets"][0]
+        assert placed["nodes"] == {"node-1": 2, "node-2": 2}
+        assert body["nextAfter"] is None
+
+    async def test_history_can_be_read_in_pieces(self, api: httpx2.AsyncClient) -> None:
+        path = f"{NAMED}/requeued/history"
+        whole = (await api.get(path)).json()["items"]
+        first = (await api.get(path, params={"limit": 2})).json()
+        rest = (await api.get(path, params={"after": first["nextAfter"]})).json()
+        assert first["items"] + rest["items"] == whole
+
+
+@pytest.mark.usefixtures("ledger")
+class TestExplain:
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            (
+                "pending",
+                "is waiting (number 1 in line of team-a): 32 of 64 nvidia.com/gpu are in use.",
+            ),
+            (
+                "reserved",
+                "has capacity reserved and waits for others to leave (number 3 in line of team-a): 1 gang leaves for it.",
+            ),
+            ("starting", "is starting 4 pods on 2 nodes: attempt 1."),
+            ("running", "is running 4 pods on 2 nodes: all 4 pods ready."),
+            ("evicting", "is being evicted and will be queued again: for team-a/urgent."),
+            (
+                "backoff",
+                "waits until 1970-01-01 00:01:31 UTC before it is queued again: start 1 failed (PodsReadyTimeout); retried in 60 s.",
+            ),
+            ("finished", "has finished: Succeeded."),
+        ],
+    )
+    async def test_a_sentence_says_what_happens_and_why(
+        self, api: httpx2.AsyncClient, name: str, says: str
+    ) -> None:
+        assert (await api.get(f"{NAMED}/{name}/explain")).json()[
+            "sentence"
+        ] == f"team-a/{name} {says}"
+
+    async def test_a_refused_gang_learns_what_would_help(self, api: httpx2.AsyncClient) -> None:
+        body = (await api.get(f"{NAMED}/pending/explain")).json()
+        assert body["code"] == "WaitingForQuota"
+        assert body["unblock"] == ["8 more nvidia.com/gpu in team-a"]
+        assert body["details"] == {"also": [], "proof": "optimal"}
+        assert body["placement"] is None
+
+    async def test_a_reserved_gang_learns_where_and_whom_it_waits_for(
+        self, api: httpx2.AsyncClient
+    ) -> None:
+        body = (await api.get(f"{NAMED}/reserved/explain")).json()
+        assert body["placement"]["planned"] is True
+        assert body["reservation"]["victims"] == ["uid-victim"]
+
+    async def test_a_running_gang_learns_where_it_is(self, api: httpx2.AsyncClient) -> None:
+        body = (await api.get(f"{NAMED}/running/explain")).json()
+        assert body["placement"] == {
+            "planned": False,
+            "podSets": [
+                {
+                    "name": "worker",
+                    "count": 4,
+                    "flavors": {"nvidia.com/gpu": "h100"},
+                    "nodes": {"node-1": 2, "node-2": 2},
+                }
+            ],
+        }
+        assert body["position"] is None
+
+
+async def test_the_line_is_by_priority_then_time(api: httpx2.AsyncClient, store: AnyStore) -> None:
+    await commit(store, live_through(job("late", at=3.0), QUOTA))
+    await commit(store, live_through(job("early", at=2.0), QUOTA))
+    await commit(store, live_through(job("urgent", at=4.0), QUOTA, priority=10))
+    broken = Refuse(Reason(Code.MISCONFIGURED, "no such queue"))
+    await commit(store, live_through(job("broken", at=1.0), broken, priority=99))
+    found = {
+        name: (await api.get(f"{NAMED}/{name}/explain")).json()["position"]
+        for name in ("urgent", "early", "late", "broken")
+    }
+    assert found == {"urgent": 1, "early": 2, "late": 3, "broken": None}
+
+
+class TestSameName:
+    """A Job and a PyTorchJob may have one name."""
+
+    async def test_two_that_live_must_be_told_apart(
+        self, api: httpx2.AsyncClient, store: AnyStore
+    ) -> None:
+        for kind in ("Job", "PyTorchJob"):
+            await commit(store, live_through(job("train", kind=kind), QUOTA))
+        answer = await api.get(f"{NAMED}/train")
+        assert answer.status_code == 409
+        assert answer.json()["kinds"] == ["Job", "PyTorchJob"]
+        chosen = await api.get(f"{NAMED}/train", params={"kind": "PyTorchJob"})
+        assert chosen.json()["uid"] == "uid-pytorchjob-train"
+
+    async def test_one_that_lives_goes_before_one_that_has_finished(
+        self, api: httpx2.AsyncClient, store: AnyStore
+    ) -> None:
+        await commit(store, live_through(job("train"), *LIVES["finished"]))
+        successor = replace(job("train"), uid="uid-again")
+        await commit(store, live_through(successor, Admit(PLACED)))
+        await commit(store, live_through(job("train", kind="PyTorchJob"), *LIVES["finished"]))
+        assert (await api.get(f"{NAMED}/train")).json()["uid"] == "uid-again"

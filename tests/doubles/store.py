@@ -1,0 +1,226 @@
+"""The ledger in memory: what :class:`queuectl.db.store.PostgresStore` does, without the database.
+
+Two :class:`MemoryStore` over one :class:`MemoryDatabase` are two controllers on one server. Outages and lost answers are
+arranged by the test: see :class:`Fault`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from queuectl.db.documents import check_version
+from queuectl.db.engine import storable
+from queuectl.domain.errors import Fenced, NotFound, StaleSnapshot, StoreUnavailable
+from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
+from queuectl.domain.queries import (
+    LONGEST_PAGE,
+    ConfigDocument,
+    DocumentKey,
+    HistoryLine,
+    Position,
+    WorkloadFilter,
+    WorkloadPage,
+)
+from queuectl.domain.reasons import Reason
+
+
+class Fault(Enum):
+    """What goes wrong with one commit: the caller sees StoreUnavailable either way."""
+
+    BEFORE = "nothing was written"
+    AFTER = "it was written, the answer was lost"
+
+
+@dataclass
+class MemoryDatabase:
+    """What all stores on it share. ``down`` makes every call fail until it is cleared."""
+
+    epoch: int = 0
+    holder: str = ""
+    revision: int = 0
+    entries: dict[str, Entry] = field(default_factory=dict)
+    documents: dict[DocumentKey, ConfigDocument] = field(default_factory=dict)
+    history: list[HistoryLine] = field(default_factory=list)
+    down: bool = False
+    faults: list[Fault] = field(default_factory=list)  # taken by the next commits, in order
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+
+class MemoryStore:
+    """Same methods, errors and meanings as PostgresStore."""
+
+    def __init__(self, database: MemoryDatabase | None = None) -> None:
+        self.database = database or MemoryDatabase()
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+
+    async def _reach(self) -> MemoryDatabase:
+        await asyncio.sleep(0)  # a real store gives others a turn, too
+        if self.database.down:
+            raise StoreUnavailable("the database is down")
+        return self.database
+
+    # -- the leader ---------------------------------------------------------------------------------------------------
+
+    async def take_over(self, holder: str, floor: int) -> int:
+        database = await self._reach()
+        database.epoch = max(database.epoch, floor) + 1
+        database.holder = holder
+        return database.epoch
+
+    async def load(self) -> Loaded:
+        database = await self._reach()
+        live = (e for e in database.entries.values() if e.state is not State.FINISHED)
+        documents = tuple(d.document for _, d in sorted(database.documents.items()))
+        return Loaded(tuple(sorted(live, key=lambda e: e.uid)), documents, database.revision)
+
+    async def commit(
+        self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int
+    ) -> None:
+        database = await self._reach()
+        fault = database.faults.pop(0) if database.faults else None
+        if fault is Fault.BEFORE:
+            raise StoreUnavailable("the connection was lost")
+        if database.epoch != epoch:
+            raise Fenced(f"epoch {epoch} is over")
+        if revision is not None and revision != database.revision:
+            raise StaleSnapshot(f"the configuration is no longer at revision {revision}")
+        for change in changes:
+            self._check(change)
+        for change in changes:
+            self._write(change, cycle)
+        if fault is Fault.AFTER:
+            raise StoreUnavailable("the connection was lost")
+
+    def _check(self, change: Change) -> None:
+        stored = self.database.entries.get(change.after.uid)
+        expected = change.before.version if change.before is not None else None
+        if (stored.version if stored is not None else None) != expected:
+            raise StaleSnapshot(f"{change.after.ref} changed meanwhile")
+
+    def _write(self, change: Change, cycle: int) -> None:
+        after, note = change.after, change.note
+        self.database.entries[after.uid] = replace(after, reason=_stored(after.reason))
+        if note is None:
+            return
+        moved = change.before is None or change.before.placement != after.placement
+        self.database.history.append(
+            HistoryLine(
+                id=len(self.database.history) + 1,
+                uid=after.uid,
+                kind=after.kind,
+                namespace=after.namespace,
+                name=after.name,
+                at=change.at,
+                epoch=self.database.epoch,
+                cycle=cycle,
+                attempt=after.attempt,
+                event=note.event,
+                from_state=note.from_state,
+                to_state=note.to_state,
+                reason=_stored(note.reason),
+                placement=after.placement if moved else None,
+            )
+        )
+
+    # -- configuration ------------------------------------------------------------------------------------------------
+
+    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
+        loaded = await self.load()
+        return loaded.revision, loaded.documents
+
+    async def config_changed(self, since: int, *, poll: float = 5.0) -> int:
+        database = await self._reach()
+        async with database.changed:
+            while database.revision == since:
+                await database.changed.wait()
+        return (await self._reach()).revision
+
+    async def put_config(self, document: Document, if_match: int | None = None) -> int:
+        database = await self._reach()
+        key = DocumentKey.of(document)
+        present = database.documents.get(key)
+        check_version(key, present.version if present else 0, if_match)
+        if present is not None and present.document == document:
+            return present.version
+        version = await self._raise_revision()
+        database.documents[key] = ConfigDocument(json.loads(json.dumps(document)), version)
+        return version
+
+    async def delete_config(self, key: DocumentKey, if_match: int | None = None) -> None:
+        database = await self._reach()
+        present = database.documents.get(key)
+        check_version(key, present.version if present else 0, if_match)
+        if present is None:
+            raise NotFound(f"{key} does not exist")
+        del database.documents[key]
+        await self._raise_revision()
+
+    async def _raise_revision(self) -> int:
+        async with self.database.changed:
+            self.database.revision += 1
+            self.database.changed.notify_all()
+            return self.database.revision
+
+    async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
+        return (await self._reach()).documents.get(key)
+
+    async def list_config(
+        self, kind: str, namespace: str | None = None
+    ) -> tuple[ConfigDocument, ...]:
+        database = await self._reach()
+        found = (
+            (key, document)
+            for key, document in sorted(database.documents.items())
+            if key.kind == kind and namespace in (None, key.namespace)
+        )
+        return tuple(document for _, document in found)
+
+    # -- the API's reads ----------------------------------------------------------------------------------------------
+
+    async def list_workloads(
+        self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
+    ) -> WorkloadPage:
+        database = await self._reach()
+        limit = max(1, min(limit, LONGEST_PAGE))
+        after = Position.parse(cursor).key if cursor is not None else ("", "", "")
+        found = sorted(
+            (e for e in database.entries.values() if wanted.matches(e)),
+            key=lambda e: Position.of(e).key,
+        )
+        rest = [e for e in found if Position.of(e).key > after]
+        more = Position.of(rest[limit - 1]).cursor if len(rest) > limit else None
+        return WorkloadPage(tuple(rest[:limit]), more)
+
+    async def get_workload(self, uid: str) -> Entry | None:
+        return (await self._reach()).entries.get(uid)
+
+    async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
+        database = await self._reach()
+        found = [
+            e
+            for e in database.entries.values()
+            if (e.kind, e.namespace, e.name) == (kind, namespace, name)
+        ]
+        found.sort(key=lambda e: (e.state is State.FINISHED, -e.queued_at, e.uid))
+        return next(iter(found), None)
+
+    async def history(
+        self, uid: str | None, after: int = 0, limit: int = 100
+    ) -> tuple[HistoryLine, ...]:
+        database = await self._reach()
+        limit = max(1, min(limit, LONGEST_PAGE))
+        found = [h for h in database.history if h.id > after and uid in (None, h.uid)]
+        return tuple(found[:limit])
+
+
+def _stored(reason: Reason) -> Reason:
+    """As it comes back from the database: plain JSON, and no NUL in the message."""
+    return replace(
+        reason, message=storable(reason.message), details=json.loads(json.dumps(reason.details))
+    )

@@ -1,0 +1,123 @@
+"""The programme promises what the demo shows, and its documents are what the project's own readers accept."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from queuectl.demo.manifests import Pods, job, pytorchjob
+from queuectl.demo.scenario import (
+    GPUS,
+    LIMITS,
+    NODES,
+    QUOTAS,
+    Act,
+    Fate,
+    Gang,
+    configuration,
+    programme,
+)
+from queuectl.domain.quantity import CPU, GPU, MEMORY
+from queuectl.domain.records import JobRecord
+from queuectl.localcluster.nodes import BLOCK, RACK
+from queuectl.objects.config import validate
+from queuectl.objects.kinds import KINDS
+
+RACK_GPUS = NODES.hosts_per_rack * NODES.gpus
+GANGS = programme()
+
+
+def record(document: dict[str, object]) -> JobRecord:
+    kind = KINDS[str(document["kind"])]
+    return kind.read(msgspec.convert(document, kind.wire, strict=False), strict=True)
+
+
+@pytest.mark.parametrize("gang", GANGS, ids=lambda gang: gang.name)
+def test_every_gang_is_read_as_meant(gang: Gang):
+    read = record(gang.document)
+    assert read.error is None
+    assert read.gpus == gang.gpus
+    assert (read.namespace, read.queue) in LIMITS
+    required = {
+        p.topology.level for p in read.podsets if p.topology and p.topology.mode == "Required"
+    }
+    assert required == ({gang.within} if gang.within else set())
+
+
+@pytest.mark.parametrize("document", configuration(), ids=lambda one: one["kind"])
+def test_configuration_is_honoured_without_a_warning(document: dict[str, object]):
+    _, warnings = validate(document)
+    assert not warnings
+
+
+def test_quotas_share_out_the_whole_cluster():
+    assert GPUS == 512
+    assert sum(QUOTAS.values()) == GPUS
+
+
+def test_names_are_unique_and_sizes_span_1_to_256():
+    assert len({gang.ref for gang in GANGS}) == len(GANGS)
+    sizes = {gang.gpus for gang in GANGS}
+    assert (min(sizes), max(sizes)) == (1, 256)
+    assert {gang.kind for gang in GANGS} == {"Job", "PyTorchJob"}
+
+
+def test_the_rush_is_more_than_fits_at_once():
+    for team, quota in QUOTAS.items():
+        assert sum(gang.gpus for gang in GANGS if gang.namespace == team) > quota
+
+
+def test_one_gang_has_podsets_of_different_shapes():
+    shapes = [{podset.shape for podset in record(gang.document).podsets} for gang in GANGS]
+    assert any(len(one) == 2 for one in shapes)
+
+
+def test_gangs_ask_for_a_rack_and_for_a_block():
+    assert {gang.within for gang in GANGS} == {None, RACK, BLOCK}
+
+
+def test_only_one_gang_never_fits_and_not_for_want_of_quota():
+    [wide] = [gang for gang in GANGS if gang.fate is Fate.NEVER_FITS]
+    assert wide.within == RACK
+    assert RACK_GPUS < wide.gpus <= QUOTAS[wide.namespace]
+
+
+def test_the_emergency_fits_only_if_one_of_the_first_two_gives_way():
+    [urgent] = [gang for gang in GANGS if gang.act is Act.EMERGENCY]
+    first = [gang for gang in GANGS if gang.act is Act.PROLOGUE]
+    left = QUOTAS[urgent.namespace] - sum(gang.gpus for gang in first)
+    # Not even all others of the team together could make room.
+    assert urgent.gpus > left
+    assert all(left + gang.gpus >= urgent.gpus for gang in first)
+    assert {gang.namespace for gang in first} == {urgent.namespace}
+
+
+def test_the_two_candidates_differ_in_utilization_alone():
+    busy, idle = [gang.document for gang in GANGS if gang.act is Act.PROLOGUE]
+    assert busy["spec"] == idle["spec"]
+    assert busy["metadata"]["annotations"] != idle["metadata"]["annotations"]
+
+
+def test_a_job_without_a_queue_is_not_managed():
+    assert record(job("plain", "team", None, Pods(2, 1))).queue is None
+
+
+def test_pods_say_what_each_of_them_needs():
+    pods = Pods(3, 4, "16", "64Gi", required=RACK, group="all")
+    document = pytorchjob(
+        "two", "team", "queue", master=Pods(1, 0, group="all", required=RACK), worker=pods
+    )
+    master, worker = record(document).podsets
+    assert (worker.count, worker.group) == (3, "all")
+    needs = worker.shape.requests
+    assert (needs[GPU], needs[CPU], needs[MEMORY]) == (4, 16000, 64 << 30)
+    assert master.shape.requests[GPU] == 0
+
+
+def test_pods_run_as_long_as_told_or_until_deleted():
+    def told(seconds: float | None) -> dict[str, str]:
+        document = job("one", "team", "queue", Pods(), seconds=seconds)
+        return dict(document["spec"]["template"]["metadata"]["annotations"])
+
+    assert told(2.5) == {"kwok.queuectl.dev/run-seconds": "2.5"}
+    assert told(None) == {}

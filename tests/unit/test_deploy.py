@@ -1,0 +1,157 @@
+"""deploy/ is one consistent set: names, identity, rights."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queuectl.cluster.adapter import SYSTEM_NAMESPACE
+from queuectl.cluster.apply import deploy_folder, manifests
+from queuectl.cluster.review import PROTECTING
+from queuectl.objects import keys
+from queuectl.objects.kinds import KINDS
+
+CONTROLLER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
+DOCUMENTS = manifests()
+VALIDATING = [one for one in DOCUMENTS if one["kind"] == "ValidatingAdmissionPolicy"]
+MUTATING = [one for one in DOCUMENTS if one["kind"] == "MutatingAdmissionPolicy"]
+
+
+def named(kind: str, name: str) -> Any:
+    [found] = [d for d in DOCUMENTS if (d["kind"], d["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def texts(kind: str) -> str:
+    return "\n".join(str(one) for one in DOCUMENTS if one["kind"] == kind)
+
+
+def test_every_policy_has_a_binding_that_acts() -> None:
+    for policies, binding in (
+        (VALIDATING, "ValidatingAdmissionPolicyBinding"),
+        (MUTATING, "MutatingAdmissionPolicyBinding"),
+    ):
+        bound = {d["spec"]["policyName"] for d in DOCUMENTS if d["kind"] == binding}
+        assert bound == {policy["metadata"]["name"] for policy in policies}
+    for one in DOCUMENTS:
+        if one["kind"] == "ValidatingAdmissionPolicyBinding":
+            assert one["spec"]["validationActions"] == ["Deny"]
+
+
+@pytest.mark.parametrize(
+    "policy", [*MUTATING, *VALIDATING], ids=lambda p: p["kind"][:1] + p["metadata"]["name"]
+)
+def test_a_policy_that_cannot_be_evaluated_refuses(policy: Any) -> None:
+    assert policy["spec"]["failurePolicy"] == "Fail"
+
+
+def test_the_policies_are_those_the_review_looks_at_and_may_read() -> None:
+    assert {policy["metadata"]["name"] for policy in VALIDATING} == set(PROTECTING)
+    role = named("ClusterRole", "queuectl")
+    [rule] = [r for r in role["rules"] if "validatingadmissionpolicies" in r["resources"]]
+    assert set(rule["resourceNames"]) == set(PROTECTING)
+
+
+@pytest.mark.parametrize("policy", VALIDATING, ids=lambda p: p["metadata"]["name"])
+def test_every_protecting_policy_names_the_same_identity(policy: Any) -> None:
+    variables = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
+    assert variables["controller"] == f"'{CONTROLLER}'"
+    assert str(policy).count("system:serviceaccount:") == 1
+
+
+def test_the_identity_is_the_account_that_is_made_and_that_the_deployment_runs_as() -> None:
+    account = named("ServiceAccount", "queuectl")["metadata"]
+    deployment = named("Deployment", "queuectl")
+    pod = deployment["spec"]["template"]["spec"]
+    assert f"system:serviceaccount:{account['namespace']}:{account['name']}" == CONTROLLER
+    assert pod["serviceAccountName"] == account["name"]
+    assert deployment["metadata"]["namespace"] == account["namespace"]
+    for binding in ("ClusterRoleBinding", "RoleBinding"):
+        assert named(binding, "queuectl")["subjects"] == [
+            {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+        ]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda k: k.kind)
+def test_every_kind_is_watched_patched_mutated_and_protected(kind: Any) -> None:
+    rules = named("ClusterRole", "queuectl")["rules"]
+    [rule] = [r for r in rules if kind.plural in r["resources"]]
+    assert rule["apiGroups"] == [kind.group]
+    assert set(rule["verbs"]) == {"get", "list", "watch", "patch"}
+    for policies in (MUTATING, VALIDATING):
+        matched = [
+            (m["apiGroups"], m["apiVersions"])
+            for p in policies
+            for m in p["spec"]["matchConstraints"]["resourceRules"]
+            if kind.plural in m["resources"]
+        ]
+        assert matched == [([kind.group], [kind.version])]
+
+
+def test_the_words_of_the_policies_are_those_of_the_code() -> None:
+    mutating, validating = texts("MutatingAdmissionPolicy"), texts("ValidatingAdmissionPolicy")
+    for word in (keys.GATE, keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME):
+        assert word in mutating
+        assert word in validating
+    for word in (keys.PODSET_LABEL, keys.ATTEMPT_LABEL, keys.ORIGINAL_PRIORITY_CLASS):
+        assert word in mutating
+
+
+def test_the_managed_class_preempts_nobody() -> None:
+    one = named("PriorityClass", keys.POD_PRIORITY_CLASS)
+    assert (one["value"], one["preemptionPolicy"], one["globalDefault"]) == (0, "Never", False)
+    classes = re.findall(r"priorityClassName: '([^']+)'", texts("MutatingAdmissionPolicy"))
+    assert set(classes) == {keys.POD_PRIORITY_CLASS}
+
+
+def test_nothing_wide_is_granted() -> None:
+    for role in ("ClusterRole", "Role"):
+        for rule in named(role, "queuectl")["rules"]:
+            for part in ("apiGroups", "resources", "verbs"):
+                assert "*" not in rule[part]
+            assert not {
+                "delete",
+                "deletecollection",
+                "update",
+                "escalate",
+                "bind",
+                "impersonate",
+            } & set(rule["verbs"])
+            assert "secrets" not in rule["resources"]
+
+
+def test_the_controller_runs_with_as_little_as_it_can() -> None:
+    pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 65532
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    env = {one["name"]: one for one in container["env"]}
+    assert "secretKeyRef" in env["QUEUECTL_DATABASE_URL"]["valueFrom"]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_environment_variables_are_settings_that_exist() -> None:
+    from queuectl.control.settings import Settings
+
+    [container] = named("Deployment", "queuectl")["spec"]["template"]["spec"]["containers"]
+    for one in container["env"]:
+        assert one["name"].removeprefix("QUEUECTL_").lower() in Settings.model_fields
+
+
+def test_without_the_controller_only_the_workloads_are_left_out() -> None:
+    kinds = [one["kind"] for one in manifests(controller=False)]
+    assert set(kinds) == {one["kind"] for one in DOCUMENTS} - {"Deployment", "Service"}
+    assert kinds[0] == "Namespace"
+
+
+def test_the_folder_is_that_of_the_checkout() -> None:
+    assert deploy_folder() == Path(__file__).parents[2] / "deploy"
