@@ -1,0 +1,130 @@
+"""Configuration documents: any process may write them; each write raises the one revision that plans are checked against.
+
+The version of a document (its ETag) is the revision that wrote it. Writers queue up on the ``configuration`` row, and a
+commit of the leader that depends on the revision holds that row shared, so a quota change that is answered to the user
+is in force: no plan made before it can be committed after it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import ColumnElement, and_, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.tables import configuration, documents
+from queuectl.domain.errors import Conflict, NotFound
+from queuectl.domain.ledger import Document
+from queuectl.domain.queries import ConfigDocument, DocumentKey
+
+CHANNEL: Final = "queuectl_config"
+
+
+async def revision_and_documents(connection: AsyncConnection) -> tuple[int, tuple[Document, ...]]:
+    """Both as of one snapshot; the caller's transaction must be REPEATABLE READ."""
+    order = (documents.c.kind, documents.c.namespace, documents.c.name)
+    rows = await connection.scalars(select(documents.c.document).order_by(*order))
+    return await revision(connection), tuple(rows)
+
+
+async def revision(connection: AsyncConnection) -> int:
+    """Of the configuration as a whole."""
+    return int((await connection.scalars(select(configuration.c.revision))).one())
+
+
+async def read(connection: AsyncConnection, key: DocumentKey) -> ConfigDocument | None:
+    """One document, or None."""
+    found = select(documents.c.document, documents.c.version).where(_is(key))
+    row = (await connection.execute(found)).one_or_none()
+    return ConfigDocument(row.document, row.version) if row is not None else None
+
+
+async def read_kind(
+    connection: AsyncConnection, kind: str, namespace: str | None
+) -> tuple[ConfigDocument, ...]:
+    """All documents of a kind, in (namespace, name) order; of one namespace if it is given."""
+    found = select(documents.c.document, documents.c.version).where(documents.c.kind == kind)
+    if namespace is not None:
+        found = found.where(documents.c.namespace == namespace)
+    rows = await connection.execute(found.order_by(documents.c.namespace, documents.c.name))
+    return tuple(ConfigDocument(row.document, row.version) for row in rows)
+
+
+async def write(connection: AsyncConnection, document: Document, if_match: int | None) -> int:
+    """Create or replace a document; the new version, or the present one when nothing changes.
+
+    Raises:
+        BadInput: the document has no kind or name.
+        Conflict: it is not at version ``if_match`` (0 = does not exist yet, None = do not ask).
+    """
+    key = DocumentKey.of(document)
+    present = await _locked(connection, key, if_match)
+    if present is not None and present.document == document:
+        return present.version
+    version = await _raise_revision(connection)
+    values = {
+        "kind": key.kind,
+        "namespace": key.namespace,
+        "name": key.name,
+        "document": document,
+        "version": version,
+    }
+    upsert = insert(documents).values(values)
+    await connection.execute(
+        upsert.on_conflict_do_update(
+            index_elements=[documents.c.kind, documents.c.namespace, documents.c.name],
+            set_={"document": upsert.excluded.document, "version": upsert.excluded.version},
+        )
+    )
+    return version
+
+
+async def remove(connection: AsyncConnection, key: DocumentKey, if_match: int | None) -> None:
+    """Delete a document.
+
+    Raises:
+        NotFound: there is none.
+        Conflict: it is not at version ``if_match``.
+    """
+    if await _locked(connection, key, if_match) is None:
+        raise NotFound(f"{key} does not exist")
+    await _raise_revision(connection)
+    await connection.execute(delete(documents).where(_is(key)))
+
+
+def check_version(key: DocumentKey, version: int, if_match: int | None) -> None:
+    """Compare-and-swap: ``version`` 0 means that the document does not exist.
+
+    Raises:
+        Conflict: the caller named another version.
+    """
+    if if_match is not None and if_match != version:
+        state = f"is at version {version}" if version else "does not exist"
+        raise Conflict(f"{key} {state}, not at version {if_match}", version)
+
+
+async def _locked(
+    connection: AsyncConnection, key: DocumentKey, if_match: int | None
+) -> ConfigDocument | None:
+    """The document as it stands, with all other writers kept out until the transaction ends."""
+    await connection.execute(select(configuration.c.revision).with_for_update())
+    present = await read(connection, key)
+    check_version(key, present.version if present is not None else 0, if_match)
+    return present
+
+
+async def _raise_revision(connection: AsyncConnection) -> int:
+    raised = (
+        update(configuration)
+        .values(revision=configuration.c.revision + 1)
+        .returning(configuration.c.revision)
+    )
+    version = int((await connection.scalars(raised)).one())
+    await connection.execute(select(func.pg_notify(CHANNEL, str(version))))
+    return version
+
+
+def _is(key: DocumentKey) -> ColumnElement[bool]:
+    c = documents.c
+    return and_(c.kind == key.kind, c.namespace == key.namespace, c.name == key.name)

@@ -1,0 +1,159 @@
+"""How the database is reached: one URL, a few settings, a pool."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+import asyncpg
+import orjson
+from sqlalchemy import URL, make_url, text
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from queuectl.domain.errors import BadInput
+
+MINIMUM_VERSION: Final = 150000  # as server_version_num counts
+_DRIVER: Final = "postgresql+asyncpg"
+_NUL: Final = "\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """Where the database is and how long to wait for it. Times are in seconds.
+
+    Attributes:
+        url: ``postgresql://user:password@host:port/database?sslmode=…``.
+        pool_size: connections kept; the controller needs three at once.
+        connect_timeout: to open a connection.
+        statement_timeout: for one statement, enforced by the server.
+        lock_timeout: for one lock, enforced by the server.
+        answer_timeout: for a whole operation, enforced here: a server that is frozen or cut off says nothing at all.
+        pgbouncer: the URL leads to PgBouncer in transaction mode: no prepared statements are kept, no LISTEN is held,
+            and the server-side limits must be set on the role or in PgBouncer.
+    """
+
+    url: str
+    pool_size: int = 5
+    connect_timeout: float = 5.0
+    statement_timeout: float = 10.0
+    lock_timeout: float = 5.0
+    answer_timeout: float = 20.0
+    pgbouncer: bool = False
+
+    @classmethod
+    def from_environment(
+        cls, url: str, environ: Mapping[str, str] = os.environ
+    ) -> DatabaseSettings:
+        """Settings for ``url`` with what QUEUECTL_DATABASE_PGBOUNCER says (1, true or yes)."""
+        flag = environ.get("QUEUECTL_DATABASE_PGBOUNCER", "").lower()
+        return cls(url, pgbouncer=flag in ("1", "true", "yes"))
+
+
+def parse_url(url: str) -> URL:
+    """A Postgres URL for our driver, with libpq's ``sslmode`` in the driver's words.
+
+    Raises:
+        BadInput: it is no Postgres URL. The message does not quote it: it may hold a password.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise BadInput("the database URL cannot be read: postgresql://user@host/database") from None
+    if not re.fullmatch(r"postgres(ql)?(\+asyncpg)?", parsed.drivername):
+        raise BadInput(
+            f"the database URL names {parsed.drivername}; only postgresql:// is supported"
+        )
+    query = dict(parsed.query)
+    if "sslmode" in query:
+        query["ssl"] = query.pop("sslmode")
+    return parsed.set(drivername=_DRIVER, query=query)
+
+
+def make_engine(settings: DatabaseSettings) -> AsyncEngine:
+    """A pool of connections; none is opened yet."""
+    arguments = _connect_arguments(settings)
+    if settings.pgbouncer:
+        arguments |= {
+            "prepared_statement_cache_size": 0,
+            "prepared_statement_name_func": lambda: f"__queuectl_{uuid4().hex}__",
+        }
+    return create_async_engine(
+        parse_url(settings.url),
+        connect_args=arguments,
+        pool_size=settings.pool_size,
+        max_overflow=0,
+        pool_timeout=settings.answer_timeout,
+        pool_pre_ping=True,
+        json_serializer=encode_json,
+        json_deserializer=orjson.loads,
+    )
+
+
+async def open_connection(engine: AsyncEngine, settings: DatabaseSettings) -> asyncpg.Connection:
+    """A connection of the driver's own kind, outside the pool; raises what the driver raises."""
+    _, named = engine.dialect.create_connect_args(engine.url)
+    return await asyncpg.connect(**named, **_connect_arguments(settings))
+
+
+def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"timeout": settings.connect_timeout}
+    if settings.pgbouncer:
+        # Server connections change under us, so no statement may be prepared under a name another one uses.
+        return arguments | {"statement_cache_size": 0}
+    limits = {
+        "application_name": "queuectl",
+        "statement_timeout": _milliseconds(settings.statement_timeout),
+        "lock_timeout": _milliseconds(settings.lock_timeout),
+        "idle_in_transaction_session_timeout": _milliseconds(settings.answer_timeout),
+        "jit": "off",
+    }
+    return arguments | {"server_settings": limits}
+
+
+async def check_version(connection: AsyncConnection) -> int:
+    """The server's version as ``server_version_num``.
+
+    Raises:
+        BadInput: it is older than queuectl supports.
+    """
+    number = int((await connection.scalar(text("SHOW server_version_num"))) or 0)
+    if number < MINIMUM_VERSION:
+        raise BadInput(
+            f"PostgreSQL {MINIMUM_VERSION // 10000} or newer is needed; "
+            f"{connection.engine.url.host or 'the server'} runs {number // 10000}.{number % 10000}"
+        )
+    return number
+
+
+def encode_json(value: Any) -> str:
+    """JSON text for a jsonb column, without the one character that Postgres cannot hold."""
+    encoded = orjson.dumps(value)
+    if b"\\u0000" in encoded:
+        encoded = orjson.dumps(_scrubbed(value))
+    return encoded.decode()
+
+
+def storable(value: str) -> str:
+    """``value`` as a text column can hold it: NUL, legal in Kubernetes annotations, becomes U+FFFD."""
+    return value.replace(_NUL, "\ufffd")
+
+
+def _scrubbed(value: Any) -> Any:
+    match value:
+        case str():
+            return storable(value)
+        case Mapping():
+            return {storable(key): _scrubbed(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_scrubbed(inner) for inner in value]
+        case _:
+            return value
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))

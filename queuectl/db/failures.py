@@ -1,0 +1,66 @@
+"""The driver's many failures as the few that the domain knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import asyncpg
+from sqlalchemy.exc import DBAPIError, InterfaceError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from queuectl.domain.errors import StoreError, StoreUnavailable
+
+# SQLSTATE classes and codes after which trying again, having read again, is right.
+_CLASSES: Final = (
+    "08",  # connection exceptions
+    "53",  # out of disk, memory, connections
+    "57",  # shutdown, starting up, cancelled by statement_timeout
+    "58",  # I/O errors of the server
+)
+_CODES: Final = {
+    "25006": "the server is read-only: a standby, or just demoted",
+    "25P03": "the transaction was idle for too long",
+    "40001": "serialization failure",
+    "40P01": "deadlock",
+    "55P03": "a lock was not available in time",
+}
+_NO_SCHEMA: Final = {"42P01", "42703"}
+
+
+@asynccontextmanager
+async def answers_within(seconds: float, doing: str) -> AsyncIterator[None]:
+    """Bound one operation in time, and let only errors of the domain out.
+
+    Raises:
+        StoreUnavailable: no answer, connection lost or server going down: the outcome is unknown.
+        StoreError: the server refused the statement.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (TimeoutError, PoolTimeout) as error:
+        raise StoreUnavailable(
+            f"{doing}: no answer from the database within {seconds:g} s"
+        ) from error
+    except (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise _translated(error, doing) from error
+
+
+def _translated(error: BaseException, doing: str) -> StoreError:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    text = f"{doing}: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
+    state = getattr(cause, "sqlstate", None)
+    if state is None:
+        lost = isinstance(error, DBAPIError) and (
+            error.connection_invalidated or isinstance(error, InterfaceError)
+        )
+        plain = isinstance(error, OSError | asyncpg.InterfaceError)
+        return StoreUnavailable(text) if lost or plain else StoreError(text)
+    if state[:2] in _CLASSES or state in _CODES:
+        return StoreUnavailable(text)
+    if state in _NO_SCHEMA:
+        text += " (run `queuectl db upgrade`)"
+    return StoreError(text)

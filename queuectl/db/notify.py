@@ -1,0 +1,66 @@
+"""Waiting for a configuration change: LISTEN on a connection of its own, and a poll in case a message is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+import asyncpg
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from queuectl.db.documents import CHANNEL
+from queuectl.db.engine import DatabaseSettings, open_connection
+
+_CLOSE_SECONDS: Final = 2.0
+
+
+class Bell:
+    """Rings when any process has committed a configuration change, and when the listening connection is lost.
+
+    It may stay silent or ring for nothing, so who hears it looks at the revision, and looks now and then anyway.
+    """
+
+    def __init__(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._rung = asyncio.Event()
+        self._connection: asyncpg.Connection | None = None
+
+    async def listen(self) -> None:
+        """Make sure that the connection listens; raises what the driver raises when it cannot."""
+        if self._connection is not None and not self._connection.is_closed():
+            return
+        connection = await open_connection(self._engine, self._settings)
+        try:
+            await connection.add_listener(CHANNEL, self._on_message)
+        except BaseException:
+            connection.terminate()
+            raise
+        connection.add_termination_listener(self._on_loss)
+        self._connection = connection
+
+    async def heard(self, patience: float) -> bool:
+        """Wait until it rings, at most ``patience`` seconds; whether it did."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._rung.wait()
+        rang = self._rung.is_set()
+        self._rung.clear()
+        return rang
+
+    async def close(self) -> None:
+        """Close the listening connection, without waiting long for a server that is gone."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.remove_termination_listener(self._on_loss)
+            try:
+                await connection.close(timeout=_CLOSE_SECONDS)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                connection.terminate()
+
+    def _on_message(self, *_: object) -> None:
+        self._rung.set()
+
+    def _on_loss(self, _: object) -> None:
+        self._rung.set()

@@ -1,0 +1,155 @@
+"""Reading workloads and history: what the leader loads, and what the API lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    Row,
+    Select,
+    bindparam,
+    cast,
+    func,
+    select,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import Text
+
+from queuectl.db.rows import (
+    ENTRY_COLUMNS,
+    entry_from,
+    history_line_from,
+    lease_from,
+    placements_from,
+)
+from queuectl.db.tables import history, leases, outbox, placements, workloads
+from queuectl.domain.ledger import Entry, Intent, State
+from queuectl.domain.queries import (
+    LONGEST_PAGE,
+    HistoryLine,
+    Position,
+    WorkloadFilter,
+    WorkloadPage,
+)
+
+_KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
+_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
+
+# Only live workloads have rows in the three side tables, so loading all live ones reads those whole.
+LIVE: Final = (
+    select(*ENTRY_COLUMNS).where(workloads.c.finished_at.is_(None)).order_by(workloads.c.uid)
+)
+
+
+async def live_entries(connection: AsyncConnection) -> tuple[Entry, ...]:
+    """Every workload that is not Finished, by uid."""
+    rows = (await connection.execute(LIVE)).all()
+    return await _complete(connection, rows, None)
+
+
+async def one_entry(connection: AsyncConnection, uid: str) -> Entry | None:
+    """The workload with this uid, or None."""
+    rows = (await connection.execute(select(*ENTRY_COLUMNS).where(workloads.c.uid == uid))).all()
+    return next(iter(await _complete(connection, rows, [uid])), None)
+
+
+def named(kind: str, namespace: str, name: str) -> Select[Any]:
+    """The statement behind :func:`entry_named`; the tests pin its plan."""
+    w = workloads.c
+    return (
+        select(*ENTRY_COLUMNS)
+        .where(w.namespace == namespace, w.name == name, w.kind == kind)
+        .order_by((w.state == State.FINISHED.value), w.queued_at.desc(), w.uid)
+        .limit(1)
+    )
+
+
+async def entry_named(
+    connection: AsyncConnection, kind: str, namespace: str, name: str
+) -> Entry | None:
+    """The workload that has this name, a live one before finished ones and the newest before older; or None."""
+    rows = (await connection.execute(named(kind, namespace, name))).all()
+    return next(iter(await _complete(connection, rows, [row.uid for row in rows])), None)
+
+
+def listing(wanted: WorkloadFilter, after: Position | None, limit: int) -> Select[Any]:
+    """The statement behind :func:`page_of`; the tests pin its plans."""
+    statement = select(*ENTRY_COLUMNS).order_by(*_KEYSET).limit(limit)
+    for name in ("namespace", "queue", "cluster_queue", "kind"):
+        value = getattr(wanted, name)
+        if value is not None:
+            statement = statement.where(workloads.c[name] == value)
+    if wanted.states:
+        statement = statement.where(workloads.c.state.in_(sorted(s.value for s in wanted.states)))
+    if after is not None:
+        statement = statement.where(tuple_(*_KEYSET) > tuple_(*after.key))
+    return statement
+
+
+async def page_of(
+    connection: AsyncConnection, wanted: WorkloadFilter, cursor: str | None, limit: int
+) -> WorkloadPage:
+    """One page in (namespace, name, uid) order.
+
+    Raises:
+        BadInput: ``cursor`` is not one of ours.
+    """
+    limit = max(1, min(limit, LONGEST_PAGE))
+    after = Position.parse(cursor) if cursor is not None else None
+    rows = (await connection.execute(listing(wanted, after, limit + 1))).all()
+    entries = await _complete(connection, rows[:limit], [row.uid for row in rows[:limit]])
+    more = len(rows) > limit
+    return WorkloadPage(entries, Position.of(entries[-1]).cursor if more else None)
+
+
+def history_after(uid: str | None, after: int, limit: int) -> Select[Any]:
+    """The statement behind :func:`history_lines`; the tests pin its plans."""
+    statement = select(history).where(history.c.id > after).order_by(history.c.id).limit(limit)
+    return statement if uid is None else statement.where(history.c.uid == uid)
+
+
+async def history_lines(
+    connection: AsyncConnection, uid: str | None, after: int, limit: int
+) -> tuple[HistoryLine, ...]:
+    """Lines with a larger id than ``after``, oldest first: of one workload, or of all when ``uid`` is None."""
+    limit = max(1, min(limit, LONGEST_PAGE))
+    rows = (await connection.execute(history_after(uid, after, limit))).all()
+    return tuple(history_line_from(row) for row in rows)
+
+
+async def _complete(
+    connection: AsyncConnection, rows: Sequence[Row[Any]], uids: list[str] | None
+) -> tuple[Entry, ...]:
+    """Entries of ``rows`` with their placements, leases and intents; ``uids`` None reads the side tables whole."""
+    if not rows:
+        return ()
+    order = (placements.c.uid, placements.c.ordinal)
+    placed = placements_from(
+        await _side(connection, select(placements).order_by(*order), placements.c.uid, uids)
+    )
+    leased = {
+        row.uid: lease_from(row)
+        for row in await _side(connection, select(leases), leases.c.uid, uids)
+    }
+    intents = select(outbox.c.uid, outbox.c.intent)
+    owed = {
+        row.uid: Intent(row.intent) for row in await _side(connection, intents, outbox.c.uid, uids)
+    }
+    return tuple(entry_from(row, placed, leased, owed) for row in rows)
+
+
+async def _side(
+    connection: AsyncConnection,
+    statement: Select[Any],
+    key: ColumnElement[str],
+    uids: list[str] | None,
+) -> Iterable[Row[Any]]:
+    if uids is not None:
+        statement = statement.where(key == func.any(cast(bindparam("uids", type_=_TEXTS), _TEXTS)))
+    result: CursorResult[Any] = await connection.execute(statement, {"uids": uids} if uids else {})
+    return result

@@ -1,0 +1,182 @@
+"""Ledger values to rows and back; the only place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Column
+from sqlalchemy import Row as Result
+
+from queuectl.db.bulk import Row
+from queuectl.db.engine import storable
+from queuectl.db.tables import history, leases, outbox, placements, workloads
+from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.queries import HistoryLine
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.workload import Placement, PodSetPlacement
+
+# Fields of an Entry that are stored as they are, under the same name.
+_PLAIN: Final = (
+    "uid", "version", "kind", "namespace", "name", "queue", "cluster_queue", "priority", "gpus", "pods", "attempt",
+    "queued_at", "since", "requeue_at", "started_at", "ready_at", "finished_at", "failures", "evictions", "budget",
+)  # fmt: skip
+_FIXED: Final = {"kind", "namespace", "name"}  # part of the identity: never updated
+
+# What :func:`entry_from` reads, in this order.
+ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
+    workloads.c[name]
+    for name in (*_PLAIN, "state", "excluded", "reason_code", "reason_message", "reason_details")
+)
+WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
+UPDATED_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
+    c for c in workloads.c if c.name not in _FIXED
+)
+PLACEMENT_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(placements.c)
+LEASE_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(leases.c)
+OUTBOX_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(outbox.c)
+HISTORY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(c for c in history.c if c.name != "id")
+
+
+def workload_row(entry: Entry) -> Row:
+    """The row of ``workloads``."""
+    row = {name: getattr(entry, name) for name in _PLAIN}
+    row["state"] = entry.state.value
+    row["excluded"] = list(entry.excluded)
+    row["reason_code"] = entry.reason.code.value
+    row["reason_message"] = storable(entry.reason.message)
+    row["reason_details"] = entry.reason.details
+    return row
+
+
+def placement_rows(entry: Entry) -> list[Row]:
+    """The rows of ``placements``: one per podset, none while it has no placement."""
+    return [
+        {
+            "uid": entry.uid,
+            "attempt": entry.attempt,
+            "podset": placed.podset,
+            "ordinal": ordinal,
+            "nodes": placed.nodes,
+            "flavors": placed.flavors,
+        }
+        for ordinal, placed in enumerate(entry.placement.podsets if entry.placement else ())
+    ]
+
+
+def lease_row(entry: Entry, lease: CapacityLease) -> Row:
+    """The row of ``leases``."""
+    return {
+        "uid": entry.uid,
+        "placement": placement_document(lease.placement),
+        "victims": list(lease.victims),
+        "created_at": lease.created_at,
+        "expires_at": lease.expires_at,
+    }
+
+
+def outbox_row(change: Change, epoch: int) -> Row:
+    """The row of ``outbox`` for the intent that ``change`` brings."""
+    entry = change.after
+    return {
+        "uid": entry.uid,
+        "attempt": entry.attempt,
+        "intent": entry.intent,
+        "reason": entry.reason.code.value,
+        "created_at": change.at,
+        "epoch": epoch,
+    }
+
+
+def history_row(change: Change, *, epoch: int, cycle: int) -> Row | None:
+    """The line to append, None when the change is not worth one."""
+    before, after, note = change.before, change.after, change.note
+    if note is None:
+        return None
+    moved = before is None or before.placement != after.placement
+    return {
+        "uid": after.uid,
+        "kind": after.kind,
+        "namespace": after.namespace,
+        "name": after.name,
+        "at": change.at,
+        "epoch": epoch,
+        "cycle": cycle,
+        "attempt": after.attempt,
+        "event": note.event,
+        "from_state": note.from_state.value if note.from_state is not None else None,
+        "to_state": note.to_state.value,
+        "code": note.reason.code.value,
+        "message": storable(note.reason.message),
+        "details": note.reason.details,
+        "placement": placement_document(after.placement) if moved and after.placement else None,
+    }
+
+
+def placement_document(placement: Placement) -> list[dict[str, Any]]:
+    """A placement as it stands in a jsonb column."""
+    return [{"podset": p.podset, "nodes": p.nodes, "flavors": p.flavors} for p in placement.podsets]
+
+
+def _podset(
+    name: str, nodes: Iterable[Sequence[Any]], flavors: Mapping[str, str]
+) -> PodSetPlacement:
+    return PodSetPlacement(name, tuple((node, count) for node, count in nodes), flavors)
+
+
+def placement_from(document: Iterable[Mapping[str, Any]]) -> Placement:
+    """Read what :func:`placement_document` wrote."""
+    return Placement(tuple(_podset(p["podset"], p["nodes"], p["flavors"]) for p in document))
+
+
+def placements_from(rows: Iterable[Result[Any]]) -> dict[str, Placement]:
+    """Rows of ``placements``, ordered by uid and ordinal, as uid -> Placement."""
+    podsets: dict[str, list[PodSetPlacement]] = {}
+    for row in rows:
+        podsets.setdefault(row.uid, []).append(_podset(row.podset, row.nodes, row.flavors))
+    return {uid: Placement(tuple(parts)) for uid, parts in podsets.items()}
+
+
+def lease_from(row: Result[Any]) -> CapacityLease:
+    """A CapacityLease from its row."""
+    return CapacityLease(
+        placement_from(row.placement), tuple(row.victims), row.created_at, row.expires_at
+    )
+
+
+def entry_from(
+    row: Result[Any],
+    placed: Mapping[str, Placement],
+    leased: Mapping[str, CapacityLease],
+    owed: Mapping[str, Intent],
+) -> Entry:
+    """One workload from its ENTRY_COLUMNS and what belongs to it. Tens of thousands are read at a take-over."""
+    values = dict(zip(_PLAIN, row, strict=False))
+    state, excluded, code, message, details = row[len(_PLAIN) :]
+    uid = row[0]
+    return Entry(
+        **values,
+        state=State(state),
+        excluded=tuple(excluded),
+        reason=Reason(Code(code), message, details),
+        placement=placed.get(uid),
+        lease=leased.get(uid),
+        intent=owed.get(uid),
+    )
+
+
+def history_line_from(row: Result[Any]) -> HistoryLine:
+    """A history line from its row."""
+    values = row._asdict()
+    reason = Reason(Code(values.pop("code")), values.pop("message"), values.pop("details"))
+    placement = values["placement"]
+    return HistoryLine(
+        **values
+        | {
+            "from_state": State(values["from_state"]) if values["from_state"] else None,
+            "to_state": State(values["to_state"]),
+            "reason": reason,
+            "placement": placement_from(placement) if placement is not None else None,
+        }
+    )

@@ -1,0 +1,204 @@
+"""The ledger in Postgres: :class:`PostgresStore` is the real adapter of :class:`queuectl.control.ports.Store`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, Self
+
+from sqlalchemy import func, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from queuectl.db import documents, reads, writes
+from queuectl.db.engine import DatabaseSettings, check_version, make_engine
+from queuectl.db.failures import answers_within
+from queuectl.db.notify import Bell
+from queuectl.db.tables import leadership
+from queuectl.domain.ledger import Change, Document, Entry, Loaded
+from queuectl.domain.queries import (
+    ConfigDocument,
+    DocumentKey,
+    HistoryLine,
+    WorkloadFilter,
+    WorkloadPage,
+)
+
+_GOODBYE_SECONDS: Final = 3.0
+
+
+class PostgresStore:
+    """The ledger, the configuration and what the API reads of both. All methods may raise StoreUnavailable."""
+
+    def __init__(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._bell = Bell(engine, settings)
+
+    @classmethod
+    async def connect(cls, settings: DatabaseSettings) -> Self:
+        """Open the pool and see that the server is one we support.
+
+        Raises:
+            BadInput: the URL is wrong or the server too old.
+        """
+        store = cls(make_engine(settings), settings)
+        try:
+            async with store._transaction("connecting") as connection:
+                await check_version(connection)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        """Give back all connections; a server that does not say goodbye is not waited for."""
+        await self._bell.close()
+        try:
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await self._engine.dispose()
+        except TimeoutError:
+            await self._engine.dispose(close=False)
+
+    # -- the leader ---------------------------------------------------------------------------------------------------
+
+    async def take_over(self, holder: str, floor: int) -> int:
+        """Become the one who may commit: raise the epoch to ``max(stored, floor) + 1`` and return it."""
+        raised = (
+            update(leadership)
+            .values(
+                epoch=func.greatest(leadership.c.epoch, floor) + 1,
+                holder=holder,
+                taken_at=func.now(),
+            )
+            .returning(leadership.c.epoch)
+        )
+        async with self._transaction("taking over") as connection:
+            return int((await connection.scalars(raised)).one())
+
+    async def load(self) -> Loaded:
+        """Read everything the leader works on, in one consistent snapshot."""
+        async with self._snapshot("loading the ledger") as connection:
+            revision, found = await documents.revision_and_documents(connection)
+            return Loaded(await reads.live_entries(connection), found, revision)
+
+    async def commit(
+        self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int
+    ) -> None:
+        """Write rows, placements, leases, outbox and history in one transaction; see the Protocol for the errors."""
+        async with self._transaction("committing") as connection:
+            await writes.fence(connection, epoch)
+            if revision is not None:
+                await writes.same_configuration(connection, revision)
+            await writes.write(connection, changes, epoch=epoch, cycle=cycle)
+
+    # -- configuration ------------------------------------------------------------------------------------------------
+
+    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
+        """Current revision and all configuration documents."""
+        async with self._snapshot("reading the configuration") as connection:
+            return await documents.revision_and_documents(connection)
+
+    async def config_changed(self, since: int, *, poll: float = 5.0) -> int:
+        """Wait until the configuration's revision differs from ``since``; the new one.
+
+        A change is seen at once where LISTEN works, otherwise within ``poll`` seconds.
+        """
+        while True:
+            async with self._guarded("listening for configuration changes"):
+                if not self._settings.pgbouncer:
+                    await self._bell.listen()
+            async with self._transaction("reading the configuration's revision") as connection:
+                current = await documents.revision(connection)
+            if current != since:
+                return current
+            await self._bell.heard(poll)
+
+    async def put_config(self, document: Document, if_match: int | None = None) -> int:
+        """Create or replace a document; see :func:`queuectl.db.documents.write`."""
+        async with self._transaction("writing the configuration") as connection:
+            return await documents.write(connection, document, if_match)
+
+    async def delete_config(self, key: DocumentKey, if_match: int | None = None) -> None:
+        """Delete a document; see :func:`queuectl.db.documents.remove`."""
+        async with self._transaction("deleting configuration") as connection:
+            await documents.remove(connection, key, if_match)
+
+    async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
+        """One document with its version, or None."""
+        async with self._transaction("reading configuration") as connection:
+            return await documents.read(connection, key)
+
+    async def list_config(
+        self, kind: str, namespace: str | None = None
+    ) -> tuple[ConfigDocument, ...]:
+        """All documents of a kind by (namespace, name); ``namespace`` None = of all namespaces."""
+        async with self._transaction("listing configuration") as connection:
+            return await documents.read_kind(connection, kind, namespace)
+
+    # -- the API's reads ----------------------------------------------------------------------------------------------
+
+    async def list_workloads(
+        self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
+    ) -> WorkloadPage:
+        """One page of workloads in (namespace, name, uid) order; at most 500."""
+        async with self._snapshot("listing workloads") as connection:
+            return await reads.page_of(connection, wanted, cursor, limit)
+
+    async def get_workload(self, uid: str) -> Entry | None:
+        """The workload with this uid, Finished or not; or None."""
+        async with self._snapshot("reading a workload") as connection:
+            return await reads.one_entry(connection, uid)
+
+    async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
+        """The workload of this name: the live one, else the newest finished one, else None."""
+        async with self._snapshot("finding a workload") as connection:
+            return await reads.entry_named(connection, kind, namespace, name)
+
+    async def history(
+        self, uid: str | None, after: int = 0, limit: int = 100
+    ) -> tuple[HistoryLine, ...]:
+        """History lines after an id, oldest first, at most 500: of one workload, or of all when ``uid`` is None."""
+        async with self._transaction("reading history") as connection:
+            return await reads.history_lines(connection, uid, after, limit)
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _guarded(self, doing: str) -> AbstractAsyncContextManager[None]:
+        return answers_within(self._settings.answer_timeout, doing)
+
+    @asynccontextmanager
+    async def _transaction(self, doing: str) -> AsyncIterator[AsyncConnection]:
+        async with (
+            self._guarded(doing),
+            self._engine.connect() as connection,
+            _begun(connection),
+        ):
+            yield connection
+
+    @asynccontextmanager
+    async def _snapshot(self, doing: str) -> AsyncIterator[AsyncConnection]:
+        async with self._guarded(doing), self._engine.connect() as connection:
+            await connection.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+            async with _begun(connection):
+                yield connection
+
+
+@asynccontextmanager
+async def _begun(connection: AsyncConnection) -> AsyncIterator[None]:
+    """A transaction whose connection is dropped when it is given up: ROLLBACK would wait for a server that is silent."""
+    try:
+        await connection.begin()
+        try:
+            yield
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            await connection.rollback()
+            raise
+        await connection.commit()
+    except asyncio.CancelledError:
+        await connection.invalidate()
+        raise

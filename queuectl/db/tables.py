@@ -1,0 +1,201 @@
+"""What is stored. Times are unix seconds (``to_timestamp(queued_at)`` in SQL) so that values return exactly as they went.
+
+One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
+four change only together, by the leader, in :meth:`queuectl.db.store.PostgresStore.commit`. ``history`` only grows.
+Names sort by code point (``COLLATE "C"``), so that order is the same on every server. No extension is used.
+
+A change here needs a revision in ``migrations/``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+metadata: Final = MetaData(
+    naming_convention={
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+        "pk": "%(table_name)s_pkey",
+    }
+)
+
+
+def _key(name: str, *, primary: bool = False) -> Column[str]:
+    return Column(name, Text(collation="C"), primary_key=primary, nullable=False)
+
+
+def _text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False)
+
+
+def _integer(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False)
+
+
+def _seconds(name: str, *, nullable: bool = False) -> Column[float]:
+    return Column(name, Double, nullable=nullable)
+
+
+def _json(name: str, *, nullable: bool = False) -> Column[Any]:
+    return Column(name, JSONB(none_as_null=True), nullable=nullable)
+
+
+workloads: Final = Table(
+    "workloads",
+    metadata,
+    _key("uid", primary=True),
+    _integer("version"),
+    _text("kind"),
+    _key("namespace"),
+    _key("name"),
+    _text("state"),
+    _text("queue"),
+    _text("cluster_queue"),
+    _integer("priority"),
+    _integer("gpus"),
+    _integer("pods"),
+    _integer("attempt"),
+    _seconds("queued_at"),
+    _seconds("since"),
+    _seconds("requeue_at", nullable=True),
+    _seconds("started_at", nullable=True),
+    _seconds("ready_at", nullable=True),
+    _seconds("finished_at", nullable=True),
+    _integer("failures"),
+    _integer("evictions"),
+    _integer("budget"),
+    _json("excluded"),
+    _text("reason_code"),
+    _text("reason_message"),
+    _json("reason_details"),
+    postgresql_with={
+        "fillfactor": 70
+    },  # room for the next version of a row on its own page: HOT again
+)
+
+# The leader's load reads live rows only; finished ones pile up and must not cost it anything. A finish time is set exactly
+# in state Finished; asking for the state itself would put every change of state into all four indexes (no HOT update).
+Index("workloads_live_idx", workloads.c.uid, postgresql_where=workloads.c.finished_at.is_(None))
+# Listings page by (namespace, name, uid), cluster-wide or within one ClusterQueue.
+Index("workloads_listing_idx", workloads.c.namespace, workloads.c.name, workloads.c.uid)
+Index(
+    "workloads_cluster_queue_idx",
+    workloads.c.cluster_queue,
+    workloads.c.namespace,
+    workloads.c.name,
+    workloads.c.uid,
+)
+
+placements: Final = Table(
+    "placements",
+    metadata,
+    _key("uid", primary=True),
+    Column("attempt", BigInteger, primary_key=True, autoincrement=False),
+    _key("podset", primary=True),
+    Column("ordinal", Integer, nullable=False, comment="position of the podset in the workload"),
+    Column("nodes", JSONB, nullable=False, comment="[[node, pods], ...] in rank order"),
+    Column("flavors", JSONB, nullable=False, comment="{resource: ResourceFlavor}"),
+)
+
+leases: Final = Table(
+    "leases",
+    metadata,
+    _key("uid", primary=True),
+    _json("placement"),
+    _json("victims"),
+    _seconds("created_at"),
+    _seconds("expires_at"),
+    comment="CapacityLeases: uid is the preemptor",
+)
+
+outbox: Final = Table(
+    "outbox",
+    metadata,
+    _key("uid", primary=True),
+    _integer("attempt"),
+    _text("intent"),
+    _text("reason"),
+    _seconds("created_at"),
+    _integer("epoch"),
+    comment="cluster writes not yet confirmed by the watch",
+)
+
+history: Final = Table(
+    "history",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    _key("uid"),
+    _text("kind"),
+    _key("namespace"),
+    _key("name"),
+    _seconds("at"),
+    _integer("epoch"),
+    _integer("cycle"),
+    _integer("attempt"),
+    _text("event"),
+    Column("from_state", Text),
+    _text("to_state"),
+    _text("code"),
+    _text("message"),
+    _json("details"),
+    _json("placement", nullable=True),
+    comment="append-only; a trigger refuses UPDATE, DELETE and TRUNCATE",
+)
+Index("history_uid_id_idx", history.c.uid, history.c.id)
+
+documents: Final = Table(
+    "documents",
+    metadata,
+    _key("kind", primary=True),
+    _key("namespace", primary=True),
+    _key("name", primary=True),
+    _json("document"),
+    _integer("version"),
+    comment="configuration; version is the revision that wrote the row",
+)
+
+
+def _single_row(name: str, *columns: Column[Any], comment: str) -> Table:
+    """A table that holds exactly one row, put there by its migration."""
+    return Table(
+        name,
+        metadata,
+        Column("singleton", Boolean, primary_key=True, server_default=text("true")),
+        *columns,
+        CheckConstraint("singleton", name="singleton"),
+        comment=comment,
+    )
+
+
+configuration: Final = _single_row(
+    "configuration",
+    _integer("revision"),
+    comment="revision of all documents together",
+)
+
+leadership: Final = _single_row(
+    "leadership",
+    _integer("epoch"),
+    _text("holder"),
+    Column("taken_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    comment="the fence: who commits must name this epoch",
+)

@@ -1,0 +1,141 @@
+"""What one commit of the leader writes, given its transaction.
+
+1. The fence: the row of ``leadership`` is locked if it still carries the caller's epoch. The lock is exclusive among
+   commits (FOR NO KEY UPDATE, not FOR SHARE), so that history becomes visible in the order of its ids; a successor's
+   take-over waits for it, and after that take-over the row no longer matches.
+2. The configuration's revision is locked shared if it still is the plan's.
+3. Rows are inserted, or updated over the version they were read at; every row must be hit.
+4. Placements, leases and the outbox follow from the difference between before and after; history is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, CursorResult, Delete, Insert, Update, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db import rows
+from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows, update_rows
+from queuectl.db.tables import (
+    configuration,
+    history,
+    leadership,
+    leases,
+    outbox,
+    placements,
+    workloads,
+)
+from queuectl.domain.errors import Fenced, StaleSnapshot
+from queuectl.domain.ledger import Change, Entry, Intent
+
+_WAS: Final = "was"
+_INSERT: Final = insert_rows(workloads, rows.WORKLOAD_COLUMNS).on_conflict_do_nothing()
+_UPDATE: Final = update_rows(
+    workloads, rows.UPDATED_COLUMNS, key=workloads.c.uid, over=workloads.c.version, was=_WAS
+)
+_UPDATE_PARAMETERS: Final = (*rows.UPDATED_COLUMNS, Column(_WAS, BigInteger))
+_PLACE: Final = insert_rows(placements, rows.PLACEMENT_COLUMNS)
+_UNPLACE: Final = delete_rows(placements, placements.c.uid)
+_LEASE: Final = insert_rows(leases, rows.LEASE_COLUMNS)
+_UNLEASE: Final = delete_rows(leases, leases.c.uid)
+_OWE: Final = insert_rows(outbox, rows.OUTBOX_COLUMNS)
+_SETTLE: Final = delete_rows(outbox, outbox.c.uid)
+_NOTE: Final = insert_rows(history, rows.HISTORY_COLUMNS)
+
+
+async def fence(connection: AsyncConnection, epoch: int) -> None:
+    """Lock the fence for the rest of the transaction.
+
+    Raises:
+        Fenced: the epoch is no longer the caller's.
+    """
+    mine = select(leadership.c.epoch).where(leadership.c.epoch == epoch)
+    if (await connection.scalar(mine.with_for_update(key_share=True))) is None:
+        raise Fenced(f"epoch {epoch} is over: another leader has taken over")
+
+
+async def same_configuration(connection: AsyncConnection, revision: int) -> None:
+    """Keep the configuration as it is for the rest of the transaction.
+
+    Raises:
+        StaleSnapshot: it is no longer at ``revision``.
+    """
+    same = select(configuration.c.revision).where(configuration.c.revision == revision)
+    if (await connection.scalar(same.with_for_update(read=True))) is None:
+        raise StaleSnapshot(f"the configuration is no longer at revision {revision}")
+
+
+async def write(
+    connection: AsyncConnection, changes: Sequence[Change], *, epoch: int, cycle: int
+) -> None:
+    """Write rows, placements, leases, outbox and history.
+
+    Raises:
+        StaleSnapshot: a row is not at the version it was read at.
+    """
+    await _write_workloads(connection, changes)
+    await _write_placements(connection, changes)
+    await _write_leases(connection, changes)
+    await _write_outbox(connection, changes, epoch)
+    lines = [rows.history_row(change, epoch=epoch, cycle=cycle) for change in changes]
+    await _bulk(
+        connection, _NOTE, rows.HISTORY_COLUMNS, [line for line in lines if line is not None]
+    )
+
+
+async def _write_workloads(connection: AsyncConnection, changes: Sequence[Change]) -> None:
+    new = [rows.workload_row(c.after) for c in changes if c.before is None]
+    if await _bulk(connection, _INSERT, rows.WORKLOAD_COLUMNS, new) != len(new):
+        raise StaleSnapshot("a workload to be added is in the ledger already")
+    changed = [
+        {**rows.workload_row(c.after), _WAS: c.before.version}
+        for c in changes
+        if c.before is not None
+    ]
+    hit = await _bulk(connection, _UPDATE, _UPDATE_PARAMETERS, changed)
+    if hit != len(changed):
+        raise StaleSnapshot(f"{len(changed) - hit} of {len(changed)} workloads changed meanwhile")
+
+
+async def _write_placements(connection: AsyncConnection, changes: Sequence[Change]) -> None:
+    moved = [c for c in changes if (c.before.placement if c.before else None) != c.after.placement]
+    gone = [{"uid": c.after.uid} for c in moved if c.before and c.before.placement]
+    await _bulk(connection, _UNPLACE, (placements.c.uid,), gone)
+    placed = [row for c in moved for row in rows.placement_rows(c.after)]
+    await _bulk(connection, _PLACE, rows.PLACEMENT_COLUMNS, placed)
+
+
+async def _write_leases(connection: AsyncConnection, changes: Sequence[Change]) -> None:
+    changed = [c for c in changes if (c.before.lease if c.before else None) != c.after.lease]
+    gone = [{"uid": c.after.uid} for c in changed if c.before and c.before.lease]
+    await _bulk(connection, _UNLEASE, (leases.c.uid,), gone)
+    held = [rows.lease_row(c.after, c.after.lease) for c in changed if c.after.lease]
+    await _bulk(connection, _LEASE, rows.LEASE_COLUMNS, held)
+
+
+async def _write_outbox(connection: AsyncConnection, changes: Sequence[Change], epoch: int) -> None:
+    """An intent belongs to an attempt: the same one for a later attempt is another row."""
+
+    def owed(entry: Entry | None) -> tuple[Intent, int] | None:
+        return (entry.intent, entry.attempt) if entry and entry.intent else None
+
+    changed = [c for c in changes if owed(c.before) != owed(c.after)]
+    settled = [{"uid": c.after.uid} for c in changed if owed(c.before)]
+    await _bulk(connection, _SETTLE, (outbox.c.uid,), settled)
+    new = [rows.outbox_row(c, epoch) for c in changed if owed(c.after)]
+    await _bulk(connection, _OWE, rows.OUTBOX_COLUMNS, new)
+
+
+async def _bulk(
+    connection: AsyncConnection,
+    statement: Insert | Update | Delete,
+    columns: Sequence[Column[Any]],
+    given: Sequence[Row],
+) -> int:
+    """Run a statement of :mod:`queuectl.db.bulk` over these rows; how many it hit. No rows, no round trip."""
+    if not given:
+        return 0
+    result: CursorResult[Any] = await connection.execute(statement, arrays(columns, given))
+    return result.rowcount

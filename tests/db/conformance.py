@@ -1,0 +1,368 @@
+"""What every store keeps to. The fixture ``open_store`` gives another store on the same database at each call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from queuectl.db.store import PostgresStore
+from queuectl.domain.errors import BadInput, Conflict, Fenced, NotFound, StaleSnapshot
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.machine import Admit, Described, Echoed, Ended, Gone, Refuse
+from queuectl.domain.queries import DocumentKey, WorkloadFilter
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import Outcome
+from tests.db.lives import HERE, LEASE, WAITS, WHOLE_LIFE, step, submitted
+from tests.doubles.store import MemoryStore
+
+AnyStore = PostgresStore | MemoryStore
+OpenStore = Callable[[], Awaitable[AnyStore]]
+
+QUEUE = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "ClusterQueue",
+    "metadata": {"name": "gpus"},
+    "spec": {"queueingStrategy": "StrictFIFO"},
+}
+
+
+def queue(name: str, **spec: object) -> dict[str, object]:
+    return {**QUEUE, "metadata": {"name": name}, "spec": spec}
+
+
+async def leader(store: AnyStore) -> int:
+    return await store.take_over("test", 0)
+
+
+async def commit(
+    store: AnyStore, epoch: int, *changes: Change, revision: int | None = None, cycle: int = 1
+) -> None:
+    await store.commit(changes, epoch=epoch, revision=revision, cycle=cycle)
+
+
+async def loaded(store: AnyStore) -> dict[str, Entry]:
+    return {entry.uid: entry for entry in (await store.load()).entries}
+
+
+class StoreConformance:
+    """Subclass it beside a fixture ``open_store``."""
+
+    async def test_a_new_database_is_empty(self, open_store: OpenStore):
+        store = await open_store()
+        content = await store.load()
+        assert (content.entries, content.documents, content.revision) == ((), (), 0)
+
+    async def test_every_step_of_a_life_comes_back_as_it_was_committed(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        change = submitted("u1")
+        await commit(store, epoch, change)
+        assert await loaded(store) == {"u1": change.after}
+        for event in WHOLE_LIFE[:-1]:
+            change = step(change.after, event)
+            await commit(store, epoch, change)
+            assert await loaded(store) == {"u1": change.after}, event
+
+    async def test_a_finished_workload_is_not_loaded_but_can_be_read(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first = submitted("u1")
+        last = step(first.after, Ended(Outcome.SUCCEEDED))
+        await commit(store, epoch, first, submitted("u2"))
+        await commit(store, epoch, last)
+        assert set(await loaded(store)) == {"u2"}
+        assert await store.get_workload("u1") == last.after
+        assert await store.get_workload("u3") is None
+
+    @pytest.mark.parametrize(("floor", "epoch"), [(0, 2), (1, 2), (7, 8)])
+    async def test_take_over_rises_above_the_database_and_the_floor(
+        self, open_store: OpenStore, floor: int, epoch: int
+    ):
+        store = await open_store()
+        assert await store.take_over("a", 0) == 1
+        assert await store.take_over("b", floor) == epoch
+
+    async def test_a_deposed_leader_cannot_commit(self, open_store: OpenStore):
+        old, new = await open_store(), await open_store()
+        old_epoch = await old.take_over("old", 0)
+        await commit(old, old_epoch, submitted("u1"))
+        new_epoch = await new.take_over("new", old_epoch)
+        with pytest.raises(Fenced):
+            await commit(old, old_epoch, submitted("u2"))
+        assert set(await loaded(new)) == {"u1"}
+        await commit(new, new_epoch, submitted("u3"))
+        assert set(await loaded(old)) == {"u1", "u3"}
+
+    async def test_nobody_commits_under_an_epoch_that_was_never_given(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        with pytest.raises(Fenced):
+            await commit(store, epoch + 1, submitted("u1"))
+
+    async def test_a_stale_row_stops_the_whole_commit(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first, other = submitted("u1"), submitted("u2")
+        await commit(store, epoch, first, other)
+        moved = step(first.after, Refuse(WAITS))
+        await commit(store, epoch, moved)
+        before = await store.history(None)
+        stale = step(first.after, Admit(HERE))
+        with pytest.raises(StaleSnapshot):
+            await commit(store, epoch, step(other.after, Admit(HERE)), stale, submitted("u3"))
+        assert await loaded(store) == {"u1": moved.after, "u2": other.after}
+        assert await store.history(None) == before
+
+    async def test_a_workload_is_added_once(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await commit(store, epoch, submitted("u1"))
+        with pytest.raises(StaleSnapshot):
+            await commit(store, epoch, submitted("u0"), submitted("u1"))
+        assert set(await loaded(store)) == {"u1"}
+
+    async def test_a_change_of_a_workload_that_is_not_there_is_stale(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        with pytest.raises(StaleSnapshot):
+            await commit(store, epoch, step(submitted("u1").after, Refuse(WAITS)))
+
+    async def test_a_plan_of_an_older_configuration_is_stale(self, open_store: OpenStore):
+        store, api = await open_store(), await open_store()
+        epoch = await leader(store)
+        await api.put_config(QUEUE)
+        revision, _ = await store.configuration()
+        await commit(store, epoch, submitted("u1"), revision=revision)
+        await api.put_config(queue("gpus"))
+        with pytest.raises(StaleSnapshot):
+            await commit(store, epoch, submitted("u2"), revision=revision)
+        await commit(store, epoch, submitted("u3"))
+        assert set(await loaded(store)) == {"u1", "u3"}
+
+    async def test_an_empty_commit_still_tells_a_deposed_leader(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await commit(store, epoch)
+        await store.take_over("next", 0)
+        with pytest.raises(Fenced):
+            await commit(store, epoch)
+
+    async def test_text_no_database_can_hold_does_not_stop_a_commit(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first = submitted("u1")
+        refused = step(first.after, Refuse(Reason(Code.MISCONFIGURED, "annotation 'a\x00b'")))
+        await commit(store, epoch, first)
+        await commit(store, epoch, refused)
+        assert (await loaded(store))["u1"].reason.message == "annotation 'a\ufffdb'"
+
+    # -- history ------------------------------------------------------------------------------------------------------
+
+    async def test_history_tells_each_noted_step_in_order(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first = submitted("u1")
+        admitted = step(first.after, Admit(HERE, {"tried": 3}), 1700000002.5)
+        echoed = step(admitted.after, Echoed())
+        assert echoed.note is None
+        for number, change in enumerate((first, admitted, echoed), 5):
+            await commit(store, epoch, change, submitted(f"x{number}"), cycle=number)
+        queued, started = await store.history("u1")
+        assert (queued.event, queued.from_state, queued.to_state) == ("Queued", None, State.PENDING)
+        assert (started.from_state, started.to_state) == (State.PENDING, State.STARTING)
+        assert (started.at, started.cycle, started.epoch) == (1700000002.5, 6, epoch)
+        assert started.reason == Reason(Code.ADMITTED, "attempt 1", {"tried": 3})
+        assert (started.placement, queued.placement) == (HERE, None)
+        assert (started.kind, started.namespace, started.name) == ("Job", "team-a", "job-u1")
+
+    async def test_history_is_read_on_from_the_last_line_seen(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await commit(store, epoch, *(submitted(f"u{n}") for n in range(5)))
+        seen = await store.history(None, limit=2)
+        seen += await store.history(None, after=seen[-1].id, limit=2)
+        seen += await store.history(None, after=seen[-1].id, limit=2)
+        assert sorted(line.uid for line in seen) == [f"u{n}" for n in range(5)]
+        assert [line.id for line in seen] == sorted({line.id for line in seen})
+        assert await store.history(None, after=seen[-1].id) == ()
+
+    # -- configuration ------------------------------------------------------------------------------------------------
+
+    async def test_a_document_comes_back_with_its_version(self, open_store: OpenStore):
+        store = await open_store()
+        version = await store.put_config(QUEUE)
+        found = await store.get_config(DocumentKey("ClusterQueue", "", "gpus"))
+        assert found is not None
+        assert (found.document, found.version) == (QUEUE, version)
+        assert await store.configuration() == (version, (QUEUE,))
+        assert await store.get_config(DocumentKey("ClusterQueue", "", "cpus")) is None
+
+    async def test_writing_the_same_again_changes_nothing(self, open_store: OpenStore):
+        store = await open_store()
+        version = await store.put_config(QUEUE)
+        assert await store.put_config(QUEUE) == version
+        assert (await store.configuration())[0] == version
+
+    @pytest.mark.parametrize(("present", "if_match"), [(True, 0), (True, 99), (False, 1)])
+    async def test_a_write_over_another_version_is_a_conflict(
+        self, open_store: OpenStore, present: bool, if_match: int
+    ):
+        store = await open_store()
+        version = await store.put_config(QUEUE) if present else 0
+        for attempt in (
+            store.put_config(queue("gpus", cohort="all"), if_match),
+            store.delete_config(DocumentKey("ClusterQueue", "", "gpus"), if_match),
+        ):
+            with pytest.raises(Conflict) as conflict:
+                await attempt
+            assert conflict.value.version == version
+        assert (await store.configuration())[0] == version
+
+    async def test_if_match_lets_exactly_one_of_two_writers_through(self, open_store: OpenStore):
+        one, two = await open_store(), await open_store()
+        version = await one.put_config(QUEUE, 0)
+        answers = await asyncio.gather(
+            one.put_config(queue("gpus", cohort="a"), version),
+            two.put_config(queue("gpus", cohort="b"), version),
+            return_exceptions=True,
+        )
+        assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "int"]
+
+    async def test_a_version_never_comes_back_after_a_deletion(self, open_store: OpenStore):
+        store = await open_store()
+        key = DocumentKey("ClusterQueue", "", "gpus")
+        version = await store.put_config(QUEUE)
+        await store.delete_config(key, version)
+        assert await store.get_config(key) is None
+        with pytest.raises(NotFound):
+            await store.delete_config(key)
+        assert await store.put_config(QUEUE) > version
+
+    async def test_documents_are_listed_by_code_point(self, open_store: OpenStore):
+        store = await open_store()
+        for name in ("b", "B", "a-b", "a.b", "ab"):
+            await store.put_config(queue(name))
+        for namespace in ("team-b", "team-a"):
+            local = {"kind": "LocalQueue", "metadata": {"name": "q", "namespace": namespace}}
+            await store.put_config(local)
+        listed = await store.list_config("ClusterQueue")
+        assert [d.key.name for d in listed] == ["B", "a-b", "a.b", "ab", "b"]
+        assert [d.key.namespace for d in await store.list_config("LocalQueue")] == [
+            "team-a",
+            "team-b",
+        ]
+        assert len(await store.list_config("LocalQueue", "team-b")) == 1
+        assert len((await store.configuration())[1]) == 7
+
+    @pytest.mark.parametrize(
+        "document", [{}, {"kind": "ClusterQueue"}, {"metadata": {"name": "x"}}]
+    )
+    async def test_a_document_without_identity_is_refused(
+        self, open_store: OpenStore, document: dict[str, object]
+    ):
+        store = await open_store()
+        with pytest.raises(BadInput):
+            await store.put_config(document)
+
+    async def test_a_waiter_hears_of_a_change_made_elsewhere(self, open_store: OpenStore):
+        store, api = await open_store(), await open_store()
+        waiter = asyncio.create_task(store.config_changed(0, poll=3600))
+        done, _ = await asyncio.wait({waiter}, timeout=0.2)
+        assert not done
+        version = await api.put_config(QUEUE)
+        async with asyncio.timeout(30):
+            assert await waiter == version
+            assert await store.config_changed(0) == version
+
+    # -- the API's reads ----------------------------------------------------------------------------------------------
+
+    async def test_a_name_finds_the_live_workload_before_finished_ones(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        old, older = submitted("u1", "train", at=90.0), submitted("u2", "train", at=80.0)
+        await commit(store, epoch, old, older, submitted("u3", "train", kind="PyTorchJob"))
+        await commit(store, epoch, step(old.after, Gone()), step(older.after, Gone()))
+        gone = await store.find_workload("Job", "team-a", "train")
+        assert gone is not None
+        assert gone.uid == "u1"
+        await commit(store, epoch, submitted("u4", "train", at=70.0))
+        live = await store.find_workload("Job", "team-a", "train")
+        assert live is not None
+        assert live.uid == "u4"
+        assert await store.find_workload("Job", "team-b", "train") is None
+
+    @pytest.mark.parametrize(
+        ("wanted", "uids"),
+        [
+            (WorkloadFilter(), {"u1", "u2", "u3", "u4"}),
+            (WorkloadFilter(namespace="team-b"), {"u2"}),
+            (WorkloadFilter(kind="PyTorchJob"), {"u3"}),
+            (WorkloadFilter(queue="other", cluster_queue="cpus"), {"u4"}),
+            (WorkloadFilter(states=frozenset({State.STARTING})), {"u1"}),
+            (WorkloadFilter(states=frozenset({State.STARTING, State.PENDING})), {"u1", "u2", "u4"}),
+            (WorkloadFilter(namespace="team-a", states=frozenset({State.FINISHED})), {"u3"}),
+            (WorkloadFilter(namespace="nowhere"), set()),
+        ],
+    )
+    async def test_a_listing_holds_what_the_filter_says(
+        self, open_store: OpenStore, wanted: WorkloadFilter, uids: set[str]
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        first, third, fourth = submitted("u1"), submitted("u3", kind="PyTorchJob"), submitted("u4")
+        await commit(store, epoch, first, submitted("u2", namespace="team-b"), third, fourth)
+        await commit(
+            store,
+            epoch,
+            admitted := step(first.after, Admit(HERE)),
+            step(third.after, Gone()),
+            step(fourth.after, Described("other", "cpus", 1, 1, 1)),
+        )
+        page = await store.list_workloads(wanted)
+        assert {entry.uid for entry in page.entries} == uids
+        assert page.cursor is None
+        assert all(e == admitted.after for e in page.entries if e.uid == "u1")
+
+    async def test_pages_hold_each_workload_once_by_code_point(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        names = ["b", "a-1", "a.1", "B", "a", "a"]
+        spaces = ["t-1", "t"]
+        await commit(
+            store,
+            epoch,
+            *(submitted(f"{s}{n}", x, namespace=s) for s in spaces for n, x in enumerate(names)),
+        )
+        seen: list[tuple[str, str, str]] = []
+        cursor = None
+        for _ in range(3):
+            page = await store.list_workloads(WorkloadFilter(), cursor, 5)
+            seen += [(e.namespace, e.name, e.uid) for e in page.entries]
+            cursor = page.cursor
+        assert cursor is None
+        assert len(seen) == 12
+        assert seen == sorted(seen)
+
+    async def test_a_page_may_be_the_last_and_full(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await commit(store, epoch, submitted("u1"), submitted("u2"))
+        assert (await store.list_workloads(WorkloadFilter(), None, 2)).cursor is None
+
+    @pytest.mark.parametrize("cursor", ["", "x", "bnVsbA==", "WzEsMiwzXQ=="])
+    async def test_a_made_up_cursor_is_bad_input(self, open_store: OpenStore, cursor: str):
+        store = await open_store()
+        with pytest.raises(BadInput):
+            await store.list_workloads(WorkloadFilter(), cursor)
+
+    async def test_a_lease_keeps_its_victims_and_times(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first = submitted("u1")
+        reserved = replace(first.after, version=2, state=State.RESERVED, lease=LEASE)
+        await commit(store, epoch, first)
+        await commit(store, epoch, Change(first.after, reserved, 1.0))
+        assert (await loaded(store))["u1"].lease == LEASE

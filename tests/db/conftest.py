@@ -1,0 +1,21 @@
+"""A real Postgres for every test of this room, and stores on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.store import PostgresStore
+from tests.support.postgres import database_url, postgres
+
+__all__ = ["database_url", "postgres", "store"]
+
+
+@pytest_asyncio.fixture
+async def store(database_url: str) -> AsyncIterator[PostgresStore]:
+    """A store on this test's own database."""
+    opened = await PostgresStore.connect(DatabaseSettings(database_url))
+    yield opened
+    await opened.close()

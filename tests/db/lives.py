@@ -1,0 +1,138 @@
+"""Lives of workloads for store tests: single steps, and any sequence of legal ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.machine import (
+    Admit,
+    Described,
+    Drained,
+    Echoed,
+    Ended,
+    Event,
+    Evict,
+    Gone,
+    PodsReady,
+    Refuse,
+    Repair,
+    Reserve,
+    RetryDue,
+    Submitted,
+    handle,
+)
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.workload import Placement, PodSetPlacement
+
+FLAVORS = {"nvidia.com/gpu": "h100", "cpu": "h100"}
+HERE = Placement(
+    (
+        PodSetPlacement("worker", (("n2", 4), ("n1", 4)), FLAVORS),
+        PodSetPlacement("master", (("n3", 1),), {}),
+    )
+)
+THERE = Placement(
+    (
+        PodSetPlacement("worker", (("n9", 8),), FLAVORS),
+        PodSetPlacement("master", (("n3", 1),), {}),
+    )
+)
+LEASE = CapacityLease(HERE, ("victim-1", "victim-2"), 1700000000.123456, 1700000600.5)
+WAITS = Reason(
+    Code.WAITING_FOR_QUOTA, "8 of 64 GPUs are free", {"free": 8, "levels": [HOSTNAME], "share": 0.1}
+)
+
+
+def submitted(
+    uid: str,
+    name: str | None = None,
+    *,
+    namespace: str = "team-a",
+    kind: str = "Job",
+    queue: str = "research",
+    cluster_queue: str = "gpus",
+    at: float = 1700000000.25,
+) -> Change:
+    """A job is seen for the first time."""
+    job = JobRecord(kind, namespace, name or f"job-{uid}", uid, 7, at, queue)
+    change = handle(None, Submitted(job, 50, cluster_queue), at)
+    assert change is not None
+    return change
+
+
+def step(entry: Entry, event: Event, at: float = 1700000001.0) -> Change:
+    """An event that must change something."""
+    change = handle(entry, event, at)
+    assert change is not None
+    return change
+
+
+WHOLE_LIFE: tuple[Event, ...] = (
+    Described("research", "gpus", 100, 64, 8),
+    Refuse(WAITS),
+    Refuse(Reason(Code.UNDECIDED, "the budget ended")),
+    Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED)),
+    Admit(HERE, {"objective": [1, 2]}),
+    Echoed(),
+    Repair(THERE),
+    Evict(Reason(Code.PIN_UNSCHEDULABLE, "n9 refused a pod"), ("n9",)),
+    Drained(),
+    RetryDue(),
+    Admit(THERE),
+    Echoed(),
+    PodsReady(),
+    Evict(Reason(Code.PREEMPTED, "for job-x")),
+    Drained(),
+    Admit(HERE),
+    PodsReady(),
+    Ended(Outcome.SUCCEEDED),
+)
+
+
+def legal_events(entry: Entry) -> list[Event]:
+    """What may happen to it next, in every variation that is stored differently."""
+    events: list[Event] = [Described("other", "cpus", entry.priority + 1, 8, 1), Gone()]
+    if entry.state in (State.PENDING, State.RESERVED):
+        events += [Refuse(WAITS), Refuse(Reason(Code.UNDECIDED)), Reserve(LEASE, WAITS)]
+        events += [Reserve(CapacityLease(THERE, (), 1.0, 2.0), WAITS), Admit(HERE), Admit(THERE)]
+    if entry.state.live:
+        events += [Repair(THERE), Repair(HERE), PodsReady(), Ended(Outcome.FAILED)]
+        events += [Evict(Reason(Code.PODS_READY_TIMEOUT), ("n1",)), Evict(Reason(Code.PREEMPTED))]
+    if entry.state is State.EVICTING:
+        events.append(Drained())
+    if entry.state is State.BACKOFF:
+        events.append(RetryDue())
+    if entry.intent is Intent.START:
+        events.append(Echoed())
+    return events
+
+
+@dataclass
+class Lives:
+    """Several workloads living side by side; ``choose`` picks their next legal step by number."""
+
+    prefix: str
+    entries: dict[str, Entry] = field(default_factory=dict)
+    _clock: count[int] = field(default_factory=lambda: count(1700000000))
+
+    def choose(self, who: int, what: int) -> Change | None:
+        uid = f"{self.prefix}-{who}"
+        at = next(self._clock) + 0.1
+        entry = self.entries.get(uid)
+        if entry is None:
+            return submitted(uid, at=at)
+        events = legal_events(entry)
+        return handle(entry, events[what % len(events)], at)
+
+    def batch(self, choices: list[tuple[int, int]]) -> list[Change]:
+        """One change at most per workload, as a commit takes them; later choices for the same one are skipped."""
+        changes = {who: self.choose(who, what) for who, what in dict(choices).items()}
+        return [change for change in changes.values() if change is not None]
+
+    def committed(self, changes: list[Change]) -> None:
+        self.entries |= {change.after.uid: change.after for change in changes}

@@ -1,0 +1,67 @@
+"""``queuectl db`` as people and init containers run it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from typer.testing import CliRunner
+
+from queuectl.cli.db import app
+from tests.support.postgres import TestPostgres, server_directory
+
+
+@pytest_asyncio.fixture
+async def empty_url(postgres: TestPostgres) -> AsyncIterator[str]:
+    name = await postgres.empty()
+    yield postgres.server.url(name)
+    await postgres.drop(name)
+
+
+def run(*arguments: str, **environ: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, arguments, env={"QUEUECTL_DATABASE_URL": None, **environ})
+    return result.exit_code, result.output.strip()
+
+
+def test_a_schema_behind_is_told_by_the_exit_status_and_upgraded(empty_url: str):
+    assert run("current", "--database-url", empty_url) == (1, "empty: behind 0001_pre")
+    assert run("upgrade", QUEUECTL_DATABASE_URL=empty_url) == (0, "0001_pre: the newest")
+    assert run("current", QUEUECTL_DATABASE_URL=empty_url) == (0, "0001_pre: the newest")
+
+
+def test_the_pre_half_alone_can_be_run(empty_url: str):
+    assert run("upgrade", "--pre", QUEUECTL_DATABASE_URL=empty_url)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "message"),
+    [
+        ("mysql://host/db", 2, "only postgresql:// is supported"),
+        ("postgresql://u@/d?host=/nowhere/at/all", 1, "migrating the database"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(url: str, status: int, message: str):
+    code, output = run("current", QUEUECTL_DATABASE_URL=url)
+    assert code == status
+    assert message in output
+    assert len(output.splitlines()) == 1
+
+
+def test_without_a_url_it_is_the_embedded_database():
+    with server_directory() as directory:
+        environ = {"XDG_STATE_HOME": str(directory)}
+        assert run("upgrade", **environ) == (0, "0001_pre: the newest")
+        assert run("current", **environ) == (0, "0001_pre: the newest")
+        (cluster,) = Path(directory, "queuectl").iterdir()
+        assert not (cluster / "data" / "postmaster.pid").exists()
+
+
+def test_its_help_loads_no_database_library():
+    code = (
+        "import sys, queuectl.cli.db; print('sqlalchemy' in sys.modules, 'asyncpg' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False"] * 2

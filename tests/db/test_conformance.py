@@ -1,0 +1,60 @@
+"""The real store and its double keep to the same contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.store import PostgresStore
+from tests.db.conformance import OpenStore, StoreConformance
+from tests.doubles.store import MemoryDatabase, MemoryStore
+
+
+class TestPostgresStore(StoreConformance):
+    @pytest_asyncio.fixture
+    async def open_store(self, database_url: str) -> AsyncIterator[OpenStore]:
+        opened: list[PostgresStore] = []
+
+        async def open_one() -> PostgresStore:
+            opened.append(await PostgresStore.connect(DatabaseSettings(database_url)))
+            return opened[-1]
+
+        yield open_one
+        for one in opened:
+            await one.close()
+
+
+class TestPostgresStoreForPgBouncer(StoreConformance):
+    """The settings for PgBouncer: no prepared statements, no LISTEN, so a change is seen at the next poll."""
+
+    @pytest_asyncio.fixture
+    async def open_store(self, database_url: str) -> AsyncIterator[OpenStore]:
+        opened: list[PostgresStore] = []
+
+        async def open_one() -> PostgresStore:
+            settings = DatabaseSettings(database_url, pgbouncer=True)
+            opened.append(await PostgresStore.connect(settings))
+            return opened[-1]
+
+        yield open_one
+        for one in opened:
+            await one.close()
+
+    async def test_a_waiter_hears_of_a_change_made_elsewhere(self, open_store: OpenStore):
+        store, api = await open_store(), await open_store()
+        version = await api.put_config({"kind": "Topology", "metadata": {"name": "t"}})
+        assert await store.config_changed(0, poll=0.01) == version
+
+
+class TestMemoryStore(StoreConformance):
+    @pytest.fixture
+    def open_store(self) -> OpenStore:
+        database = MemoryDatabase()
+
+        async def open_one() -> MemoryStore:
+            return MemoryStore(database)
+
+        return open_one

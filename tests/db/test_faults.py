@@ -1,0 +1,268 @@
+"""The database is away, silent, slow or loses an answer: the store says so, and works again when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from queuectl.db.embedded import DATABASE, EmbeddedServer
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.migrate import upgrade
+from queuectl.db.store import PostgresStore
+from queuectl.domain.errors import StaleSnapshot, StoreError, StoreUnavailable
+from queuectl.domain.machine import Admit
+from tests.db.conformance import QUEUE, commit, loaded
+from tests.db.lives import HERE, step, submitted
+from tests.support.lossy import lossy_relay
+from tests.support.postgres import server_directory
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[EmbeddedServer]:
+    """A server of this test alone, which it may maltreat."""
+    with server_directory() as directory:
+        async with EmbeddedServer(directory, durable=False) as started:
+            await upgrade(started.url())
+            yield started
+
+
+@asynccontextmanager
+async def opened(settings: DatabaseSettings) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.connect(settings)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def family(pid: int) -> list[int]:
+    """The postmaster and all processes it started."""
+    pids = [pid]
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == pid:
+            pids.append(int(status.parent.name))
+    return pids
+
+
+@pytest.mark.parametrize("immediate", [False, True], ids=["shutdown", "crash"])
+async def test_a_stop_in_mid_flight_loses_nothing_that_was_promised(
+    server: EmbeddedServer, immediate: bool
+):
+    async with opened(DatabaseSettings(server.url())) as store:
+        epoch = await store.take_over("test", 0)
+        promised: set[str] = set()
+        unknown: set[str] = set()
+        enough = asyncio.Event()
+
+        async def work(worker: int) -> None:
+            for number in range(10_000):
+                change = submitted(f"w{worker}-{number}")
+                try:
+                    await commit(store, epoch, change)
+                except StoreUnavailable:
+                    unknown.add(change.after.uid)
+                    return
+                promised.add(change.after.uid)
+                if len(promised) == 40:
+                    enough.set()
+
+        workers = [asyncio.create_task(work(n)) for n in range(4)]
+        await enough.wait()
+        await server.stop(immediate=immediate)
+        await asyncio.gather(*workers)
+        with pytest.raises(StoreUnavailable):
+            await store.load()
+        await server.start()
+        present = set(await loaded(store))
+        assert promised <= present <= promised | unknown
+        await commit(store, epoch, submitted("after"))
+
+
+async def test_an_answer_lost_after_the_commit_is_unavailable_and_reloading_tells(
+    server: EmbeddedServer,
+):
+    async with lossy_relay(server.sockets) as relay:
+        url = server.url().replace(str(server.sockets), str(relay.directory))
+        async with opened(DatabaseSettings(url)) as store:
+            epoch = await store.take_over("test", 0)
+            change = submitted("u1")
+            relay.lose_commits = True
+            with pytest.raises(StoreUnavailable):
+                await commit(store, epoch, change)
+            relay.lose_commits = False
+            assert await loaded(store) == {"u1": change.after}
+            with pytest.raises(StaleSnapshot):
+                await commit(store, epoch, change)
+
+
+async def test_a_frozen_server_is_unavailable_within_the_answer_timeout(server: EmbeddedServer):
+    settings = DatabaseSettings(server.url(), connect_timeout=0.5, answer_timeout=1.0)
+    async with opened(settings) as store:
+        epoch = await store.take_over("test", 0)
+        assert server.pid is not None
+        frozen = family(server.pid)
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            for attempt in (commit(store, epoch, submitted("u1")), store.load(), store.load()):
+                with pytest.raises(StoreUnavailable):
+                    await attempt
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
+        await commit(store, epoch, submitted("u2"))
+        assert "u2" in await loaded(store)
+
+
+async def test_a_store_on_a_frozen_server_can_be_closed(server: EmbeddedServer):
+    store = await PostgresStore.connect(DatabaseSettings(server.url()))
+    assert server.pid is not None
+    frozen = family(server.pid)
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        await store.close()
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_held_lock_makes_a_commit_unavailable_not_endless(server: EmbeddedServer):
+    async with opened(DatabaseSettings(server.url(), lock_timeout=0.2)) as store:
+        epoch = await store.take_over("test", 0)
+        other = await asyncpg.connect(server.url())
+        async with other.transaction():
+            await other.execute("SELECT epoch FROM leadership FOR UPDATE")
+            with pytest.raises(StoreUnavailable, match="lock"):
+                await commit(store, epoch, submitted("u1"))
+        await other.close()
+        await commit(store, epoch, submitted("u1"))
+
+
+async def test_a_cancelled_commit_gives_its_connection_back(server: EmbeddedServer):
+    async with opened(DatabaseSettings(server.url(), pool_size=1)) as store:
+        epoch = await store.take_over("test", 0)
+        other = await asyncpg.connect(server.url())
+        async with other.transaction():
+            await other.execute("SELECT epoch FROM leadership FOR UPDATE")
+            pending = asyncio.create_task(commit(store, epoch, submitted("u1")))
+            await asyncio.sleep(0.1)
+            pending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await pending
+        await other.close()
+        await commit(store, epoch, submitted("u1"))
+
+
+def take_over(store: PostgresStore) -> Awaitable[int]:
+    return store.take_over("new", 0)
+
+
+def change_quota(store: PostgresStore) -> Awaitable[int]:
+    return store.put_config(QUEUE)
+
+
+@pytest.mark.parametrize("other", [take_over, change_quota])
+async def test_who_would_make_a_commit_stale_waits_for_the_one_in_flight(
+    store: PostgresStore, database_url: str, other: Callable[[PostgresStore], Awaitable[int]]
+):
+    epoch = await store.take_over("old", 0)
+    change = submitted("u1")
+    await commit(store, epoch, change)
+    held = await asyncpg.connect(database_url)
+    async with held.transaction():
+        # The commit has passed its checks and waits for this row, so it is in flight as long as we like.
+        await held.execute("SELECT uid FROM workloads FOR UPDATE")
+        admitted = step(change.after, Admit(HERE))
+        inflight = asyncio.create_task(commit(store, epoch, admitted, revision=0))
+        await until_waiting(held, 1)
+        late = asyncio.ensure_future(other(store))
+        await until_waiting(held, 2)
+        assert not late.done()
+    await inflight
+    await late
+    await held.close()
+    assert await loaded(store) == {"u1": admitted.after}
+
+
+async def test_history_becomes_visible_in_the_order_of_its_ids(
+    store: PostgresStore, database_url: str
+):
+    epoch = await store.take_over("test", 0)
+    first = submitted("u1")
+    await commit(store, epoch, first)
+    held = await asyncpg.connect(database_url)
+    async with held.transaction():
+        await held.execute("SELECT uid FROM workloads FOR UPDATE")
+        slow = asyncio.create_task(commit(store, epoch, step(first.after, Admit(HERE))))
+        await until_waiting(held, 1)
+        quick = asyncio.create_task(commit(store, epoch, submitted("u2")))
+        await until_waiting(held, 2)  # it may not overtake, though it touches no row of the other
+    await asyncio.gather(slow, quick)
+    await held.close()
+    assert [line.uid for line in await store.history(None)] == ["u1", "u1", "u2"]
+
+
+async def until_waiting(connection: asyncpg.Connection, number: int) -> None:
+    """Until so many sessions of this database wait for a lock."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    for _ in range(500):
+        if await connection.fetchval(waiting) >= number:
+            return
+        await connection.execute("SELECT pg_stat_clear_snapshot(), pg_sleep(0.01)")
+    raise AssertionError(f"never {number} sessions waiting for a lock")
+
+
+async def test_waiting_for_configuration_survives_a_restart_of_the_database(server: EmbeddedServer):
+    async with opened(DatabaseSettings(server.url())) as store:
+
+        async def patiently() -> int:
+            while True:
+                try:
+                    return await store.config_changed(0, poll=3600)
+                except StoreUnavailable:
+                    await asyncio.sleep(0.05)
+
+        waiter = asyncio.create_task(patiently())
+        await asyncio.sleep(0.2)
+        await server.stop()
+        await server.start()
+        async with opened(DatabaseSettings(server.url())) as api:
+            version = await api.put_config(QUEUE)
+            assert await waiter == version
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE history SET event = 'x'", "DELETE FROM history", "TRUNCATE history"],
+)
+async def test_history_cannot_be_changed_even_by_the_owner(
+    store: PostgresStore, database_url: str, statement: str
+):
+    epoch = await store.take_over("test", 0)
+    await commit(store, epoch, submitted("u1"))
+    connection = await asyncpg.connect(database_url)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="append-only"):
+        await connection.execute(statement)
+    await connection.close()
+    assert len(await store.history("u1")) == 1
+
+
+async def test_a_value_no_column_holds_is_an_error_not_an_outage(store: PostgresStore):
+    epoch = await store.take_over("test", 0)
+    with pytest.raises(StoreError) as refused:
+        await commit(store, epoch, submitted("u\x00"))
+    assert not isinstance(refused.value, StoreUnavailable)
+    assert DATABASE not in str(refused.value)

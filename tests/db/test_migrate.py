@@ -1,0 +1,113 @@
+"""The schema comes from the revisions, all of it or nothing, whoever else upgrades at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection
+
+from queuectl.db.engine import DatabaseSettings, make_engine
+from queuectl.db.migrate import SchemaState, current, migrations_directory, upgrade
+from queuectl.db.tables import metadata
+from queuectl.domain.errors import StoreError
+from tests.support.postgres import TestPostgres
+
+HEAD = "0001_pre"
+REVISION = """
+from alembic import op
+
+revision = {revision!r}
+down_revision = {down!r}
+
+
+def upgrade() -> None:
+    op.execute({statement!r})
+"""
+
+
+@pytest_asyncio.fixture
+async def empty_url(postgres: TestPostgres) -> AsyncIterator[str]:
+    name = await postgres.empty()
+    yield postgres.server.url(name)
+    await postgres.drop(name)
+
+
+@pytest.fixture
+def revisions(tmp_path: Path) -> Path:
+    """The real revisions, followed by a made-up pre, post and pre."""
+    directory = tmp_path / "migrations"
+    shutil.copytree(migrations_directory(), directory)
+    down = HEAD
+    for revision in ("0002_pre", "0003_post", "0004_pre"):
+        add(directory, revision, down, f"CREATE TABLE made_by_{revision} ()")
+        down = revision
+    return directory
+
+
+def add(directory: Path, revision: str, down: str, statement: str) -> None:
+    text = REVISION.format(revision=revision, down=down, statement=statement)
+    (directory / "versions" / f"{revision}_made_up.py").write_text(text)
+
+
+async def test_an_empty_database_becomes_the_newest(empty_url: str):
+    assert await current(empty_url) == SchemaState(None, HEAD)
+    assert (await upgrade(empty_url)).up_to_date
+    assert await current(empty_url) == SchemaState(HEAD, HEAD)
+    assert (await upgrade(empty_url)).up_to_date
+
+
+async def test_upgrades_at_the_same_time_do_not_disturb_each_other(empty_url: str):
+    states = await asyncio.gather(*(upgrade(empty_url) for _ in range(4)))
+    assert states == [SchemaState(HEAD, HEAD)] * 4
+
+
+async def test_tables_and_revisions_give_the_same_schema(database_url: str):
+    def differences(connection: Connection) -> list[object]:
+        options = {"compare_type": True, "compare_server_default": True}
+        context = MigrationContext.configure(connection, opts=options)
+        return list(compare_metadata(context, metadata))
+
+    engine = make_engine(DatabaseSettings(database_url))
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+    await engine.dispose()
+
+
+async def test_the_pre_half_stops_before_the_first_post_revision(empty_url: str, revisions: Path):
+    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "0002_pre"
+    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "0002_pre"
+    assert (await upgrade(empty_url, directory=revisions)).current == "0004_pre"
+    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "0004_pre"
+
+
+async def test_a_failing_revision_changes_nothing(empty_url: str, revisions: Path):
+    add(revisions, "0005_pre", "0004_pre", "SELECT 1 / 0")
+    with pytest.raises(StoreError, match="division by zero"):
+        await upgrade(empty_url, directory=revisions)
+    assert (await current(empty_url)).current is None
+
+
+async def test_a_schema_of_a_newer_release_is_left_alone(empty_url: str, revisions: Path):
+    await upgrade(empty_url, directory=revisions)
+    state = await upgrade(empty_url)
+    assert state == SchemaState("0004_pre", HEAD, known=False)
+    assert await current(empty_url, directory=revisions) == SchemaState("0004_pre", "0004_pre")
+
+
+@pytest.mark.parametrize("place", ["package/_migrations", "migrations"])
+def test_revisions_are_found_in_a_wheel_and_in_a_checkout(tmp_path: Path, place: str):
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "env.py").touch()
+    assert migrations_directory(tmp_path / "package") == tmp_path / place
+
+
+def test_an_installation_without_revisions_says_so(tmp_path: Path):
+    with pytest.raises(StoreError, match="incomplete"):
+        migrations_directory(tmp_path / "package")

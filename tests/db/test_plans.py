@@ -1,0 +1,137 @@
+"""Hot statements use the indexes made for them, on tables where a scan would hurt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import ClauseElement, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from queuectl.db import reads, rows
+from queuectl.db.bulk import arrays, update_rows
+from queuectl.db.engine import DatabaseSettings, make_engine
+from queuectl.db.store import PostgresStore
+from queuectl.db.tables import workloads
+from queuectl.domain.ledger import State
+from queuectl.domain.machine import Admit
+from queuectl.domain.queries import Position, WorkloadFilter
+from tests.db.lives import HERE, step, submitted
+from tests.support.postgres import TestPostgres
+
+FILL = """
+INSERT INTO workloads
+SELECT 'u' || n, 1, 'Job', 'team-' || n % 50, 'job-' || n,
+       CASE WHEN n % 100 = 0 THEN 'Pending' ELSE 'Finished' END, 'q', 'cq-' || n % 20, 0, 8, 1, 1, n, n,
+       NULL, NULL, NULL, CASE WHEN n % 100 = 0 THEN NULL ELSE n END, 0, 0, 0, '[]', 'Queued', '', '{}'
+FROM generate_series(1, 20000) n
+"""
+FILL_HISTORY = """
+INSERT INTO history (uid, kind, namespace, name, at, epoch, cycle, attempt, event, to_state, code, message, details)
+SELECT 'u' || n % 5000, 'Job', 'n', 'n', n, 1, 1, 1, 'Queued', 'Pending', 'Queued', '', '{}'
+FROM generate_series(1, 20000) n
+"""
+AFTER = Position("team-7", "job-1057", "u1057")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def filled_url(postgres: TestPostgres):
+    name = await postgres.fresh()
+    for statement in (FILL, FILL_HISTORY, "ANALYZE"):
+        await postgres.execute(statement, name)
+    yield postgres.server.url(name)
+    await postgres.drop(name)
+
+
+@pytest_asyncio.fixture
+async def connection(filled_url: str):
+    engine = make_engine(DatabaseSettings(filled_url))
+    async with engine.connect() as opened:
+        yield opened
+    await engine.dispose()
+
+
+async def plan(
+    connection: AsyncConnection, statement: ClauseElement, given: dict[str, Any] | None = None
+) -> str:
+    compiled = statement.compile(
+        dialect=connection.dialect, compile_kwargs={"render_postcompile": True}
+    )
+    assert isinstance(compiled, SQLCompiler)
+    values = {**compiled.params, **(given or {})}
+    parameters = tuple(values[name] for name in compiled.positiontup or ())
+    lines = await connection.exec_driver_sql(f"EXPLAIN {compiled}", parameters)
+    return "\n".join(lines.scalars())
+
+
+def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
+    return reads.listing(WorkloadFilter(**wanted), after, 101)
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        (reads.LIVE, "workloads_live_idx"),
+        (page(), "workloads_listing_idx"),
+        (page(AFTER), "workloads_listing_idx"),
+        (page(namespace="team-7"), "workloads_listing_idx"),
+        (
+            page(AFTER, namespace="team-7", states=frozenset({State.FINISHED})),
+            "workloads_listing_idx",
+        ),
+        (page(cluster_queue="cq-7"), "workloads_cluster_queue_idx"),
+        (page(AFTER, cluster_queue="cq-7"), "workloads_cluster_queue_idx"),
+        (select(workloads).where(workloads.c.uid == "u5"), "workloads_pkey"),
+        (reads.named("Job", "team-7", "job-57"), "workloads_listing_idx"),
+        (reads.history_after("u7", 100, 100), "history_uid_id_idx"),
+        (reads.history_after(None, 19000, 100), "history_pkey"),
+    ],
+)
+async def test_reads_use_their_index(
+    connection: AsyncConnection, statement: ClauseElement, index: str
+):
+    lines = await plan(connection, statement)
+    assert index in lines
+    assert "Seq Scan" not in lines
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [page(), page(AFTER), page(cluster_queue="cq-7"), reads.history_after(None, 5000, 100)],
+)
+async def test_a_page_of_many_rows_is_read_in_order_without_sorting_the_rest(
+    connection: AsyncConnection, statement: ClauseElement
+):
+    assert "Sort" not in await plan(connection, statement)
+
+
+async def test_an_update_of_some_rows_finds_them_by_key(connection: AsyncConnection):
+    columns = [c for c in rows.UPDATED_COLUMNS if c.name in ("uid", "version", "state")]
+    key, version = workloads.c.uid, workloads.c.version
+    statement = update_rows(workloads, columns, key=key, over=version, was="was")
+    given = arrays(columns, [{"uid": f"u{n}", "version": 2, "state": "Pending"} for n in range(50)])
+    lines = await plan(connection, statement, {**given, "all_was": [1] * 50})
+    assert "workloads_pkey" in lines
+    assert "Seq Scan" not in lines
+
+
+async def test_a_change_of_state_leaves_the_indexes_alone(
+    postgres: TestPostgres, database_url: str
+):
+    store = await PostgresStore.connect(DatabaseSettings(database_url))
+    epoch = await store.take_over("test", 0)
+    new = [submitted(f"u{n}") for n in range(5)]
+    admitted = [step(change.after, Admit(HERE)) for change in new]
+    for changes in (new, admitted):
+        await store.commit(changes, epoch=epoch, revision=None, cycle=1)
+    await store.close()  # a session reports its counts at its end
+    counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'workloads'"
+    for _ in range(500):
+        ((updated, heap_only),) = await postgres.execute(
+            counts, database_url.split("?", maxsplit=1)[0].rsplit("/", maxsplit=1)[-1]
+        )
+        if updated:
+            break
+    assert (updated, heap_only) == (5, 5)

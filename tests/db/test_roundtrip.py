@@ -1,0 +1,46 @@
+"""Whatever happens to workloads, the database gives back exactly what was committed."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from queuectl.db.store import PostgresStore
+from queuectl.domain.ledger import State
+from queuectl.domain.machine import violations
+from tests.db.lives import Lives
+
+RUNS = count()
+CHOICES = st.tuples(st.integers(0, 4), st.integers(0, 11))
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(batches=st.lists(st.lists(CHOICES, min_size=1, max_size=6), min_size=1, max_size=14))
+async def test_any_sequence_of_transitions_comes_back_as_committed(
+    store: PostgresStore, batches: list[list[tuple[int, int]]]
+):
+    # One database serves all examples: the uids of each are its own.
+    lives = Lives(f"run{next(RUNS)}")
+    epoch = await store.take_over("test", 0)
+    noted = 0
+    for choices in batches:
+        changes = lives.batch(choices)
+        await store.commit(changes, epoch=epoch, revision=None, cycle=1)
+        lives.committed(changes)
+        noted += sum(change.note is not None for change in changes)
+    live = {uid: e for uid, e in lives.entries.items() if e.state is not State.FINISHED}
+    loaded = {
+        e.uid: e for e in (await store.load()).entries if e.uid.startswith(lives.prefix + "-")
+    }
+    assert loaded == live
+    assert not [text for entry in loaded.values() for text in violations(entry)]
+    for uid, entry in lives.entries.items():
+        assert await store.get_workload(uid) == entry
+    lines = [line for uid in lives.entries for line in await store.history(uid, limit=500)]
+    assert len(lines) == noted

@@ -1,0 +1,123 @@
+"""What admission and validation do to jobs and pods, as deploy/ and the API server have it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from queuectl.objects import keys
+from tests.doubles.apiserver import Document, refuse
+
+CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
+OURS, THEIRS = keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME
+WRITTEN_BY_US = (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL)
+
+
+def suspender(job: Document) -> Document:
+    """The part of a job's spec that holds ``suspend``."""
+    if job["kind"] == "Job":
+        spec: Document = job["spec"]
+        return spec
+    policy: Document = job["spec"].setdefault("runPolicy", {})
+    return policy
+
+
+def suspended(job: Document) -> bool:
+    return bool(suspender(job).get("suspend"))
+
+
+def templates(job: Document) -> Iterator[tuple[str, Document]]:
+    """(podset, template)."""
+    if job["kind"] == "Job":
+        yield "main", job["spec"]["template"]
+        return
+    for kind, replica in job["spec"]["pytorchReplicaSpecs"].items():
+        yield kind.lower(), replica["template"]
+
+
+def queue_of(document: Document) -> str | None:
+    labels = document["metadata"].get("labels", {})
+    queue: str | None = labels.get(OURS, labels.get(THEIRS))
+    return queue
+
+
+def gated(spec: Document) -> bool:
+    return any(gate["name"] == keys.GATE for gate in spec.get("schedulingGates", ()))
+
+
+def born(document: Document) -> Document:
+    """A job as admission stores it: one with a queue label suspended and gated."""
+    job = copy.deepcopy(document)
+    if queue_of(job) is None:
+        return job
+    labels = job["metadata"]["labels"]
+    differ = OURS in labels and THEIRS in labels and labels[OURS] != labels[THEIRS]
+    refuse(differ, "the labels queue-name name different queues: keep one of them")
+    refuse(queue_of(job) == "", "the label queue-name is empty")
+    suspender(job)["suspend"] = True
+    for podset, template in templates(job):
+        spec = template["spec"]
+        own = spec.get("priorityClassName", keys.POD_PRIORITY_CLASS)
+        if own != keys.POD_PRIORITY_CLASS:
+            annotations = job["metadata"].setdefault("annotations", {})
+            annotations.setdefault(keys.ORIGINAL_PRIORITY_CLASS, own)
+        spec["priorityClassName"] = keys.POD_PRIORITY_CLASS
+        if not gated(spec):
+            spec.setdefault("schedulingGates", []).append({"name": keys.GATE})
+        template_labels = template.setdefault("metadata", {}).setdefault("labels", {})
+        template_labels |= {keys.PODSET_LABEL: podset, keys.ATTEMPT_LABEL: "0"}
+    return job
+
+
+def check_job(user: str, old: Document, new: Document) -> None:
+    """Raise WriteRefused unless this user may make this change."""
+    running = not suspended(old)
+    if old["kind"] == "Job":
+        status = old.get("status", {})
+        fixed = running or bool(status.get("active"))
+        refuse(fixed and old["spec"]["template"] != new["spec"]["template"], "field is immutable")
+    if queue_of(old) is None and queue_of(new) is None:
+        return
+    refuse(
+        any(gated(t["spec"]) for _, t in templates(old))
+        and not all(gated(t["spec"]) for _, t in templates(new)),
+        f"the scheduling gate {keys.GATE} cannot be removed",
+    )
+    if user == CONTROLLER:
+        return
+    refuse(queue_of(old) != queue_of(new), "a job cannot change its queue")
+    refuse(suspended(old) and not suspended(new), "only queuectl may resume it")
+    refuse(running and _size(old) != _size(new), "its size cannot change while it runs")
+    for (_, before), (_, after) in zip(templates(old), templates(new), strict=False):
+        refuse(_ours(before) != _ours(after), "written by queuectl alone")
+
+
+def check_pod(user: str, old: Document, new: Document) -> None:
+    """Raise WriteRefused unless this user may make this change."""
+    before, after = old["spec"], new["spec"]
+    names = [gate["name"] for gate in before.get("schedulingGates", ())]
+    added = [g for g in after.get("schedulingGates", ()) if g["name"] not in names]
+    refuse(bool(added), "gates can only be removed")
+    selector, wanted = before.get("nodeSelector", {}), after.get("nodeSelector", {})
+    refuse(not names and selector != wanted, "nodeSelector is immutable once a pod has no gates")
+    refuse(not selector.items() <= wanted.items(), "nodeSelector: additions only")
+    if user == CONTROLLER:
+        return
+    refuse(gated(before) and not gated(after), f"{keys.GATE} is dropped by queuectl alone")
+    refuse(gated(before) and selector != wanted, "written by queuectl alone")
+    refuse(
+        (keys.ATTEMPT_LABEL in old["metadata"].get("labels", {})) and _ours(old) != _ours(new),
+        "written by queuectl alone",
+    )
+
+
+def _ours(document: Document) -> list[Any]:
+    labels = document.get("metadata", {}).get("labels", {})
+    return [labels.get(key) for key in WRITTEN_BY_US]
+
+
+def _size(job: Document) -> Any:
+    if job["kind"] == "Job":
+        return job["spec"].get("parallelism", 1)
+    return {t: r.get("replicas", 1) for t, r in job["spec"]["pytorchReplicaSpecs"].items()}

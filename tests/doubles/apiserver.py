@@ -1,0 +1,215 @@
+"""Objects, versions and watches in memory: as much of an API server as the protocol can notice.
+
+Documents are the real ones and the readers of ``queuectl.objects`` decode them, so a patch with a misspelt field fails here
+as it fails there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from queuectl.cluster.resources import watched
+from queuectl.cluster.stream import Feed
+from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
+from queuectl.domain.records import Delta
+from queuectl.objects.times import format_time
+
+Document = dict[str, Any]
+Key = tuple[str, str]  # namespace ("" for none) and name
+
+CLUSTER_WIDE = ("nodes", "namespaces", "priorityclasses")
+
+
+def merge(document: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    merged = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+class Server:
+    """The store: create, patch under precondition, edit (what a controller does), delete gracefully, remove."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.objects: dict[str, dict[Key, Document]] = {r.name: {} for r in watched()}
+        self.version = 100
+        self.watchers: list[Watcher] = []
+        self._uids = itertools.count(1)
+
+    def create(self, resource: str, document: Document) -> Document:
+        """Store a new object; returns it as stored."""
+        created = copy.deepcopy(document)
+        meta = created["metadata"]
+        if resource not in CLUSTER_WIDE:
+            meta.setdefault("namespace", "default")
+        key = (meta.get("namespace", ""), meta["name"])
+        if key in self.objects[resource]:
+            raise WriteConflict(f"{resource} {key} already exists")
+        meta["uid"] = f"{resource}-{next(self._uids):05d}"
+        meta["creationTimestamp"] = format_time(self.clock())
+        self._store(resource, key, created, "ADDED")
+        return created
+
+    def get(self, resource: str, namespace: str, name: str) -> Document:
+        try:
+            return self.objects[resource][namespace, name]
+        except KeyError:
+            raise ObjectGone(f"{resource} {namespace}/{name} not found") from None
+
+    def patch(
+        self,
+        resource: str,
+        namespace: str,
+        name: str,
+        patch: Document,
+        check: Callable[[Document, Document], None],
+    ) -> Document:
+        """Merge-patch under the uid and resourceVersion in the body; ``check(old, new)`` may refuse."""
+        old = self.get(resource, namespace, name)
+        meta = patch.get("metadata", {})
+        if meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+            raise ObjectGone(f"{resource} {namespace}/{name}: another uid")
+        version = old["metadata"]["resourceVersion"]
+        if meta.get("resourceVersion", version) != version:
+            raise WriteConflict(f"{resource} {namespace}/{name}: the object has been modified")
+        new = merge(old, patch)
+        check(old, new)
+        return self._replace(resource, (namespace, name), old, new)
+
+    def edit(self, resource: str, document: Document, change: Callable[[Document], None]) -> bool:
+        """Let a controller change an object; whether that changed anything."""
+        meta = document["metadata"]
+        key = (meta.get("namespace", ""), meta["name"])
+        old = self.objects[resource].get(key)
+        if old is None or old["metadata"]["uid"] != meta["uid"]:
+            return False
+        new = copy.deepcopy(old)
+        change(new)
+        return self._replace(resource, key, old, new) is not old
+
+    def delete(self, resource: str, document: Document) -> None:
+        """Ask an object to go: pods end gracefully, everything else is removed at once."""
+        if resource == "pods":
+            stamp = format_time(self.clock())
+            self.edit(
+                resource, document, lambda d: d["metadata"].setdefault("deletionTimestamp", stamp)
+            )
+        else:
+            self.remove(resource, document)
+
+    def remove(self, resource: str, document: Document) -> None:
+        meta = document["metadata"]
+        gone = self.objects[resource].pop((meta.get("namespace", ""), meta["name"]), None)
+        if gone is not None:
+            self._stamp(gone)
+            self._tell(resource, "DELETED", gone)
+
+    def all(self, resource: str) -> list[Document]:
+        """In order of creation."""
+        return list(self.objects[resource].values())
+
+    def owned(self, uid: str) -> list[Document]:
+        """Pods whose controller has this uid."""
+        return [pod for pod in self.all("pods") if owner_of(pod) == uid]
+
+    def _replace(self, resource: str, key: Key, old: Document, new: Document) -> Document:
+        if new == old:  # like the real one: nothing changed, no new version
+            return old
+        self._store(resource, key, new, "MODIFIED")
+        return new
+
+    def _store(self, resource: str, key: Key, document: Document, event: str) -> None:
+        self._stamp(document)
+        self.objects[resource][key] = document
+        self._tell(resource, event, document)
+
+    def _stamp(self, document: Document) -> None:
+        self.version += 1
+        document["metadata"]["resourceVersion"] = str(self.version)
+
+    def _tell(self, resource: str, event: str, document: Document) -> None:
+        line = msgspec.json.encode({"type": event, "object": document})
+        for watcher in self.watchers:
+            watcher.tell(resource, line)
+
+
+class Watcher:
+    """One ``Cluster.watch``: what it has not delivered yet."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._feeds = {resource.name: Feed(resource) for resource in watched()}
+        self._pending: list[tuple[str, bytes]] = []
+        self._relist = True
+        self.held = False
+        self.wake = asyncio.Event()
+        self.wake.set()
+
+    def tell(self, resource: str, line: bytes) -> None:
+        self._pending.append((resource, line))
+        if not self.held:
+            self.wake.set()
+
+    def cut(self) -> None:
+        """Lose what was not delivered; the next thing delivered is a whole new list."""
+        self._pending.clear()
+        self._relist = True
+        if not self.held:
+            self.wake.set()
+
+    def hold(self, held: bool) -> None:
+        """Deliver nothing until let go."""
+        self.held = held
+        if not held:
+            self.wake.set()
+
+    def take(self) -> Iterator[tuple[str, Sequence[Delta], bool]]:
+        """(resource, batch, that was a complete list) of all that is pending."""
+        self.wake.clear()
+        if self._relist:
+            self._relist = False
+            self._pending.clear()
+            for name, feed in self._feeds.items():
+                yield name, self._list(feed), True
+        pending, self._pending = self._pending, []
+        for name, group in itertools.groupby(pending, key=lambda one: one[0]):
+            batch = self._feeds[name].events([line for _, line in group])
+            assert batch.error is None
+            if batch.deltas:
+                yield name, batch.deltas, False
+
+    def _list(self, feed: Feed) -> list[Delta]:
+        feed.keys.clear()
+        lines = [
+            msgspec.json.encode({"type": "ADDED", "object": document})
+            for document in self._server.all(feed.resource.name)
+        ]
+        batch = feed.events(lines)
+        feed.version = str(self._server.version)
+        feed.complete(batch)
+        return batch.deltas
+
+
+def owner_of(document: Document) -> str:
+    """uid of the controller, "" for none."""
+    owners = document["metadata"].get("ownerReferences", ())
+    return next((owner["uid"] for owner in owners if owner.get("controller")), "")
+
+
+def refuse(condition: bool, message: str) -> None:
+    """As the server says no."""
+    if condition:
+        raise WriteRefused(message)

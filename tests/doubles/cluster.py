@@ -1,0 +1,308 @@
+"""A cluster in memory behind the Protocol ``Cluster``, with the controllers around it, for tests in one process.
+
+    cluster = FakeCluster(NodeSpec(racks_per_block=2, hosts_per_rack=4).documents())
+    uid = cluster.submit(batch_job("train", queue="team-a", pods=8, gpus=1))
+    cluster.settle()                    # controllers, scheduler and kubelets until nothing changes; step() is one pass
+    cluster.pods_of(uid)                # PodRecords
+    cluster.finish(uid)                 # its running pods succeed; settle() then completes the job
+
+Nothing happens by itself: time is the test's clock, controllers act in ``step``, the watch delivers when the event loop
+turns. What goes wrong is arranged beforehand:
+
+    cluster.fault(3, Moment.AFTER)      # the 3rd patch from now happens, its answer is lost
+    cluster.fault(3, Moment.BEFORE, Killed)  # any exception: a SIGKILL before the 3rd patch is sent
+    cluster.down = True                 # no write is answered, no watch delivers; on False all watches list again
+    cluster.hold_watch(), cluster.cut_watch()
+    cluster.controllers.hold_ends = True   # deleted pods stay Terminating
+
+The same conformance tests run against it and the real control plane (tests/cluster/conformance.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+from queuectl.domain.errors import ClusterUnavailable, ObjectGone, WriteConflict
+from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord
+from queuectl.objects.kinds import KINDS
+from tests.doubles.admission import CONTROLLER, born, check_job, check_pod
+from tests.doubles.apiserver import Document, Server, Watcher, owner_of
+from tests.doubles.controllers import Controllers, condition, phase, pod_record
+
+_T = TypeVar("_T")
+
+NAMESPACES = ("default", "queuectl-system")
+
+
+class Moment(Enum):
+    """On which side of its effect a write fails."""
+
+    BEFORE = "it never happened"
+    AFTER = "it happened, its answer was lost"
+
+
+def answer_lost() -> BaseException:
+    return ClusterUnavailable("the connection broke")
+
+
+@dataclass(frozen=True)
+class Written:
+    """One patch that was asked for, whatever became of it. ``resource`` is the kind of a job, or ``Pod``."""
+
+    resource: str
+    namespace: str
+    name: str
+    patch: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Told:
+    """One Event."""
+
+    uid: str
+    kind: str
+    reason: str
+    message: str
+
+
+class FakeCluster:
+    """See :class:`queuectl.control.ports.Cluster`, and the module."""
+
+    def __init__(
+        self,
+        nodes: Iterable[Mapping[str, Any]] = (),
+        *,
+        namespaces: Sequence[str] = NAMESPACES,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """``nodes``: Node documents. ``clock``: unix seconds; default: stands still."""
+        self.server = Server(clock or (lambda: 1_800_000_000.0))
+        self.controllers = Controllers(self.server)
+        self.writes: list[Written] = []
+        self.events: list[Told] = []
+        self.missing_policies: list[str] = []
+        self.leader: LeaderRecord | None = None
+        self._faults: dict[int, tuple[Moment, Callable[[], BaseException]]] = {}
+        self._lease_versions = itertools.count(1)
+        self._down = False
+        for name in namespaces:
+            self.server.create("namespaces", {"metadata": {"name": name}})
+        for node in nodes:
+            self.add_node(node)
+
+    # ---- the Protocol
+
+    async def watch(
+        self, sink: Callable[[Sequence[Delta]], None], synced: Callable[[str], None]
+    ) -> None:
+        watcher = Watcher(self.server)
+        watcher.hold(self._down)
+        self.server.watchers.append(watcher)
+        told: set[str] = set()
+        try:
+            while True:
+                await watcher.wake.wait()
+                if watcher.held:
+                    watcher.wake.clear()
+                    continue
+                for resource, batch, complete in watcher.take():
+                    sink(batch)
+                    if complete and resource not in told:
+                        told.add(resource)
+                        synced(resource)
+        finally:
+            self.server.watchers.remove(watcher)
+
+    async def patch_job(
+        self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
+    ) -> int:
+        return await self._write(
+            Written(kind, namespace, name, patch),
+            lambda: self._patch(CONTROLLER, kind, namespace, name, patch),
+        )
+
+    async def patch_pod(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
+        return await self._write(
+            Written("Pod", namespace, name, patch),
+            lambda: self._patch(CONTROLLER, "Pod", namespace, name, patch),
+        )
+
+    async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
+        await self._answering()
+        self.events.append(Told(job.uid, kind, reason, message))
+
+    async def read_leader(self) -> LeaderRecord | None:
+        await self._answering()
+        return self.leader
+
+    async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
+        await self._answering()
+        if self.leader is None and over is not None:
+            raise ObjectGone("there is no lease")
+        if self.leader is not None and (over is None or over.version != self.leader.version):
+            raise WriteConflict("the lease was written by somebody else")
+        self.leader = replace(record, version=str(next(self._lease_versions)))
+        return self.leader
+
+    async def probe_policies(self) -> list[str]:
+        await self._answering()
+        return list(self.missing_policies)
+
+    async def server_version(self) -> tuple[int, int]:
+        await self._answering()
+        return (1, 36)
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+
+    # ---- what users and operators do
+
+    def submit(self, document: Mapping[str, Any]) -> str:
+        """Create a job, through admission; its uid."""
+        job = born(dict(document))
+        return str(self.server.create(_plural(job["kind"]), job)["metadata"]["uid"])
+
+    def user_patch(
+        self, resource: str, namespace: str, name: str, patch: Mapping[str, Any]
+    ) -> None:
+        """A merge patch by somebody who is not queuectl. ``resource``: a job's kind or ``Pod``."""
+        self._patch("alice", resource, namespace, name, patch)
+
+    def delete_job(self, uid: str) -> None:
+        self.server.delete(_plural(self._job(uid)["kind"]), self._job(uid))
+
+    def add_node(self, document: Mapping[str, Any]) -> None:
+        """It is Ready."""
+        node = self.server.create("nodes", dict(document))
+        self.set_ready(node["metadata"]["name"], ready=True)
+
+    def delete_node(self, name: str) -> None:
+        self.server.remove("nodes", self.server.get("nodes", "", name))
+
+    def cordon(self, name: str, *, unschedulable: bool = True) -> None:
+        node = self.server.get("nodes", "", name)
+        self.server.edit("nodes", node, lambda d: d["spec"].update(unschedulable=unschedulable))
+
+    def set_ready(self, name: str, *, ready: bool) -> None:
+        """The kubelet of a node that is not ready does nothing."""
+        node = self.server.get("nodes", "", name)
+        status, at = "True" if ready else "Unknown", self.server.clock()
+        self.server.edit("nodes", node, lambda d: condition(d, "Ready", status, at))
+
+    # ---- what goes on meanwhile
+
+    def step(self) -> bool:
+        """One pass of all controllers, the scheduler and the kubelets; whether anything changed."""
+        return self.controllers.step()
+
+    def settle(self, passes: int = 100) -> None:
+        """Passes until nothing changes."""
+        for _ in range(passes):
+            if not self.step():
+                return
+        raise AssertionError(f"the controllers are still busy after {passes} passes")
+
+    def finish(self, uid: str) -> None:
+        """All running pods of a job succeed."""
+        for pod in self.server.owned(uid):
+            if phase(pod) == "Running":
+                self.controllers.set_phase(pod, "Succeeded")
+
+    def fail_pod(self, name: str, namespace: str = "default") -> None:
+        self.controllers.set_phase(self.server.get("pods", namespace, name), "Failed")
+
+    # ---- looking
+
+    def job(self, uid: str) -> JobRecord:
+        """As the reader sees it."""
+        document = self._job(uid)
+        kind = KINDS[document["kind"]]
+        return kind.read(msgspec.convert(document, kind.wire))
+
+    def exists(self, uid: str) -> bool:
+        return any(self._jobs(uid))
+
+    def pods_of(self, uid: str) -> list[PodRecord]:
+        """Of a job, in order of creation; terminated ones too until they are removed."""
+        return [pod_record(pod) for pod in self.server.all("pods") if owner_of(pod) == uid]
+
+    # ---- what goes wrong
+
+    def fault(
+        self, patch: int, moment: Moment, error: Callable[[], BaseException] = answer_lost
+    ) -> None:
+        """Let the ``patch``-th patch from now (1 = the next) fail with what ``error`` makes."""
+        self._faults[len(self.writes) + patch] = (moment, error)
+
+    @property
+    def down(self) -> bool:
+        """The API server does not answer."""
+        return self._down
+
+    @down.setter
+    def down(self, value: bool) -> None:
+        self._down = value
+        for watcher in self.server.watchers:
+            watcher.cut()
+            watcher.hold(value)
+
+    def hold_watch(self, *, held: bool = True) -> None:
+        """Let changes reach nobody, without losing them, until let go."""
+        for watcher in self.server.watchers:
+            watcher.hold(held)
+
+    def cut_watch(self) -> None:
+        """What was not delivered yet is lost; the watches list again."""
+        for watcher in self.server.watchers:
+            watcher.cut()
+
+    # ---- inside
+
+    async def _answering(self) -> None:
+        await asyncio.sleep(0)
+        if self._down:
+            raise ClusterUnavailable("the API server is away")
+
+    async def _write(self, written: Written, action: Callable[[], _T]) -> _T:
+        await self._answering()
+        self.writes.append(written)
+        moment, error = self._faults.pop(len(self.writes), (None, answer_lost))
+        if moment is Moment.BEFORE:
+            raise error()
+        result = action()
+        if moment is Moment.AFTER:
+            raise error()
+        return result
+
+    def _patch(
+        self, user: str, resource: str, namespace: str, name: str, patch: Mapping[str, Any]
+    ) -> int:
+        check = check_pod if resource == "Pod" else check_job
+        patched = self.server.patch(
+            _plural(resource),
+            namespace,
+            name,
+            dict(patch),
+            lambda old, new: check(user, old, new),
+        )
+        return int(patched["metadata"]["resourceVersion"])
+
+    def _jobs(self, uid: str) -> Iterable[Document]:
+        for kind in KINDS.values():
+            for document in self.server.all(kind.plural):
+                if document["metadata"]["uid"] == uid:
+                    yield document
+
+    def _job(self, uid: str) -> Document:
+        return next(iter(self._jobs(uid)))
+
+
+def _plural(resource: str) -> str:
+    return "pods" if resource == "Pod" else KINDS[resource].plural

@@ -1,0 +1,337 @@
+"""The controllers that act between queuectl and its pods, one deterministic pass at a time.
+
+What matters of each is modelled: when pods are made and deleted, with which labels and names; what suspension says and when;
+what counts as failed. Compared with the real ones by tests/cluster/conformance.py.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import msgspec
+
+from queuectl.domain.fleet import NodeRules
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.records import PodRecord
+from queuectl.objects.nodes import read_node
+from queuectl.objects.pods import read_pod
+from queuectl.objects.templates import read_shape
+from queuectl.objects.times import format_time
+from queuectl.objects.wire import TemplateSpec, WireNode, WirePod
+from tests.doubles.admission import suspended
+from tests.doubles.apiserver import Document, Server, owner_of
+
+BACKOFF_LIMIT = 6
+
+
+def condition(document: Document, kind: str, status: str, at: float, reason: str = "") -> None:
+    """Set one status condition in place."""
+    conditions = document.setdefault("status", {}).setdefault("conditions", [])
+    found = next((c for c in conditions if c["type"] == kind), None)
+    if found is None:
+        found = {"type": kind}
+        conditions.append(found)
+    if (found.get("status"), found.get("reason")) != (status, reason):
+        found |= {"status": status, "reason": reason, "lastTransitionTime": format_time(at)}
+
+
+def holds(document: Document, kind: str) -> bool:
+    conditions = document.get("status", {}).get("conditions", ())
+    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
+
+
+def pod_record(document: Document) -> PodRecord:
+    return read_pod(msgspec.convert(document, WirePod))
+
+
+def phase(pod: Document) -> str:
+    text: str = pod.get("status", {}).get("phase", "Pending")
+    return text
+
+
+def terminating(pod: Document) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def active(pod: Document) -> bool:
+    return phase(pod) not in ("Succeeded", "Failed") and not terminating(pod)
+
+
+def make_pod(
+    server: Server, job: Document, template: Document, name: str, labels: dict[str, str]
+) -> None:
+    """A pod from a template, unless one of that name is still there."""
+    meta = job["metadata"]
+    if (meta["namespace"], name) in server.objects["pods"]:
+        return
+    own = template.get("metadata", {})
+    owner = {"kind": job["kind"], "name": meta["name"], "uid": meta["uid"], "controller": True}
+    pod: Document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": meta["namespace"],
+            "labels": {**own.get("labels", {}), **labels},
+            "annotations": dict(own.get("annotations", {})),
+            "ownerReferences": [owner],
+        },
+        "spec": copy.deepcopy(template["spec"]),
+        "status": {"phase": "Pending"},
+    }
+    server.create("pods", pod)
+
+
+class Controllers:
+    """All of them. ``step`` is one pass of each; ``hold_starts`` and ``hold_ends`` keep kubelets from acting.
+
+    A held end leaves deleted pods Terminating, as a long grace period does.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._made = 0
+        self.hold_starts = False
+        self.hold_ends = False
+
+    def step(self) -> bool:
+        """Whether anything changed."""
+        before = self._server.version
+        self._collect()
+        for job in self._server.all("jobs"):
+            self._sync_job(job)
+        for job in self._server.all("pytorchjobs"):
+            self._sync_pytorchjob(job)
+        self._schedule()
+        self._run_pods()
+        return self._server.version != before
+
+    # ---- garbage
+
+    def _collect(self) -> None:
+        """Pods of deleted owners, and pods bound to nodes that are no more."""
+        jobs = (*self._server.all("jobs"), *self._server.all("pytorchjobs"))
+        owners = {job["metadata"]["uid"] for job in jobs}
+        nodes = {name for _, name in self._server.objects["nodes"]}
+        for pod in self._server.all("pods"):
+            if pod["spec"].get("nodeName", "") not in {"", *nodes}:
+                self._server.remove("pods", pod)
+            elif (owner := owner_of(pod)) and owner not in owners and not terminating(pod):
+                self._server.delete("pods", pod)
+
+    # ---- jobs
+
+    def _edit(self, job: Document, change: Callable[[Document], None]) -> None:
+        resource = "jobs" if job["kind"] == "Job" else "pytorchjobs"
+        self._server.edit(resource, job, change)
+
+    def _suspend(self, job: Document, pods: list[Document]) -> None:
+        """Said at once, while pods still terminate; finished pods stay."""
+        for pod in pods:
+            if active(pod):
+                self._server.delete("pods", pod)
+
+        def change(d: Document) -> None:
+            condition(d, "Suspended", "True", self._server.clock())
+            if holds(d, "Running"):
+                condition(d, "Running", "False", self._server.clock())
+            d["status"].pop("startTime", None)
+            d["status"]["active"] = 0
+
+        self._edit(job, change)
+
+    def _resume(self, job: Document) -> None:
+        def change(d: Document) -> None:
+            if holds(d, "Suspended"):
+                condition(d, "Suspended", "False", self._server.clock())
+            status = d.setdefault("status", {})
+            status.setdefault("startTime", format_time(self._server.clock()))
+
+        self._edit(job, change)
+
+    def _end(self, job: Document, kind: str) -> None:
+        def change(d: Document) -> None:
+            condition(d, kind, "True", self._server.clock())
+            d["status"]["active"] = 0
+
+        self._edit(job, change)
+
+    def _sync_job(self, job: Document) -> None:
+        pods = self._server.owned(job["metadata"]["uid"])
+        if holds(job, "Complete") or holds(job, "Failed"):
+            self._delete_active(pods)
+            return
+        if suspended(job):
+            self._suspend(job, pods)
+            return
+        self._resume(job)
+        spec = job["spec"]
+        parallelism = spec.get("parallelism", 1)
+        completions = spec.get("completions", None if "parallelism" in spec else 1)
+        done = [pod for pod in pods if phase(pod) == "Succeeded"]
+        failed = [pod for pod in pods if phase(pod) == "Failed" and not terminating(pod)]
+        running = [pod for pod in pods if active(pod)]
+        if len(failed) > spec.get("backoffLimit", BACKOFF_LIMIT):
+            self._end(job, "Failed")
+        elif done and (len(done) >= completions if completions else not running):
+            self._end(job, "Complete")
+        else:
+            wanted = (
+                parallelism if completions is None else min(parallelism, completions - len(done))
+            )
+            if completions is None and done:
+                wanted = len(running)
+            self._make_job_pods(job, wanted - len(running), {*map(_index, done + running)})
+        self._count(job, len(done), len(failed))
+
+    def _make_job_pods(self, job: Document, missing: int, taken: set[str]) -> None:
+        meta = job["metadata"]
+        base = {
+            "batch.kubernetes.io/job-name": meta["name"],
+            "batch.kubernetes.io/controller-uid": meta["uid"],
+        }
+        indexes = (
+            str(n) for n in range(job["spec"].get("completions") or 0) if str(n) not in taken
+        )
+        for _ in range(missing):
+            self._made += 1
+            labels, middle = base, ""
+            if job["spec"].get("completionMode") == "Indexed":
+                index = next(indexes)
+                labels = {**base, "batch.kubernetes.io/job-completion-index": index}
+                middle = f"-{index}"
+            name = f"{meta['name']}{middle}-{self._made:05d}"
+            make_pod(self._server, job, job["spec"]["template"], name, labels)
+
+    def _count(self, job: Document, done: int, failed: int) -> None:
+        pods = [p for p in self._server.owned(job["metadata"]["uid"]) if active(p)]
+
+        def change(d: Document) -> None:
+            d["status"] |= {"active": len(pods), "succeeded": done, "failed": failed}
+
+        self._edit(job, change)
+
+    def _sync_pytorchjob(self, job: Document) -> None:
+        pods = self._server.owned(job["metadata"]["uid"])
+        if holds(job, "Succeeded") or holds(job, "Failed"):
+            return  # cleanPodPolicy None: what still runs goes on
+        if suspended(job):
+            self._suspend(job, pods)
+            return
+        self._resume(job)
+        if any(phase(pod) == "Failed" and not terminating(pod) for pod in pods):
+            self._end(job, "Failed")
+            return
+        replicas = job["spec"]["pytorchReplicaSpecs"]
+        decisive = "master" if "Master" in replicas else "worker"
+        mine = [p for p in pods if _replica(p) == decisive]
+        wanted = replicas[decisive.title()].get("replicas", 1)
+        if sum(phase(pod) == "Succeeded" for pod in mine) >= wanted:
+            self._end(job, "Succeeded")
+            return
+        for kind, replica in replicas.items():
+            for index in range(replica.get("replicas", 1)):
+                self._make_replica(job, kind.lower(), index, replica["template"])
+
+    def _make_replica(self, job: Document, kind: str, index: int, template: Document) -> None:
+        name = job["metadata"]["name"]
+        labels = {
+            "training.kubeflow.org/job-name": name,
+            "training.kubeflow.org/replica-type": kind,
+            "training.kubeflow.org/replica-index": str(index),
+        }
+        make_pod(self._server, job, template, f"{name}-{kind}-{index}", labels)
+
+    def _delete_active(self, pods: list[Document]) -> None:
+        for pod in pods:
+            if active(pod):
+                self._server.delete("pods", pod)
+
+    # ---- scheduler and kubelets
+
+    def _schedule(self) -> None:
+        """Bind pods without gates to the first node that takes them; say so when none does."""
+        nodes = [
+            read_node(msgspec.convert(node, WireNode)).node for node in self._server.all("nodes")
+        ]
+        used: dict[str, Resources] = {}
+        waiting = []
+        for pod in self._server.all("pods"):
+            record = pod_record(pod)
+            if record.node and not record.terminal:
+                used[record.node] = used.get(record.node, NOTHING) + record.requests
+            elif not record.node and not record.terminal and not record.terminating:
+                waiting.append((pod, record))
+        for pod, record in waiting:
+            if pod["spec"].get("schedulingGates"):
+                continue
+            rules = _rules(pod)
+            for node in nodes:
+                free = node.allocatable - used.get(node.name, NOTHING)
+                if node.ready and rules.refusal(node) is None and record.requests.fits(free):
+                    used[node.name] = used.get(node.name, NOTHING) + record.requests
+                    self._bind(pod, node.name)
+                    break
+            else:
+                self._unschedulable(pod)
+
+    def _bind(self, pod: Document, node: str) -> None:
+        def change(d: Document) -> None:
+            d["spec"]["nodeName"] = node
+            condition(d, "PodScheduled", "True", self._server.clock())
+
+        self._server.edit("pods", pod, change)
+
+    def _unschedulable(self, pod: Document) -> None:
+        at = self._server.clock()
+        self._server.edit(
+            "pods", pod, lambda d: condition(d, "PodScheduled", "False", at, "Unschedulable")
+        )
+
+    def _run_pods(self) -> None:
+        silent = {
+            node["metadata"]["name"]
+            for node in self._server.all("nodes")
+            if not holds(node, "Ready")
+        }
+        for pod in self._server.all("pods"):
+            node = pod["spec"].get("nodeName", "")
+            if node in silent:
+                continue
+            if terminating(pod):
+                self._stop_pod(pod, node)
+            elif node and phase(pod) == "Pending" and not self.hold_starts:
+                self.set_phase(pod, "Running")
+
+    def _stop_pod(self, pod: Document, node: str) -> None:
+        """A kubelet ends a pod before it removes it; a pod without node is removed by the API server."""
+        if node and self.hold_ends:
+            return
+        if node and phase(pod) in ("Pending", "Running"):
+            self.set_phase(pod, "Failed")
+        self._server.remove("pods", pod)
+
+    def set_phase(self, pod: Document, to: str) -> None:
+        """As a kubelet says it; Ready goes with Running."""
+        at = self._server.clock()
+
+        def change(d: Document) -> None:
+            d.setdefault("status", {})["phase"] = to
+            condition(d, "Ready", "True" if to == "Running" else "False", at)
+
+        self._server.edit("pods", pod, change)
+
+
+def _index(pod: Document) -> str:
+    text: str = pod["metadata"]["labels"].get("batch.kubernetes.io/job-completion-index", "")
+    return text
+
+
+def _replica(pod: Document) -> str:
+    text: str = pod["metadata"]["labels"].get("training.kubeflow.org/replica-type", "")
+    return text
+
+
+def _rules(pod: Document) -> NodeRules:
+    return read_shape(msgspec.convert(pod["spec"], TemplateSpec), "spec").rules

@@ -1,0 +1,1 @@
+"""What tests of several rooms share; nothing here is a test."""

@@ -1,0 +1,109 @@
+"""A real control plane with queuectl's manifests applied, and its identities.
+
+A conftest gets the fixture by importing it::
+
+    from tests.support.controlplane import control_plane  # noqa: F401
+
+Other sizes: ``with running(ClusterSpec(nodes=...)) as plane``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from queuectl.cluster.apply import apply, manifests, wait_until_in_force
+from queuectl.cluster.client import Api, Connection
+from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
+from queuectl.localcluster.client import Client
+from queuectl.localcluster.progress import Lines
+
+SYSTEM_NAMESPACE = "queuectl-system"
+SMALL = ClusterSpec(nodes=(NodeSpec(racks_per_block=2, hosts_per_rack=2),), fsync=False)
+
+# What a team's engineer may do in the namespaces of their team; RBAC's own role "edit" knows nothing of PyTorchJobs.
+ENGINEER = [
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "test-engineer"},
+        "rules": [
+            {"apiGroups": ["", "batch", "kubeflow.org"], "resources": ["*"], "verbs": ["*"]},
+        ],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "test-engineer"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "test-engineer",
+        },
+        "subjects": [
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "engineers"}
+        ],
+    },
+]
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """A running cluster that queuectl may manage.
+
+    Attributes:
+        cluster: the processes, and a client with all rights.
+        kubeconfig: of queuectl's own identity, with the rights of deploy/ and no other.
+    """
+
+    cluster: LocalCluster
+    kubeconfig: Path
+
+    @contextmanager
+    def engineer(self, name: str = "alice") -> Iterator[Client]:
+        """A client that may do anything to jobs and pods but is not queuectl."""
+        client = self.cluster.client_for_user(name, ["engineers"])
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+async def set_up(kubeconfig: Path) -> None:
+    """Apply our manifests, without the Deployment, and wait until the policies act."""
+    api = await Api.connect(Connection(kubeconfig=kubeconfig))
+    try:
+        await apply(api, [*manifests(controller=False), *ENGINEER])
+    finally:
+        await api.close()
+    await in_force(kubeconfig)
+
+
+async def in_force(kubeconfig: Path) -> None:
+    """Wait until the policies act: at first, and after a restart of the API server."""
+    api = await Api.connect(Connection(kubeconfig=kubeconfig))
+    try:
+        await wait_until_in_force(api)
+    finally:
+        await api.close()
+
+
+@contextmanager
+def running(spec: ClusterSpec = SMALL) -> Iterator[ControlPlane]:
+    """Start one; its programs are built first where they are missing."""
+    with LocalCluster.start(spec, progress=Lines()) as cluster:
+        asyncio.run(set_up(cluster.kubeconfig))
+        account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, "queuectl")
+        yield ControlPlane(cluster, account)
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """Four nodes of eight GPUs in two racks."""
+    with running() as plane:
+        yield plane

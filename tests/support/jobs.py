@@ -1,0 +1,82 @@
+"""Jobs as users write them, for the double and the real control plane alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Document = dict[str, Any]
+
+QUEUE_LABEL = "queuectl.dev/queue-name"
+
+
+def template(
+    gpus: int = 0, *, container: str = "main", annotations: Mapping[str, str] | None = None
+) -> Document:
+    """A pod template. For what pods do on the real control plane see ``queuectl.localcluster``'s annotations."""
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    resources = {"requests": {"cpu": "1", **limits}, "limits": limits}
+    return {
+        "metadata": {"annotations": dict(annotations or {})},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 5,
+            "containers": [{"name": container, "image": "none", "resources": resources}],
+        },
+    }
+
+
+def _job(
+    api: str, kind: str, name: str, namespace: str, queue: str | None, spec: Document
+) -> Document:
+    labels = {QUEUE_LABEL: queue} if queue is not None else {}
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def batch_job(
+    name: str,
+    *,
+    queue: str | None = "main",
+    pods: int = 1,
+    gpus: int = 0,
+    namespace: str = "default",
+    indexed: bool = True,
+    backoff_limit: int = 6,
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """A ``batch/v1`` Job of as many completions as pods. ``annotations``: of the template; ``queue`` None: no label."""
+    spec = {
+        "parallelism": pods,
+        "completions": pods,
+        "completionMode": "Indexed" if indexed else "NonIndexed",
+        "backoffLimit": backoff_limit,
+        "template": template(gpus, annotations=annotations),
+    }
+    return _job("batch/v1", "Job", name, namespace, queue, spec)
+
+
+def pytorch_job(
+    name: str,
+    *,
+    queue: str | None = "main",
+    workers: int = 1,
+    gpus: int = 0,
+    namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """A ``kubeflow.org/v1`` PyTorchJob of one master and some workers."""
+    replica = {"restartPolicy": "Never"}
+    own = template(gpus, container="pytorch", annotations=annotations)
+    replicas = {"Master": {**replica, "replicas": 1, "template": own}}
+    if workers:
+        replicas["Worker"] = {**replica, "replicas": workers, "template": own}
+    spec = {"pytorchReplicaSpecs": replicas}
+    return _job("kubeflow.org/v1", "PyTorchJob", name, namespace, queue, spec)
+
+
+def job_of(kind: str, name: str, *, pods: int, **options: Any) -> Document:
+    """Either kind, with this many pods in all."""
+    if kind == "Job":
+        return batch_job(name, pods=pods, **options)
+    return pytorch_job(name, workers=pods - 1, **options)
