@@ -133,6 +133,17 @@ def random_gang(uid: str, rng: random.Random, queued_at: float = 0.0) -> Workloa
     return gang(uid, *podsets, queued_at=queued_at)
 
 
+def chain_gang(uid: str, rng: random.Random, queued_at: float = 0.0) -> Workload:
+    """One podset of 1, 2, 4 or 8 GPUs a pod, in a rack, a block or anywhere."""
+    level = rng.choice((RACK, BLOCK, None))
+    topology = TopologyRequest(TopologyMode.REQUIRED, level) if level else None
+    gpus = rng.choice((1, 2, 4, 8, 8))
+    pod = shape(gpus, 8_000 * gpus, 64 * gpus)
+    return gang(
+        uid, PodSet("w", rng.choice((1, 2, 4, 8, 16, 32)), pod, topology), queued_at=queued_at
+    )
+
+
 def snapshot(
     nodes: Fleet,
     settings: QueueConfig,

@@ -1,0 +1,101 @@
+"""The Protocol ``Cluster`` of the control loop on a real API server: each duty is a module of this room."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.lease import Lease
+from queuectl.cluster.reflector import NoHooks, Pace, Reflector, Sink, Synced, WatchHooks
+from queuectl.cluster.resources import watched
+from queuectl.cluster.review import probe_policies, server_version
+from queuectl.cluster.writes import Events, Writer
+from queuectl.domain.records import JobRecord, LeaderRecord
+
+SYSTEM_NAMESPACE: Final = "queuectl-system"
+LEASE: Final = "queuectl"
+
+
+class KubernetesCluster:
+    """See :class:`queuectl.control.ports.Cluster`."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespace: str = SYSTEM_NAMESPACE,
+        kueue: bool = True,
+        hooks: WatchHooks | None = None,
+        clock: Callable[[], float] = time.time,
+        pace: Pace | None = None,
+    ) -> None:
+        """Make one; no request is sent yet.
+
+        Args:
+            api: under queuectl's own identity; closed by :meth:`close`.
+            namespace: of the LeaderLease and of dry runs.
+            kueue: Kueue's labels count beside ours: no Kueue runs in this cluster.
+            hooks: are told how the watches fare.
+            clock: unix seconds.
+            pace: of the watches.
+        """
+        self._api = api
+        self._namespace = namespace
+        self._resources = watched(kueue=kueue)
+        self._hooks = hooks or NoHooks()
+        self._pace = pace or Pace()
+        self._writer = Writer(api)
+        self._events = Events(api, clock)
+        self._lease = Lease(api, namespace, LEASE)
+
+    @classmethod
+    async def connect(
+        cls,
+        connection: Connection,
+        *,
+        namespace: str = SYSTEM_NAMESPACE,
+        kueue: bool = True,
+        hooks: WatchHooks | None = None,
+    ) -> KubernetesCluster:
+        """Read the configuration; no request is sent yet.
+
+        Raises:
+            BadInput: the kubeconfig, or the pod's service account, cannot be used.
+        """
+        api = await Api.connect(connection)
+        return cls(api, namespace=namespace, kueue=kueue, hooks=hooks)
+
+    async def watch(self, sink: Sink, synced: Synced) -> None:
+        async with asyncio.TaskGroup() as group:
+            for resource in self._resources:
+                reflector = Reflector(self._api, resource, sink, synced, self._hooks, self._pace)
+                group.create_task(reflector.run(), name=f"watch {resource.name}")
+
+    async def patch_job(
+        self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
+    ) -> int:
+        return await self._writer.patch_job(kind, namespace, name, patch)
+
+    async def patch_pod(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
+        return await self._writer.patch_pod(namespace, name, patch)
+
+    async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
+        await self._events.create(job, kind, reason, message)
+
+    async def read_leader(self) -> LeaderRecord | None:
+        return await self._lease.read()
+
+    async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
+        return await self._lease.write(record, over)
+
+    async def probe_policies(self) -> list[str]:
+        return await probe_policies(self._api, self._namespace)
+
+    async def server_version(self) -> tuple[int, int]:
+        return await server_version(self._api)
+
+    async def close(self) -> None:
+        await self._api.close()

@@ -1,0 +1,117 @@
+"""Set-up by server-side apply: what ``kubectl apply -f deploy/`` does, for the demo, tests and our own commands.
+
+Needs an identity that may write admission policies and RBAC; the controller's own may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+import queuectl
+from queuectl.cluster.adapter import SYSTEM_NAMESPACE
+from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api
+from queuectl.cluster.review import probe_policies
+from queuectl.cluster.writes import MANAGER
+from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
+
+Document = Mapping[str, Any]
+
+_WORKLOADS: Final = frozenset({"Deployment", "Service"})
+
+
+def deploy_folder() -> Path:
+    """Where our manifests stand: in the wheel, or beside the package in a checkout."""
+    package = Path(queuectl.__file__).parent
+    shipped = package / "_deploy"
+    return shipped if shipped.is_dir() else package.parent / "deploy"
+
+
+def manifests(folder: Path | None = None, *, controller: bool = True) -> list[Document]:
+    """The documents of all YAML files of a folder, in the order of the files' names.
+
+    Args:
+        folder: default :func:`deploy_folder`.
+        controller: with the Deployment and Services; False where queuectl runs outside the cluster.
+    """
+    files = sorted((folder or deploy_folder()).glob("*.yaml"))
+    documents = (one for file in files for one in yaml.safe_load_all(file.read_text()))
+    return [one for one in documents if one and (controller or one["kind"] not in _WORKLOADS)]
+
+
+async def apply(api: Api, documents: Iterable[Document]) -> None:
+    """Create or update each object, in order; fields that others set meanwhile are overruled.
+
+    Raises:
+        BadInput: the server does not know a kind.
+        ClusterError: a request failed.
+    """
+    collections: dict[tuple[str, str], tuple[str, str, bool]] = {}
+    for document in documents:
+        version, kind = document["apiVersion"], document["kind"]
+        if (version, kind) not in collections:
+            collections.update(await _discover(api, version))
+        if (version, kind) not in collections:
+            raise BadInput(f"the API server does not know kind {kind} of {version}")
+        target = _target(document, *collections[version, kind])
+        query = (("fieldManager", f"{MANAGER}-setup"), ("force", "true"))
+        await api.request(
+            "PATCH",
+            target,
+            query=query,
+            body=dict(document),
+            content_type=APPLY_PATCH,
+            accept=METADATA_ONLY,
+        )
+
+
+async def wait_until_in_force(
+    api: Api, namespace: str = SYSTEM_NAMESPACE, *, seconds: float = 30.0
+) -> None:
+    """Wait until the admission policies act.
+
+    A server needs some seconds to learn the schema of a new kind, before it can mutate it; till then it answers 503.
+
+    Raises:
+        ClusterUnavailable: they do not after ``seconds``; the message says what is missing.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while missing := await _missing(api, namespace):
+        if loop.time() > deadline:
+            raise ClusterUnavailable(
+                f"after {seconds:.0f} s still not in force: {'; '.join(missing)}"
+            )
+        await asyncio.sleep(0.1)
+
+
+async def _missing(api: Api, namespace: str) -> list[str]:
+    try:
+        return await probe_policies(api, namespace, controller=False)
+    except ClusterUnavailable as error:
+        return [str(error)]
+
+
+async def _discover(api: Api, version: str) -> dict[tuple[str, str], tuple[str, str, bool]]:
+    """The kinds of one API version: its path, plural name, and whether it is namespaced."""
+    base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    try:
+        found = msgspec.json.decode(await api.request("GET", base))
+    except ObjectGone:
+        return {}
+    return {
+        (version, one["kind"]): (base, one["name"], one["namespaced"])
+        for one in found["resources"]
+        if "/" not in one["name"]
+    }
+
+
+def _target(document: Document, base: str, plural: str, namespaced: bool) -> str:
+    metadata = document["metadata"]
+    scope = f"/namespaces/{metadata.get('namespace', 'default')}" if namespaced else ""
+    return f"{base}{scope}/{plural}/{metadata['name']}"

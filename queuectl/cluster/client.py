@@ -1,0 +1,327 @@
+"""The one place that touches kubernetes_asyncio: configuration, credentials, TLS and every request.
+
+Only the client library's transport is used, never its models: bytes go out and bytes come back. Its ``call_api``
+keeps credentials fresh, but with ``_preload_content=False`` it looks at no status code, so :meth:`Api._send` does, and
+turns what the server says into one of :mod:`queuectl.domain.errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
+
+from queuectl.domain.errors import (
+    BadInput,
+    ClusterError,
+    ClusterUnavailable,
+    ObjectGone,
+    WriteConflict,
+    WriteRefused,
+)
+
+Method = Literal["GET", "POST", "PATCH"]
+Query = Sequence[tuple[str, str]]
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+METADATA_ONLY: Final = (
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+)
+"""For writes: of the answer only the resourceVersion is read, and a job can be large."""
+
+_REFRESH_SECONDS: Final = 60.0
+_NO_LIMITS: Final = aiohttp.ClientTimeout(
+    total=None
+)  # asyncio.timeout rules, over the whole request
+_SPARE_CONNECTIONS: Final = 4  # the LeaderLease and Events never queue behind patches
+
+
+class Expired(ClusterError):
+    """410, or a resourceVersion the server does not know: list again."""
+
+
+class Silent(ClusterUnavailable):
+    """An open stream brought nothing for too long."""
+
+
+class Forbidden(WriteRefused):
+    """403: our identity may not."""
+
+
+class _Cause(msgspec.Struct):
+    reason: str | None = None
+    field: str | None = None
+
+
+class _Details(msgspec.Struct, rename="camel"):
+    causes: list[_Cause] | None = None
+    retry_after_seconds: int | None = None
+
+
+class _Status(msgspec.Struct):
+    """``v1.Status``: how the API server says no."""
+
+    message: str | None = None
+    reason: str | None = None
+    code: int | None = None
+    details: _Details | None = None
+
+    def causes(self) -> list[_Cause]:
+        return (self.details and self.details.causes) or []
+
+
+_read_status = msgspec.json.Decoder(_Status).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the API server.
+
+    Attributes:
+        kubeconfig: file; None = the service account of the pod we run in, outside of pods ``$KUBECONFIG``.
+        context: of the kubeconfig; None = its current one.
+        in_flight: ordinary requests at once.
+        watches: streams at once: with HTTP/1.1 each holds a connection of its own.
+        timeout: seconds for one ordinary request, the wait for a free connection included.
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    in_flight: int = 32
+    watches: int = 6
+    timeout: float = 15.0
+
+
+class Stream:
+    """The body of one answer, read piece by piece."""
+
+    def __init__(self, response: aiohttp.ClientResponse, path: str) -> None:
+        self._response = response
+        self._path = path
+
+    async def read(self, seconds: float) -> bytes:
+        """What has arrived, at least a byte; empty at the end of the stream.
+
+        Raises:
+            Silent: nothing for ``seconds``.
+            ClusterUnavailable: the connection broke.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._response.content.readany()
+        except TimeoutError:
+            raise Silent(f"{self._path}: silent for {seconds:.0f} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClusterUnavailable(f"{self._path}: {_words(error)}") from error
+
+
+class Api:
+    """Requests to one API server under one identity."""
+
+    def __init__(self, client: ApiClient, timeout: float) -> None:
+        self._client = client
+        self._timeout = timeout
+
+    @classmethod
+    async def connect(cls, connection: Connection) -> Api:
+        """Read the configuration; no request is made yet.
+
+        Raises:
+            BadInput: the kubeconfig, or the pod's service account, cannot be used.
+        """
+        configuration = Configuration()
+        try:
+            await _configure(configuration, connection)
+        except (ConfigException, OSError) as error:
+            source = connection.kubeconfig or _kubeconfig_from_environment()
+            raise BadInput(f"{source or 'service account of this pod'}: {error}") from error
+        configuration.connection_pool_maxsize = (
+            connection.in_flight + connection.watches + _SPARE_CONNECTIONS
+        )
+        # Python 3.13 refuses authorities without certain extensions; those of many clusters have none. Go does not mind.
+        configuration.disable_strict_ssl_verification = True
+        client = ApiClient(configuration)
+        client.user_agent = "queuectl"
+        _skip_proxy_to_loopback(client)
+        return cls(client, connection.timeout)
+
+    async def request(
+        self,
+        method: Method,
+        path: str,
+        *,
+        query: Query = (),
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> bytes:
+        """Send one request and return the body of a successful answer.
+
+        Raises:
+            ClusterUnavailable: no usable answer; the request may or may not have had its effect.
+            WriteConflict: 409.
+            ObjectGone: 404, or the uid in the body is another's.
+            Forbidden: 403.
+            WriteRefused: any other 4xx.
+            Expired: 410.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._send(
+                    method, path, query, body, content_type, accept, _NO_LIMITS
+                )
+                return await response.read()
+        except TimeoutError:
+            text = f"{method} {path}: no answer in {self._timeout:.0f} s"
+            raise ClusterUnavailable(text) from None
+        except aiohttp.ClientError as error:
+            raise ClusterUnavailable(f"{method} {path}: {_words(error)}") from error
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Query) -> AsyncIterator[Stream]:
+        """GET whose answer is read as it comes. Raises what :meth:`request` raises."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._send("GET", path, query, None, JSON, JSON, _NO_LIMITS)
+        except TimeoutError:
+            text = f"GET {path}: no answer in {self._timeout:.0f} s"
+            raise ClusterUnavailable(text) from None
+        try:
+            yield Stream(response, path)
+        finally:
+            # Not a polite TLS farewell, for which nobody would wait: the rest of the stream is not wanted.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
+            response.close()
+
+    async def close(self) -> None:
+        """Give back all connections."""
+        await self._client.close()
+        await asyncio.sleep(0)  # aborted streams let go of their sockets at the loop's next turn
+
+    async def _send(
+        self,
+        method: Method,
+        path: str,
+        query: Query,
+        body: Any,
+        content_type: str,
+        accept: str,
+        limits: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        """The only caller of the client library. The answer is one of success."""
+        # identity: the server would compress lists, which costs it more than it saves on a cluster's network.
+        headers = {"Accept": accept, "Content-Type": content_type, "Accept-Encoding": "identity"}
+        try:
+            response: aiohttp.ClientResponse = await self._client.call_api(
+                path,
+                method,
+                query_params=list(query),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=limits,
+            )
+            if response.status < 300:
+                return response
+            text = await response.read()
+        except (aiohttp.ClientError, ConfigException, OSError) as error:
+            raise ClusterUnavailable(f"{method} {path}: {_words(error)}") from error
+        after = response.headers.get("Retry-After", "")
+        raise failure(f"{method} {path}", response.status, text, after)
+
+
+def failure(what: str, code: int, body: bytes, after: str = "") -> ClusterError:
+    """The error for an unsuccessful answer.
+
+    Args:
+        what: request, for the message.
+        code: HTTP status.
+        body: a ``v1.Status`` if the API server itself answered; anything from a proxy.
+        after: the ``Retry-After`` header.
+    """
+    try:
+        status = _read_status(body)
+    except msgspec.MsgspecError:
+        status = _Status(message=body[:300].decode(errors="replace").strip())
+    message = f"{what}: {code}: {status.message or status.reason or 'no reason given'}"
+    reasons = {cause.reason for cause in status.causes()}
+    if code == 410 or "ResourceVersionTooLarge" in reasons:
+        return Expired(message)
+    if code >= 500 or code in (401, 408, 429):  # a token may be renewed meanwhile
+        return ClusterUnavailable(message, _retry_after(status, after))
+    if code == 404 or any(cause.field == "metadata.uid" for cause in status.causes()):
+        return ObjectGone(message)
+    return {409: WriteConflict, 403: Forbidden}.get(code, WriteRefused)(message)
+
+
+def _retry_after(status: _Status, header: str) -> float | None:
+    if header.isdecimal():
+        return float(header)
+    seconds = status.details.retry_after_seconds if status.details else None
+    return float(seconds) if seconds else None
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+async def _configure(configuration: Configuration, connection: Connection) -> None:
+    files = str(connection.kubeconfig or _kubeconfig_from_environment())
+    if not files:
+        # It refreshes its token by itself.
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # library
+        return
+
+    async def load() -> None:
+        await load_kube_config(
+            config_file=files,
+            context=connection.context,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+
+    await load()
+    due = time.monotonic() + _REFRESH_SECONDS
+
+    async def refresh(_: Configuration) -> None:
+        """Token files, exec plugins and OIDC all give tokens that end; the library reads them only once."""
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _REFRESH_SECONDS
+            await load()
+
+    configuration.refresh_api_key_hook = refresh
+
+
+def _kubeconfig_from_environment() -> str:
+    """Empty inside a pod, where the service account is meant. May name several files."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return ""
+    return os.environ.get("KUBECONFIG", "")
+
+
+def _skip_proxy_to_loopback(client: ApiClient) -> None:
+    """Like Go's clients: HTTPS_PROXY is not for a server on this machine."""
+    if urlsplit(client.configuration.host).hostname not in ("127.0.0.1", "::1", "localhost"):
+        return
+    rest = client.rest_client
+    connector = rest.pool_manager.connector
+    rest.pool_manager.detach()
+    rest.pool_manager = aiohttp.ClientSession(
+        connector=connector, trust_env=False, read_bufsize=2**21
+    )

@@ -1,0 +1,92 @@
+"""The LeaderLease: a ``coordination.k8s.io`` Lease whose annotation carries the leader's epoch.
+
+It elects; it does not fence (the database does). The epoch is on it so that a database restored from the past is noticed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.cluster.client import METADATA_ONLY, Api
+from queuectl.cluster.writes import MANAGER, merge_patch, micro_time
+from queuectl.domain.errors import ObjectGone
+from queuectl.domain.records import LeaderRecord
+from queuectl.objects.times import time_or_none
+
+EPOCH_ANNOTATION: Final = "queuectl.dev/epoch"
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    renew_time: str | None = None
+
+
+class _Lease(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+_lease = msgspec.json.Decoder(_Lease).decode
+
+
+class Lease:
+    """One named Lease."""
+
+    def __init__(self, api: Api, namespace: str, name: str) -> None:
+        self._api = api
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._name = name
+
+    async def read(self) -> LeaderRecord | None:
+        """See ``Cluster.read_leader``. ``renewed`` is by the holder's clock: judge by how long ``version`` stays."""
+        try:
+            lease = _lease(await self._api.request("GET", f"{self._collection}/{self._name}"))
+        except ObjectGone:
+            return None
+        epoch = (lease.metadata.annotations or {}).get(EPOCH_ANNOTATION, "")
+        return LeaderRecord(
+            holder=lease.spec.holder_identity or "",
+            epoch=int(epoch) if epoch.isdecimal() else 0,
+            renewed=time_or_none(lease.spec.renew_time) or 0.0,
+            duration=float(lease.spec.lease_duration_seconds or 0),
+            version=lease.metadata.resource_version,
+        )
+
+    async def write(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
+        """See ``Cluster.write_leader``. The duration is rounded up to whole seconds."""
+        now = micro_time(record.renewed)
+        duration = max(1, math.ceil(record.duration))
+        spec: dict[str, Any] = {
+            "holderIdentity": record.holder,
+            "leaseDurationSeconds": duration,
+            "renewTime": now,
+        }
+        if over is None or over.holder != record.holder:
+            spec["acquireTime"] = now
+        metadata: dict[str, Any] = {"annotations": {EPOCH_ANNOTATION: str(record.epoch)}}
+        if over is None:
+            version = await self._create({**metadata, "name": self._name}, spec)
+        else:
+            metadata["resourceVersion"] = over.version
+            target = f"{self._collection}/{self._name}"
+            version = await merge_patch(self._api, target, {"metadata": metadata, "spec": spec})
+        return LeaderRecord(record.holder, record.epoch, record.renewed, float(duration), version)
+
+    async def _create(self, metadata: dict[str, Any], spec: dict[str, Any]) -> str:
+        body = await self._api.request(
+            "POST",
+            self._collection,
+            query=(("fieldManager", MANAGER),),
+            body={"metadata": metadata, "spec": spec},
+            accept=METADATA_ONLY,
+        )
+        return _lease(body).metadata.resource_version

@@ -1,0 +1,222 @@
+"""List and watch of one resource for ever, as batches of deltas.
+
+    list (WatchList, or pages where that is not served) ──▶ watch from its version ──▶ reconnect from the last version
+      ▲                                                                                     │
+      └──────────────────────── 410: the server has forgotten that version ─────────────────┘
+
+Nothing is cached: the mirror is the cache. A complete list ends with ``Listed``, by which the mirror drops what was
+deleted unseen. Every silence is bounded: bookmarks come about once a minute, so a longer one is a dead connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from queuectl.cluster.client import Api, Expired, Forbidden, Query, Silent
+from queuectl.cluster.resources import Resource
+from queuectl.cluster.stream import Batch, Feed, Lines
+from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteRefused
+from queuectl.domain.records import Delta
+
+log = logging.getLogger(__name__)
+
+Sink = Callable[[Sequence[Delta]], None]
+Synced = Callable[[str], None]
+
+
+class WatchHooks(Protocol):
+    """What the reflectors tell about themselves; telemetry makes metrics of it."""
+
+    def listed(self, resource: str, objects: int) -> None:
+        """A (re)list is complete."""
+
+    def received(self, resource: str, events: int) -> None:
+        """Events arrived, bookmarks included: the stream is alive."""
+
+    def interrupted(self, resource: str, error: str) -> None:
+        """The stream ended before its time; it is being taken up again."""
+
+
+class NoHooks:
+    """Tells nobody."""
+
+    def listed(self, resource: str, objects: int) -> None: ...
+    def received(self, resource: str, events: int) -> None: ...
+    def interrupted(self, resource: str, error: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Times of a reflector, in seconds.
+
+    Attributes:
+        watch: the server ends a watch after this, plus up to a tenth: so load spreads over API servers again.
+        idle: silence that means a dead connection; the server's bookmarks come every 60 s.
+        initial: the same while the initial events stream in.
+        backoff, ceiling: first and longest pause after a failure; doubled each time, with jitter.
+        absent: pause between looks for an API that is not installed.
+        page: objects per page of a list.
+    """
+
+    watch: float = 290.0
+    idle: float = 150.0
+    initial: float = 10.0
+    backoff: float = 0.1
+    ceiling: float = 30.0
+    absent: float = 30.0
+    page: int = 500
+
+
+class Reflector:
+    """Follows one resource; :meth:`run` never returns."""
+
+    def __init__(
+        self,
+        api: Api,
+        resource: Resource,
+        sink: Sink,
+        synced: Synced,
+        hooks: WatchHooks,
+        pace: Pace,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._resource = resource
+        self._sink = sink
+        self._synced = synced
+        self._hooks = hooks
+        self._pace = pace
+        self._sleep = sleep
+        self._feed = Feed(resource)
+        self._listed = False  # the feed's version is that of a complete list and of what followed
+        self._told = False  # synced() was called
+        self._watch_list = True  # until the server refuses it
+        self._by_pages = False  # for the next list
+        self._failures = 0
+        self._absent = False
+
+    async def run(self) -> None:
+        """Follow the resource until cancelled."""
+        while True:
+            try:
+                await self._turn()
+            except Expired as error:
+                self._listed = False
+                await self._pause(error)
+            except ObjectGone as error:
+                if self._resource.optional:
+                    await self._missing(error)
+                else:
+                    await self._pause(error)
+            except ClusterError as error:
+                await self._pause(error)
+
+    async def _turn(self) -> None:
+        """One stream, from its opening to its orderly end."""
+        if self._listed:
+            await self._follow()
+        elif self._by_pages or not self._watch_list:
+            self._by_pages = False
+            await self._list()
+        else:
+            await self._list_and_follow()
+
+    async def _list_and_follow(self) -> None:
+        """By WatchList: one stream that begins with all objects."""
+        self._feed.keys.clear()
+        try:
+            await self._follow()
+        except Forbidden:
+            raise
+        except WriteRefused as error:
+            log.info("%s: no WatchList here, listing by pages: %s", self._resource.name, error)
+            self._watch_list = False
+        except Silent as error:
+            if self._listed:
+                raise
+            # Some servers send the objects but never say that these were all.
+            log.info("%s: listing by pages: %s", self._resource.name, error)
+            self._by_pages = True
+
+    async def _list(self) -> None:
+        self._feed.keys.clear()
+        token = ""
+        while True:
+            query = [("limit", str(self._pace.page))]
+            query += [("continue", token)] if token else []
+            body = await self._api.request("GET", self._resource.path, query=query)
+            batch, token = self._feed.page(body)
+            self._deliver(batch)
+            if not token:
+                break
+
+    async def _follow(self) -> None:
+        """One watch: from the last version, or with all objects first when there is none."""
+        lines, opened, heard = Lines(), asyncio.get_running_loop().time(), False
+        async with self._api.stream(self._resource.path, self._query()) as stream:
+            while piece := await stream.read(self._patience()):
+                heard = True
+                self._deliver(self._feed.events(lines.feed(piece)))
+        short = asyncio.get_running_loop().time() - opened < 1.0
+        if not self._listed or (short and not heard):
+            raise ClusterUnavailable(f"{self._resource.path}: the watch ended too soon")
+
+    def _patience(self) -> float:
+        return self._pace.idle if self._listed else self._pace.initial
+
+    def _query(self) -> Query:
+        seconds = self._pace.watch * random.uniform(1.0, 1.1)  # noqa: S311 - jitter
+        query = [
+            ("watch", "1"),
+            ("allowWatchBookmarks", "true"),
+            ("timeoutSeconds", str(int(seconds))),
+        ]
+        if self._listed:
+            return [*query, ("resourceVersion", self._feed.version)]
+        return [*query, ("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
+
+    def _deliver(self, batch: Batch) -> None:
+        """Hand on what came, then judge how it ended."""
+        if batch.deltas:
+            self._sink(batch.deltas)
+        if batch.complete:
+            self._complete()
+        if batch.events:
+            self._hooks.received(self._resource.name, batch.events)
+        if batch.error is not None:
+            raise batch.error
+        if self._listed and batch.events:
+            self._failures = 0
+
+    def _complete(self) -> None:
+        self._listed = True
+        self._absent = False
+        self._hooks.listed(self._resource.name, len(self._feed.keys))
+        if not self._told:
+            self._told = True
+            self._synced(self._resource.name)
+
+    async def _pause(self, error: ClusterError) -> None:
+        log.warning("%s: %s", self._resource.name, error)
+        self._hooks.interrupted(self._resource.name, str(error))
+        wait = min(self._pace.ceiling, self._pace.backoff * 2.0 ** min(self._failures, 20))
+        self._failures += 1
+        asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
+        jittered = wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        await self._sleep(max(jittered, asked or 0.0))
+
+    async def _missing(self, error: ObjectGone) -> None:
+        """The API is not served: there is nothing of this kind until somebody installs it."""
+        if not self._absent:
+            log.warning("%s: kind disabled until it is installed: %s", self._resource.name, error)
+            self._feed, nothing = Feed(self._resource), Batch()
+            self._feed.complete(nothing)
+            self._deliver(nothing)
+            self._absent = True
+        self._listed = False
+        await self._sleep(self._pace.absent)

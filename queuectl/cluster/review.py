@@ -1,0 +1,191 @@
+"""Before queuectl acts: is the server new enough, are the admission policies in force, and do they name us.
+
+Policies act with a delay after they are written, so being there is not enough. What acts is found out by dry runs in our
+own namespace: creations that must come back changed, and creations that must be refused whoever asks. Each refusal belongs
+to the policy whose other rules cannot be tried by us (nobody but us may resume a job), and a policy takes effect whole.
+An API server answers for itself alone: behind a load balancer others may lag by the same delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.cluster.client import Api
+from queuectl.domain.errors import ObjectGone, WriteRefused
+from queuectl.objects import keys
+from queuectl.objects.kinds import KINDS, JobKind, path
+
+MINIMUM_SERVER: Final = (1, 36)
+PROTECTING: Final = (
+    "queuectl-jobs",
+    "queuectl-pytorchjobs",
+    "queuectl-pytorchjobs-scale",
+    "queuectl-pods",
+)
+"""The ValidatingAdmissionPolicies of deploy/; each has a variable ``controller`` that names our identity."""
+
+_POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_Document = Mapping[str, Any]
+
+
+async def server_version(api: Api) -> tuple[int, int]:
+    """(major, minor) of the API server."""
+    version = msgspec.json.decode(await api.request("GET", "/version"))
+    return _number(version["major"]), _number(version["minor"])
+
+
+def _number(text: str) -> int:
+    """Some distributions write ``36+``."""
+    return int(text.rstrip("+") or 0)
+
+
+async def probe_policies(api: Api, namespace: str, *, controller: bool = True) -> list[str]:
+    """What is missing, one sentence each; empty when everything is in force.
+
+    Args:
+        api: as which identity to ask.
+        namespace: in which it may create jobs and pods by dry run.
+        controller: that identity is queuectl's own, so the policies must name it.
+    """
+    version = await server_version(api)
+    if version < MINIMUM_SERVER:
+        found, needed = (".".join(map(str, one)) for one in (version, MINIMUM_SERVER))
+        return [f"the API server is Kubernetes {found}; queuectl's policies need {needed} or newer"]
+    missing = [text async for text in _policies(api, controller)]
+    for kind in KINDS.values():
+        missing += [text async for text in _probe_kind(api, namespace, kind)]
+    missing += [text async for text in _probe_pods(api, namespace)]
+    return missing
+
+
+async def _policies(api: Api, controller: bool) -> AsyncIterator[str]:
+    user = await _username(api)
+    for name in PROTECTING:
+        try:
+            policy = msgspec.json.decode(await api.request("GET", f"{_POLICIES}/{name}"))
+        except ObjectGone:
+            yield f"ValidatingAdmissionPolicy {name} is not installed (kubectl apply -f deploy/)"
+            continue
+        named = _named_controller(policy)
+        if controller and named != user:
+            yield f"ValidatingAdmissionPolicy {name} lets {named} act, but we are {user}"
+        for warning in _warnings(policy):
+            yield f"ValidatingAdmissionPolicy {name}: {warning}"
+
+
+async def _username(api: Api) -> str:
+    body = await api.request(
+        "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body={"spec": {}}
+    )
+    user: str = msgspec.json.decode(body)["status"]["userInfo"]["username"]
+    return user
+
+
+def _named_controller(policy: _Document) -> str:
+    for variable in policy["spec"].get("variables", ()):
+        if variable["name"] == "controller":
+            literal: str = variable["expression"].strip().strip("'\"")
+            return literal
+    return "nobody"
+
+
+def _warnings(policy: _Document) -> list[str]:
+    checked = policy.get("status", {}).get("typeChecking", {})
+    return [f"{w['fieldRef']}: {w['warning']}" for w in checked.get("expressionWarnings", ())]
+
+
+async def _probe_kind(api: Api, namespace: str, kind: JobKind) -> AsyncIterator[str]:
+    collection = path(kind, namespace)
+    labels = {keys.QUEUE_LABEL: "probe"}
+    policy = f"queuectl-{kind.plural}"
+    try:
+        born = await _dry_run(api, collection, _job(kind, labels))
+    except ObjectGone:
+        if "." not in kind.group:
+            raise
+        return  # not installed
+    except WriteRefused as error:
+        yield f"MutatingAdmissionPolicy {policy} is not in force: {error}"
+        return
+    if text := _unborn(born):
+        yield f"MutatingAdmissionPolicy {policy} is not in force: a new {kind.kind} {text}"
+    labels[keys.KUEUE_PREFIX + keys.QUEUE_NAME] = "another"
+    if text := await _accepted(api, collection, _job(kind, labels), policy):
+        yield text
+
+
+async def _probe_pods(api: Api, namespace: str) -> AsyncIterator[str]:
+    spec = {**_POD, "schedulingGates": [{"name": keys.GATE}]}
+    pod = {"metadata": {"generateName": "queuectl-probe-"}, "spec": spec}
+    if text := await _accepted(api, f"/api/v1/namespaces/{namespace}/pods", pod, "queuectl-pods"):
+        yield text
+
+
+async def _dry_run(api: Api, collection: str, document: _Document) -> _Document:
+    body = await api.request("POST", collection, query=(("dryRun", "All"),), body=document)
+    created: _Document = msgspec.json.decode(body)
+    return created
+
+
+async def _accepted(api: Api, collection: str, document: _Document, policy: str) -> str | None:
+    """A sentence unless ``policy`` refuses the document."""
+    try:
+        await _dry_run(api, collection, document)
+    except WriteRefused as error:
+        if f"'{policy}'" in str(error):
+            return None
+        return f"whether ValidatingAdmissionPolicy {policy} is in force cannot be told: {error}"
+    return f"ValidatingAdmissionPolicy {policy} is not in force"
+
+
+def _unborn(job: _Document) -> str | None:
+    """What a managed job lacks that admission should have put there."""
+    spec = job["spec"]
+    suspended = spec.get("suspend") or spec.get("runPolicy", {}).get("suspend")
+    if not suspended:
+        return "is not suspended"
+    replicas = spec.get("pytorchReplicaSpecs", {"": spec})
+    for template in (replica["template"] for replica in replicas.values()):
+        gates = [gate["name"] for gate in template["spec"].get("schedulingGates", ())]
+        if keys.GATE not in gates:
+            return f"lacks the gate {keys.GATE}"
+        if keys.PODSET_LABEL not in template.get("metadata", {}).get("labels", {}):
+            return f"lacks the label {keys.PODSET_LABEL}"
+        if template["spec"].get("priorityClassName") != keys.POD_PRIORITY_CLASS:
+            return f"lacks the PriorityClass {keys.POD_PRIORITY_CLASS}"
+    return None
+
+
+# Acceptable to the strictest Pod Security level, so that only our own policy has a reason to refuse it.
+_POD: Final[_Document] = {
+    "restartPolicy": "Never",
+    "serviceAccountName": "queuectl",
+    "automountServiceAccountToken": False,
+    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    "containers": [
+        {
+            "name": "pytorch",
+            "image": "queuectl.dev/probe",
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }
+    ],
+}
+
+
+def _job(kind: JobKind, labels: Mapping[str, str]) -> _Document:
+    template = {"spec": _POD}
+    spec: _Document = {"template": template}
+    if kind.kind == "PyTorchJob":
+        spec = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}}
+    return {
+        "apiVersion": f"{kind.group}/{kind.version}",
+        "kind": kind.kind,
+        "metadata": {"generateName": "queuectl-probe-", "labels": dict(labels)},
+        "spec": spec,
+    }

@@ -1,0 +1,173 @@
+"""What queuectl writes to the cluster: merge patches of jobs and pods, and Events on jobs.
+
+Merge patches because custom resources take no strategic ones. Their body carries uid and resourceVersion, which makes them
+compare-and-swap: a replay is a conflict, never a second effect.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.cluster.client import MERGE_PATCH, METADATA_ONLY, Api
+from queuectl.domain.errors import ObjectGone, WriteConflict
+from queuectl.domain.records import JobRecord
+from queuectl.objects.kinds import KINDS, path
+
+MANAGER: Final = "queuectl"
+REPORTER: Final = "queuectl.dev/controller"
+
+# Strict: a field the server does not know is an error of ours, not a warning for nobody.
+_WRITE: Final = (("fieldManager", MANAGER), ("fieldValidation", "Strict"))
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+
+
+_object = msgspec.json.Decoder(_Object).decode
+
+
+async def merge_patch(api: Api, target: str, patch: Mapping[str, Any]) -> str:
+    """Patch one object; returns its new resourceVersion. ``target`` is its API path.
+
+    Raises:
+        ObjectGone: also when the name now belongs to another object than the patch's uid says.
+    """
+    try:
+        body = await api.request(
+            "PATCH",
+            target,
+            query=_WRITE,
+            body=patch,
+            content_type=MERGE_PATCH,
+            accept=METADATA_ONLY,
+        )
+    except WriteConflict:
+        # The server compares versions before uids, so a successor of the same name is a conflict to it.
+        uid = patch.get("metadata", {}).get("uid")
+        found = _object(await api.request("GET", target, accept=METADATA_ONLY)).metadata
+        if uid is not None and found.uid != uid:
+            raise ObjectGone(f"{target}: uid is {found.uid} now, not {uid}") from None
+        raise
+    return _object(body).metadata.resource_version
+
+
+class Writer:
+    """Patches of jobs and pods."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def patch_job(
+        self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
+    ) -> int:
+        """See ``Cluster.patch_job``."""
+        return int(await merge_patch(self._api, path(KINDS[kind], namespace, name), patch))
+
+    async def patch_pod(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
+        """See ``Cluster.patch_pod``."""
+        target = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        return int(await merge_patch(self._api, target, patch))
+
+
+@dataclass(slots=True)
+class _Told:
+    name: str
+    count: int
+    written: float
+
+
+class Events:
+    """Events on jobs, in ``events.k8s.io/v1``. The same one again counts up a series, written at most once a minute."""
+
+    INTERVAL: Final = 60.0
+    KEEP: Final = 4096
+
+    def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._clock = clock
+        self._told: OrderedDict[tuple[str, str, str, str], _Told] = OrderedDict()
+        self._instance = socket.gethostname()[:128] or MANAGER
+
+    async def create(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
+        """See ``Cluster.create_event``."""
+        now = self._clock()
+        key = (job.uid, kind, reason, message)
+        told = self._told.get(key)
+        if told is not None:
+            told.count += 1
+            if now - told.written < self.INTERVAL:
+                return
+            told.written = now
+            if await self._count_up(job, told, now):
+                return
+        name = await self._create(job, kind, reason, message, now)
+        self._told[key] = _Told(name, 1, now)
+        self._told.move_to_end(key)
+        while len(self._told) > self.KEEP:
+            self._told.popitem(last=False)
+
+    async def _count_up(self, job: JobRecord, told: _Told, now: float) -> bool:
+        series = {"count": told.count, "lastObservedTime": micro_time(now)}
+        try:
+            await merge_patch(self._api, f"{_events(job)}/{told.name}", {"series": series})
+        except ObjectGone:  # the server forgets Events after an hour
+            return False
+        return True
+
+    async def _create(
+        self, job: JobRecord, kind: str, reason: str, message: str, now: float
+    ) -> str:
+        api = KINDS[job.kind]
+        event = {
+            "metadata": {"generateName": f"{job.name[:200]}-", "namespace": job.namespace},
+            "eventTime": micro_time(now),
+            "reportingController": REPORTER,
+            "reportingInstance": self._instance,
+            "action": reason,
+            "reason": reason,
+            "type": kind,
+            "note": _shorten(message, 1024),
+            "regarding": {
+                "apiVersion": f"{api.group}/{api.version}",
+                "kind": job.kind,
+                "namespace": job.namespace,
+                "name": job.name,
+                "uid": job.uid,
+            },
+        }
+        body = await self._api.request(
+            "POST", _events(job), query=_WRITE, body=event, accept=METADATA_ONLY
+        )
+        return _object(body).metadata.name
+
+
+def _events(job: JobRecord) -> str:
+    return f"/apis/events.k8s.io/v1/namespaces/{job.namespace}/events"
+
+
+def micro_time(seconds: float) -> str:
+    """Unix seconds as Kubernetes' MicroTime."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _shorten(text: str, size: int) -> str:
+    """To at most ``size`` bytes, the server's limit."""
+    encoded = text.encode()
+    if len(encoded) <= size:
+        return text
+    return encoded[: size - 3].decode(errors="ignore") + "…"

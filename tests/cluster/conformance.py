@@ -1,0 +1,352 @@
+"""What the control loop relies on, said once, for the real control plane and the double alike.
+
+A subclass gives the fixture ``world``. Tests name what they await; how long that takes is the world's business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
+from queuectl.domain.records import LeaderRecord, Outcome, PodPhase, PodRecord
+from queuectl.objects import keys
+from queuectl.objects.kinds import KINDS
+from queuectl.objects.pods import pin_patch
+from tests.cluster.world import (
+    RESOURCES,
+    World,
+    a_node,
+    alive,
+    larger,
+    mischief,
+    patched,
+    place,
+    start,
+    stop,
+    submitted,
+)
+from tests.support.jobs import batch_job, job_of
+
+BOTH_KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+
+
+class ClusterConformance:
+    """Mix in, with a fixture ``world``."""
+
+    # ---- watch
+
+    async def test_every_resource_is_listed_once_and_reported_as_synced(self, world: World) -> None:
+        await world.until(lambda: set(world.view.synced) == RESOURCES, "all resources")
+        assert len(world.view.synced) == len(RESOURCES)
+        assert all(node.node.ready for node in world.view.nodes.values())
+
+    async def test_a_job_without_a_queue_is_not_ours(self, world: World) -> None:
+        stranger = await world.submit(batch_job("stranger", queue=None, namespace=world.namespace))
+        await submitted(world, batch_job("ours", namespace=world.namespace))
+        assert stranger not in world.view.jobs
+
+    async def test_a_job_that_loses_its_queue_is_gone_for_us(self, world: World) -> None:
+        job = await submitted(world, batch_job("left", namespace=world.namespace))
+        patch = {"metadata": {"labels": {keys.QUEUE_LABEL: None}}}
+        await world.cluster.patch_job("Job", job.namespace, job.name, patch)
+        await world.until(lambda: job.uid not in world.view.jobs, "the job to be forgotten")
+
+    async def test_a_pod_of_a_stranger_is_seen(self, world: World) -> None:
+        uid = await world.submit(batch_job("stranger", queue=None, namespace=world.namespace))
+        await world.until(lambda: world.view.pods_of(uid), "the stranger's pod")
+        assert world.view.pods_of(uid)[0].attempt == 0
+
+    @BOTH_KINDS
+    async def test_a_lost_connection_hides_nothing(self, world: World, kind: str) -> None:
+        kept = await submitted(world, job_of(kind, "kept", pods=2, namespace=world.namespace))
+        gone = await submitted(world, job_of(kind, "gone", pods=2, namespace=world.namespace))
+        await world.interrupt()
+        await world.delete_job(kind, "gone")
+        added = await world.submit(job_of(kind, "added", pods=2, namespace=world.namespace))
+        await world.until(
+            lambda: {kept.uid, added} <= set(world.view.jobs) and gone.uid not in world.view.jobs,
+            "the view to be right again",
+        )
+        assert len(world.view.synced) == len(RESOURCES)
+
+    # ---- a job's life
+
+    @BOTH_KINDS
+    async def test_a_job_is_born_suspended_and_makes_no_pods(self, world: World, kind: str) -> None:
+        document = job_of(kind, "born", pods=3, namespace=world.namespace)
+        document["spec"].setdefault("suspend", False)
+        job = await submitted(world, document)
+        assert (job.suspended, job.attempt, job.pods) == (True, 0, 3)
+        await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
+        assert not world.view.pods_of(job.uid)
+
+    @BOTH_KINDS
+    async def test_the_users_priority_class_is_remembered(self, world: World, kind: str) -> None:
+        document = job_of(kind, "urgent", pods=2, namespace=world.namespace)
+        name = "system-cluster-critical"
+        parts = [document] if kind == "Job" else document["spec"]["pytorchReplicaSpecs"].values()
+        for part in parts:
+            template = part["spec"]["template"] if kind == "Job" else part["template"]
+            template["spec"]["priorityClassName"] = name
+        job = await submitted(world, document)
+        assert job.pod_priority_class == name
+
+    @BOTH_KINDS
+    async def test_resumed_it_makes_gated_pods_that_say_whose_they_are(
+        self, world: World, kind: str
+    ) -> None:
+        job = await submitted(world, job_of(kind, "starts", pods=3, namespace=world.namespace))
+        pods = await start(world, job, 1)
+        assert Counter(pod.podset for pod in pods) == {p.name: p.count for p in job.podsets}
+        for podset in job.podsets:
+            ranks = [pod.rank for pod in pods if pod.podset == podset.name]
+            assert ranks == list(range(podset.count))
+        assert all(pod.node is None and pod.pin is None for pod in pods)
+        now = world.view.jobs[job.uid]
+        assert (now.suspended, now.attempt) == (False, 1)
+
+    @BOTH_KINDS
+    async def test_one_patch_pins_a_pod_and_lets_it_go(self, world: World, kind: str) -> None:
+        job = await submitted(world, job_of(kind, "placed", pods=2, namespace=world.namespace))
+        pods = await start(world, job, 1)
+        await place(world, pods, a_node(world))
+        assert all(not pod.gated for pod in world.view.pods_of(job.uid))
+
+    @BOTH_KINDS
+    async def test_suspended_it_loses_its_pods_and_can_start_again_elsewhere(
+        self, world: World, kind: str
+    ) -> None:
+        job = await submitted(world, job_of(kind, "evicted", pods=2, namespace=world.namespace))
+        await place(world, await start(world, job, 1), a_node(world))
+        await stop(world, job, 1)
+        await world.until(
+            lambda: world.view.jobs[job.uid].drained and not alive(world, job.uid),
+            "the pods to be gone",
+        )
+        other = max(world.view.nodes)
+        await place(world, await start(world, world.view.jobs[job.uid], 2), other)
+        assert {pod.node for pod in alive(world, job.uid)} == {other}
+
+    @BOTH_KINDS
+    async def test_suspension_is_confirmed_while_pods_still_terminate(
+        self, world: World, kind: str
+    ) -> None:
+        job = await submitted(world, job_of(kind, "slow", pods=2, namespace=world.namespace))
+        await place(world, await start(world, job, 1), a_node(world))
+        world.pods_end(slowly=True)
+        try:
+            await stop(world, job, 1)
+            await world.until(
+                lambda: (
+                    world.view.jobs[job.uid].drained
+                    and all(pod.terminating for pod in world.view.pods_of(job.uid))
+                ),
+                "confirmed suspension and terminating pods",
+            )
+            assert len(alive(world, job.uid)) == 2
+        finally:
+            world.pods_end(slowly=False)
+        await world.until(lambda: not alive(world, job.uid), "the pods to be gone")
+
+    @BOTH_KINDS
+    async def test_it_succeeds_when_its_pods_do(self, world: World, kind: str) -> None:
+        job = await submitted(world, job_of(kind, "good", pods=2, namespace=world.namespace))
+        await place(world, await start(world, job, 1), a_node(world))
+        await world.finish(job.uid)
+        await world.until(
+            lambda: world.view.jobs[job.uid].outcome is Outcome.SUCCEEDED, "its success"
+        )
+        await world.until(
+            lambda: {pod.phase for pod in world.view.pods_of(job.uid)} == {PodPhase.SUCCEEDED},
+            "its pods to have succeeded, and still to be there",
+        )
+
+    @BOTH_KINDS
+    async def test_what_its_controller_calls_failed_is_final(self, world: World, kind: str) -> None:
+        options = {"backoff_limit": 0} if kind == "Job" else {}
+        job = await submitted(
+            world, job_of(kind, "bad", pods=2, namespace=world.namespace, **options)
+        )
+        pods = await start(world, job, 1)
+        await place(world, pods, a_node(world))
+        await world.fail(pods[-1])
+        await world.until(lambda: world.view.jobs[job.uid].outcome is Outcome.FAILED, "failure")
+
+    async def test_a_failed_pod_of_a_job_is_replaced_gated_and_of_the_same_attempt(
+        self, world: World
+    ) -> None:
+        job = await submitted(world, batch_job("retry", pods=2, namespace=world.namespace))
+        pods = await start(world, job, 1)
+        await place(world, pods, a_node(world))
+        await world.fail(pods[1])
+
+        def replaced() -> list[PodRecord]:
+            return [pod for pod in alive(world, job.uid) if pod.gated]
+
+        await world.until(replaced, "a replacement")
+        assert [(pod.attempt, pod.rank, pod.podset) for pod in replaced()] == [(1, 1, "main")]
+
+    @BOTH_KINDS
+    async def test_a_deleted_job_takes_its_pods_along(self, world: World, kind: str) -> None:
+        job = await submitted(world, job_of(kind, "deleted", pods=2, namespace=world.namespace))
+        await start(world, job, 1)
+        await world.delete_job(kind, "deleted")
+        await world.until(
+            lambda: job.uid not in world.view.jobs and not world.view.pods_of(job.uid), "nothing"
+        )
+
+    async def test_pods_of_a_deleted_node_are_replaced_gated(self, world: World) -> None:
+        job = await submitted(world, batch_job("orphan", pods=2, namespace=world.namespace))
+        pods = await start(world, job, 1)
+        lost, kept = a_node(world), max(world.view.nodes)
+        await place(world, pods[:1], lost)
+        await place(world, pods[1:], kept)
+        await world.delete_node(lost)
+        await world.until(lambda: lost not in world.view.nodes, "the node to be gone")
+        await world.until(
+            lambda: (
+                sorted((pod.rank, pod.gated) for pod in alive(world, job.uid))
+                == [(0, True), (1, False)]
+            ),
+            "a gated replacement of rank 0",
+        )
+
+    # ---- compare-and-swap
+
+    @BOTH_KINDS
+    async def test_a_replayed_start_is_a_conflict(self, world: World, kind: str) -> None:
+        job = await submitted(world, job_of(kind, "again", pods=2, namespace=world.namespace))
+        patch, _ = await patched(
+            world, job.uid, lambda now: KINDS[kind].start_patch(now, 1, "Starting")
+        )
+        with pytest.raises(WriteConflict):
+            await world.cluster.patch_job(kind, job.namespace, job.name, patch)
+
+    @BOTH_KINDS
+    async def test_a_start_withdrawn_before_it_arrives_fails(self, world: World, kind: str) -> None:
+        job = await submitted(world, job_of(kind, "withdrawn", pods=2, namespace=world.namespace))
+        await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
+        late = KINDS[kind].start_patch(world.view.jobs[job.uid], 1, "Starting")
+        await stop(world, job, 1)
+        with pytest.raises(WriteConflict):
+            await world.cluster.patch_job(kind, job.namespace, job.name, late)
+        await world.until(lambda: world.view.jobs[job.uid].attempt == 1, "the number used up")
+        assert world.view.jobs[job.uid].suspended
+
+    async def test_a_replayed_pin_is_a_conflict(self, world: World) -> None:
+        job = await submitted(world, batch_job("pinned", namespace=world.namespace))
+        [pod] = await start(world, job, 1)
+        patch = pin_patch(pod, a_node(world))
+        await place(world, [pod], a_node(world))
+        with pytest.raises(WriteConflict):
+            await world.cluster.patch_pod(pod.namespace, pod.name, patch)
+
+    async def test_a_patch_answers_with_the_version_that_the_watch_then_shows(
+        self, world: World
+    ) -> None:
+        job = await submitted(world, batch_job("version", namespace=world.namespace))
+        await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
+        _, version = await patched(
+            world, job.uid, lambda now: KINDS["Job"].status_patch(now, "Pending: Queued")
+        )
+        assert version > job.version
+        await world.until(lambda: world.view.jobs[job.uid].version >= version, "that version")
+        assert world.view.jobs[job.uid].status == "Pending: Queued"
+
+    async def test_patches_of_what_is_gone_say_so(self, world: World) -> None:
+        job = await submitted(world, batch_job("gone", namespace=world.namespace))
+        [pod] = await start(world, job, 1)
+        await world.delete_job("Job", "gone")
+        await world.until(lambda: job.uid not in world.view.jobs, "the job to be gone")
+        await world.until(lambda: pod.uid not in world.view.pods, "its pod to be gone")
+        patch = KINDS["Job"].status_patch(job, "Pending")
+        with pytest.raises(ObjectGone):
+            await world.cluster.patch_job("Job", job.namespace, job.name, patch)
+        with pytest.raises(ObjectGone):
+            await world.cluster.patch_pod(pod.namespace, pod.name, pin_patch(pod, a_node(world)))
+
+    async def test_a_successor_of_the_same_name_is_not_patched(self, world: World) -> None:
+        job = await submitted(world, batch_job("twin", namespace=world.namespace))
+        await world.delete_job("Job", "twin")
+        await world.until(lambda: job.uid not in world.view.jobs, "the first to be gone")
+        await submitted(world, batch_job("twin", namespace=world.namespace))
+        patch = KINDS["Job"].start_patch(job, 1, "Starting")
+        with pytest.raises(ObjectGone):
+            await world.cluster.patch_job("Job", job.namespace, job.name, patch)
+
+    # ---- who may do what
+
+    @BOTH_KINDS
+    @pytest.mark.parametrize(
+        "what", ["resume", "ungate the template", "take the label off", "change the queue", "forge"]
+    )
+    async def test_a_user_may_not(self, world: World, kind: str, what: str) -> None:
+        job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
+        with pytest.raises(WriteRefused):
+            await world.user_patch(kind, "mine", mischief(kind, what))
+        assert not world.view.pods_of(job.uid)
+
+    @BOTH_KINDS
+    async def test_a_user_may_suspend_what_runs(self, world: World, kind: str) -> None:
+        job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
+        await start(world, job, 1)
+        patch = {"suspend": True} if kind == "Job" else {"runPolicy": {"suspend": True}}
+        await world.user_patch(kind, "mine", {"spec": patch})
+        await world.until(lambda: world.view.jobs[job.uid].suspended, "suspension")
+
+    @BOTH_KINDS
+    async def test_a_user_may_not_resize_what_runs(self, world: World, kind: str) -> None:
+        job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
+        await start(world, job, 1)
+        with pytest.raises(WriteRefused):
+            await world.user_patch(kind, "mine", {"spec": larger(kind)})
+
+    @pytest.mark.parametrize("what", ["drop the gate", "choose the node", "change the attempt"])
+    async def test_a_user_may_not_meddle_with_a_gated_pod(self, world: World, what: str) -> None:
+        job = await submitted(world, batch_job("mine", namespace=world.namespace))
+        [pod] = await start(world, job, 1)
+        patches: dict[str, dict[str, Any]] = {
+            "drop the gate": {"spec": {"schedulingGates": []}},
+            "choose the node": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "n"}}},
+            "change the attempt": {"metadata": {"labels": {keys.ATTEMPT_LABEL: "9"}}},
+        }
+        with pytest.raises(WriteRefused):
+            await world.user_patch("Pod", pod.name, patches[what])
+
+    async def test_labels_of_ours_and_kueue_must_agree(self, world: World) -> None:
+        document = batch_job("torn", namespace=world.namespace)
+        document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "another"
+        with pytest.raises(WriteRefused, match="keep one of them"):
+            await world.submit(document)
+
+    async def test_kueues_label_alone_does_as_well(self, world: World) -> None:
+        document = batch_job("kueue", queue=None, namespace=world.namespace)
+        document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "theirs"
+        job = await submitted(world, document)
+        assert (job.queue, job.suspended) == ("theirs", True)
+
+    async def test_all_policies_are_in_force(self, world: World) -> None:
+        assert await world.cluster.probe_policies() == []
+        assert await world.cluster.server_version() >= (1, 36)
+
+    # ---- telling, leading
+
+    async def test_an_event_reaches_the_user(self, world: World) -> None:
+        job = await submitted(world, batch_job("told", namespace=world.namespace))
+        await world.cluster.create_event(job, "Warning", "Misconfigured", "no such queue: main")
+        told = await world.events_of(job.uid)
+        assert ("Warning", "Misconfigured", "no such queue: main") in told
+
+    async def test_the_lease_goes_to_whoever_read_it_last(self, world: World) -> None:
+        found = await world.cluster.read_leader()
+        mine = await world.cluster.write_leader(LeaderRecord("a", 7, 1000.0, 15, ""), found)
+        assert await world.cluster.read_leader() == mine
+        assert (mine.holder, mine.epoch, mine.duration) == ("a", 7, 15)
+        theirs = await world.cluster.write_leader(LeaderRecord("b", 8, 1001.0, 15, ""), mine)
+        for stale in (mine, None):
+            with pytest.raises(WriteConflict):
+                await world.cluster.write_leader(LeaderRecord("a", 9, 1002.0, 15, ""), stale)
+        assert await world.cluster.read_leader() == theirs

@@ -1,0 +1,343 @@
+"""The adapter on a real control plane, under queuectl's own identity."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from queuectl.cluster.adapter import KubernetesCluster
+from queuectl.cluster.apply import apply, manifests, wait_until_in_force
+from queuectl.cluster.client import APPLY_PATCH, Api, Connection, Forbidden
+from queuectl.cluster.review import PROTECTING, probe_policies
+from queuectl.domain.errors import BadInput, ClusterUnavailable, WriteRefused
+from tests.cluster.conformance import ClusterConformance
+from tests.cluster.kubernetes_world import KubernetesWorld, refusals, world_on
+from tests.cluster.world import patched, start, submitted
+from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
+from tests.support.jobs import batch_job, pytorch_job
+
+pytestmark = pytest.mark.system
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1"
+
+
+@pytest.fixture
+async def world(control_plane: ControlPlane) -> AsyncIterator[KubernetesWorld]:
+    async with world_on(control_plane) as one:
+        yield one
+
+
+@pytest.fixture
+async def own(control_plane: ControlPlane) -> AsyncIterator[Api]:
+    """Requests under queuectl's own identity."""
+    api = await Api.connect(Connection(kubeconfig=control_plane.kubeconfig))
+    yield api
+    await api.close()
+
+
+@pytest.fixture
+async def admin(control_plane: ControlPlane) -> AsyncIterator[Api]:
+    api = await Api.connect(Connection(kubeconfig=control_plane.cluster.kubeconfig))
+    yield api
+    await api.close()
+
+
+class TestKubernetes(ClusterConformance):
+    pass
+
+
+# ---- rights
+
+
+FORBIDDEN: list[tuple[Any, str, dict[str, Any] | None]] = [
+    ("GET", "/api/v1/secrets", None),
+    ("GET", f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/queuectl-database", None),
+    ("GET", "/api/v1/configmaps", None),
+    ("GET", "/apis/apps/v1/deployments", None),
+    ("PATCH", "/api/v1/nodes/b0-r0-h0", {"metadata": {"labels": {"x": "y"}}}),
+    ("POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "x"}}),
+    ("POST", "/apis/batch/v1/namespaces/default/jobs", {"metadata": {"name": "x"}}),
+    ("PATCH", "/apis/batch/v1/namespaces/default/jobs/x/status", {"status": {}}),
+    ("POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", {"metadata": {"name": "x"}}),
+    ("PATCH", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/x", {"spec": {}}),
+    ("PATCH", f"{POLICIES}/validatingadmissionpolicies/queuectl-jobs", {"spec": {}}),
+    ("GET", f"{POLICIES}/validatingadmissionpolicies", None),
+    ("PATCH", "/apis/rbac.authorization.k8s.io/v1/clusterroles/queuectl", {"rules": []}),
+    ("PATCH", "/api/v1/namespaces/default", {"metadata": {"labels": {"x": "y"}}}),
+    ("POST", "/api/v1/namespaces/default/pods/x/exec", {}),
+    ("POST", "/api/v1/namespaces/default/serviceaccounts/default/token", {"spec": {}}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), FORBIDDEN, ids=lambda one: str(one)[:60])
+async def test_queuectl_may_not(
+    own: Api, method: Any, path: str, body: dict[str, Any] | None
+) -> None:
+    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    with pytest.raises(Forbidden):
+        await own.request(method, path, body=body, content_type=kind)
+
+
+@pytest.mark.parametrize("resource", ["nodes", "pods", "namespaces"])
+async def test_queuectl_may_not_delete(control_plane: ControlPlane, resource: str) -> None:
+    """Nor create, nor replace: its verbs say so."""
+    role = control_plane.cluster.client.get(
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/queuectl"
+    )
+    verbs = {v for r in role["rules"] if resource in r["resources"] for v in r["verbs"]}
+    assert verbs <= {"get", "list", "watch", "patch"}
+
+
+# ---- policies
+
+
+@pytest.mark.parametrize("prefix", ["queuectl.dev", "kueue.x-k8s.io"])
+async def test_a_pytorchjob_is_scaled_while_it_waits_and_not_while_it_runs(
+    world: KubernetesWorld, prefix: str
+) -> None:
+    document = pytorch_job("scaled", namespace=world.namespace, workers=1, queue=None)
+    document["metadata"]["labels"] = {f"{prefix}/queue-name": "main"}
+    job = await submitted(world, document)
+    scale = f"{world.path_of('PyTorchJob', job.name)}/scale"
+    await asyncio.to_thread(world.user.patch, scale, {"spec": {"replicas": 2}})
+    await world.until(lambda: world.view.jobs[job.uid].pods == 3, "the new size")
+    await start(world, world.view.jobs[job.uid], 1)
+    await refused(world, scale, {"spec": {"replicas": 3}})
+
+
+async def test_scaling_a_strangers_pytorchjob_is_not_our_business(world: KubernetesWorld) -> None:
+    await world.submit(pytorch_job("free", namespace=world.namespace, workers=1, queue=None))
+    scale = f"{world.path_of('PyTorchJob', 'free')}/scale"
+    await asyncio.to_thread(world.user.patch, scale, {"spec": {"replicas": 2}})
+
+
+async def test_taking_over_as_a_child_helps_nobody(world: KubernetesWorld) -> None:
+    """An owner reference added together with the resume does not make the rule look away."""
+    job = await submitted(world, batch_job("fake", namespace=world.namespace))
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "u", "controller": True}
+    patch = {"metadata": {"ownerReferences": [owner]}, "spec": {"suspend": False}}
+    with pytest.raises(WriteRefused, match="only queuectl may resume"):
+        await world.user_patch("Job", job.name, patch)
+
+
+async def test_a_cluster_admin_is_no_exception(world: KubernetesWorld) -> None:
+    job = await submitted(world, batch_job("admins", namespace=world.namespace))
+    world.user = world.admin
+    with pytest.raises(WriteRefused, match="only queuectl may resume"):
+        await world.user_patch("Job", job.name, {"spec": {"suspend": False}})
+
+
+async def test_a_gate_on_a_pod_of_nobody_is_refused(world: KubernetesWorld) -> None:
+    pod = {
+        "metadata": {"name": "lonely"},
+        "spec": {
+            "containers": [{"name": "c", "image": "none"}],
+            "schedulingGates": [{"name": "queuectl.dev/placement"}],
+        },
+    }
+    await refused(world, f"/api/v1/namespaces/{world.namespace}/pods", pod, create=True)
+
+
+async def test_gates_labels_and_annotations_of_the_user_stay(world: KubernetesWorld) -> None:
+    document = pytorch_job("rich", namespace=world.namespace, workers=1)
+    worker = document["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    worker["metadata"] = {"labels": {"app": "x", "queuectl.dev/attempt": "7"}}
+    worker["spec"]["schedulingGates"] = [{"name": "other.dev/gate"}]
+    await submitted(world, document)
+    stored = await asyncio.to_thread(world.admin.get, world.path_of("PyTorchJob", "rich"))
+    template = stored["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    assert template["metadata"]["labels"] == {
+        "app": "x",
+        "queuectl.dev/attempt": "0",
+        "queuectl.dev/podset": "worker",
+    }
+    gates = [gate["name"] for gate in template["spec"]["schedulingGates"]]
+    assert gates == ["other.dev/gate", "queuectl.dev/placement"]
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        "mutatingadmissionpolicybindings/queuectl-jobs",
+        "mutatingadmissionpolicybindings/queuectl-pytorchjobs",
+        "validatingadmissionpolicybindings/queuectl-jobs",
+        "validatingadmissionpolicybindings/queuectl-pytorchjobs",
+        "validatingadmissionpolicybindings/queuectl-pods",
+    ],
+)
+async def test_a_policy_that_does_not_act_is_noticed(
+    own: Api, admin: Api, control_plane: ControlPlane, binding: str
+) -> None:
+    client = control_plane.cluster.client
+    client.delete(f"{POLICIES}/{binding}")
+    try:
+        async with asyncio.timeout(20):
+            missing: list[str] = []
+            while not missing:
+                missing = await probe_policies(own, SYSTEM_NAMESPACE)
+        assert binding.split("/")[1] in missing[0]
+        assert "is not in force" in missing[0]
+    finally:
+        await apply(admin, manifests(controller=False))
+        await wait_until_in_force(admin)
+
+
+async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
+    world: KubernetesWorld, own: Api, admin: Api
+) -> None:
+    """It has no gate and not our class, and its labels may be a mess; its finalizers must still go."""
+    kinds = ("mutatingadmissionpolicybindings", "validatingadmissionpolicybindings")
+    names = ("queuectl-jobs", "queuectl-pytorchjobs")
+    torn = {"queuectl.dev/queue-name": "a", "kueue.x-k8s.io/queue-name": "b"}
+    documents = [
+        batch_job("old", namespace=world.namespace, queue=""),
+        pytorch_job("old", namespace=world.namespace, queue=None),
+    ]
+    documents[1]["metadata"]["labels"] = torn
+    for document in documents:
+        document["metadata"]["finalizers"] = ["example.org/keep"]
+    for kind in kinds:
+        for name in names:
+            world.admin.delete(f"{POLICIES}/{kind}/{name}")
+    try:
+        async with asyncio.timeout(20):
+            while len(await probe_policies(own, SYSTEM_NAMESPACE)) < len(kinds) * len(names):
+                pass
+        for document in documents:
+            await world.submit(document)
+    finally:
+        await apply(admin, manifests(controller=False))
+        await wait_until_in_force(admin)
+    for kind in ("Job", "PyTorchJob"):
+        await world.user_patch(kind, "old", {"metadata": {"annotations": {"x": "y"}}})
+        await world.delete_job(kind, "old")
+        await world.user_patch(kind, "old", {"metadata": {"finalizers": None}})
+        assert not world.admin.exists(world.path_of(kind, "old"))
+
+
+@pytest.mark.parametrize("make", [batch_job, pytorch_job])
+async def test_a_label_put_on_later_is_refused_with_advice(
+    world: KubernetesWorld, make: Callable[..., dict[str, Any]]
+) -> None:
+    document = make("late", namespace=world.namespace, queue=None)
+    await world.submit(document)
+    patch = {"metadata": {"labels": {"queuectl.dev/queue-name": "main"}}}
+    with pytest.raises(WriteRefused, match="create it with the label it should have"):
+        await world.user_patch(document["kind"], "late", patch)
+
+
+async def test_an_empty_label_is_refused(world: KubernetesWorld) -> None:
+    with pytest.raises(WriteRefused, match="queue-name is empty"):
+        await world.submit(batch_job("empty", namespace=world.namespace, queue=""))
+
+
+async def test_policies_that_name_somebody_else_are_noticed(admin: Api) -> None:
+    """The administrator is not queuectl, so to him the policies name a stranger."""
+    found = await probe_policies(admin, SYSTEM_NAMESPACE, controller=True)
+    assert len(found) == len(PROTECTING)
+    assert all("system:serviceaccount:queuectl-system:queuectl" in text for text in found)
+
+
+# ---- setting up
+
+
+async def test_applying_twice_changes_nothing(admin: Api, control_plane: ControlPlane) -> None:
+    path = f"{POLICIES}/validatingadmissionpolicies/queuectl-jobs"
+    before = control_plane.cluster.client.get(path)["metadata"]["resourceVersion"]
+    await apply(admin, manifests(controller=False))
+    assert control_plane.cluster.client.get(path)["metadata"]["resourceVersion"] == before
+
+
+async def test_an_unknown_kind_is_named(admin: Api) -> None:
+    with pytest.raises(BadInput, match=r"Widget of example\.org/v1"):
+        await apply(admin, [{"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {}}])
+
+
+async def test_the_whole_of_deploy_is_valid(admin: Api) -> None:
+    """The Deployment and Services too, as a dry run."""
+    for document in manifests():
+        if document["kind"] in ("Deployment", "Service"):
+            group = "/apis/apps/v1" if document["kind"] == "Deployment" else "/api/v1"
+            name = document["metadata"]["name"]
+            plural = document["kind"].lower() + "s"
+            await admin.request(
+                "PATCH",
+                f"{group}/namespaces/{SYSTEM_NAMESPACE}/{plural}/{name}",
+                query=(("dryRun", "All"), ("fieldManager", "t"), ("fieldValidation", "Strict")),
+                body=document,
+                content_type=APPLY_PATCH,
+            )
+
+
+# ---- events, time-outs, streams
+
+
+async def test_the_same_event_counts_up_instead_of_piling_up(
+    world: KubernetesWorld, own: Api
+) -> None:
+    now = 1_800_000_000.0
+    cluster = KubernetesCluster(own, clock=lambda: now)
+    job = await submitted(world, batch_job("noisy", namespace=world.namespace))
+    for seconds in (0, 1, 2, 70):
+        now = 1_800_000_000.0 + seconds
+        await cluster.create_event(job, "Warning", "Misconfigured", "no such queue")
+    await cluster.create_event(job, "Warning", "Misconfigured", "another reason")
+    events = [e for e in await world.event_documents(job.uid) if e["reason"] == "Misconfigured"]
+    counts = {event["note"]: event.get("series", {}).get("count") for event in events}
+    assert counts == {"no such queue": 4, "another reason": None}
+
+
+async def test_a_very_long_message_is_shortened_not_refused(world: KubernetesWorld) -> None:
+    job = await submitted(world, batch_job("wordy", namespace=world.namespace))
+    await world.cluster.create_event(job, "Normal", "Queued", "ü" * 5000)
+    [note] = [note for _, reason, note in await world.events_of(job.uid) if reason == "Queued"]
+    assert len(note.encode()) <= 1024
+    assert note.endswith("…")
+
+
+async def test_a_misspelt_field_is_an_error_not_a_loss(world: KubernetesWorld) -> None:
+    job = await submitted(world, batch_job("typo", namespace=world.namespace))
+    with pytest.raises(WriteRefused, match="suspendd"):
+        await patched(world, job.uid, lambda _: {"spec": {"suspendd": True}})
+
+
+async def test_a_server_that_hangs_is_given_up_after_the_time_out(
+    control_plane: ControlPlane,
+) -> None:
+    api = await Api.connect(Connection(kubeconfig=control_plane.kubeconfig, timeout=0.3))
+    control_plane.cluster.pause("kube-apiserver")
+    try:
+        with pytest.raises(ClusterUnavailable, match="no answer"):
+            await api.request("GET", "/version")
+    finally:
+        control_plane.cluster.resume("kube-apiserver")
+        await api.close()
+
+
+async def test_every_write_finds_a_connection_while_all_watches_run(
+    control_plane: ControlPlane,
+) -> None:
+    api = await Api.connect(Connection(kubeconfig=control_plane.kubeconfig, in_flight=1))
+    cluster = KubernetesCluster(api)
+    synced: list[str] = []
+    watch = asyncio.create_task(cluster.watch(lambda _: None, synced.append))
+    async with asyncio.timeout(20):
+        while len(synced) < 6:  # noqa: ASYNC110 - of what the cluster does
+            await asyncio.sleep(0.01)
+        assert await cluster.server_version() >= (1, 36)
+    watch.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watch
+    await cluster.close()
+
+
+async def refused(
+    world: KubernetesWorld, path: str, body: dict[str, Any], *, create: bool = False
+) -> None:
+
+    with pytest.raises(WriteRefused), refusals():
+        await asyncio.to_thread(world.user.create if create else world.user.patch, path, body)

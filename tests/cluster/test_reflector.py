@@ -1,0 +1,302 @@
+"""The reflector against a server that misbehaves on purpose: a script says how each request is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.reflector import Pace, Reflector
+from queuectl.cluster.resources import watched
+from queuectl.cluster.stream import INITIAL_EVENTS_END
+from queuectl.domain.records import Deleted, Delta, Listed, Upserted
+from tests.cluster.test_client import kubeconfig
+
+PODS = next(resource for resource in watched() if resource.name == "pods")
+PYTORCHJOBS = next(resource for resource in watched() if resource.name == "pytorchjobs")
+PACE = Pace(idle=5.0, initial=5.0, backoff=1.0, ceiling=8.0, absent=60.0, page=2)
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def pod(name: str, version: int) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": str(version)}}
+
+
+def added(name: str, version: int) -> bytes:
+    return msgspec.json.encode({"type": "ADDED", "object": pod(name, version)}) + b"\n"
+
+
+def bookmark(version: int, *, end: bool = False) -> bytes:
+    annotations = {INITIAL_EVENTS_END: "true"} if end else {}
+    meta = {"resourceVersion": str(version), "annotations": annotations}
+    return msgspec.json.encode({"type": "BOOKMARK", "object": {"metadata": meta}}) + b"\n"
+
+
+ALL = bookmark(10, end=True)
+EXPIRED = msgspec.json.encode({"type": "ERROR", "object": {"code": 410, "message": "old"}}) + b"\n"
+
+
+def stream(*pieces: bytes, then: str = "end") -> Answer:
+    """Pieces of a watch; then it ends in order, is cut, or falls silent."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        if then == "cut":
+            assert request.transport is not None
+            request.transport.abort()
+        elif then == "silence":
+            await asyncio.Event().wait()
+        return response
+
+    return answer
+
+
+def page(*pods: dict[str, Any], version: int, token: str = "") -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        meta = {"resourceVersion": str(version), "continue": token}
+        return web.json_response({"metadata": meta, "items": pods})
+
+    return answer
+
+
+def refuse(code: int, **headers: str) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"code": code, "message": "no"}, status=code, headers=headers)
+
+    return answer
+
+
+@dataclass
+class Scripted:
+    """A server that answers by script; after its last line it is silent."""
+
+    script: list[Answer]
+    queries: list[dict[str, str]] = field(default_factory=list)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.queries.append(dict(request.query))
+        if not self.script:
+            self.done.set()
+            return await stream(then="silence")(request)
+        return await self.script.pop(0)(request)
+
+
+@dataclass
+class Seen:
+    """What the reflector told."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    synced: list[str] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    hooks: Counter[str] = field(default_factory=Counter)
+
+    def sink(self, deltas: Any) -> None:
+        self.deltas += deltas
+
+    def listed(self, resource: str, objects: int) -> None:
+        self.hooks["listed"] += 1
+
+    def received(self, resource: str, events: int) -> None:
+        self.hooks["received"] += events
+
+    def interrupted(self, resource: str, error: str) -> None:
+        self.hooks["interrupted"] += 1
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        await asyncio.sleep(0)
+
+    @property
+    def story(self) -> list[str]:
+        """``+a`` upserted, ``-a`` deleted, ``=a,b`` listed."""
+        return [tell(delta) for delta in self.deltas]
+
+
+def tell(delta: Delta) -> str:
+    match delta:
+        case Upserted(record):
+            return "+" + getattr(record, "name", "?")
+        case Deleted():
+            return "-" + delta.key
+        case Listed():
+            return "=" + ",".join(sorted(delta.keys))
+
+
+Run = Callable[..., Awaitable[tuple[Seen, Scripted]]]
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Run]:
+    """Let a reflector meet a script, until the script is at its end."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def go(
+            *script: Answer, pace: Pace = PACE, resource: Any = PODS
+        ) -> tuple[Seen, Scripted]:
+            scripted, seen = Scripted(list(script)), Seen()
+            app = web.Application()
+            app.router.add_get("/{path:.*}", scripted.handle)
+            runner = web.AppRunner(app, shutdown_timeout=0.1)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            port = runner.addresses[0][1]
+            api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, port)))
+            stack.push_async_callback(api.close)
+            reflector = Reflector(
+                api, resource, seen.sink, seen.synced.append, seen, pace, seen.sleep
+            )
+            task = asyncio.create_task(reflector.run())
+            try:
+                async with asyncio.timeout(20):
+                    await scripted.done.wait()
+            finally:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            return seen, scripted
+
+        yield go
+
+
+async def test_first_all_objects_then_what_changes(run: Run) -> None:
+    seen, server = await run(stream(added("a", 5), added("b", 7), ALL, added("c", 11)))
+    assert seen.story == ["+a", "+b", "=a,b", "+c"]
+    assert seen.synced == ["pods"]
+    assert seen.waits == []
+    first, then = server.queries
+    assert (first["sendInitialEvents"], first["resourceVersionMatch"]) == ("true", "NotOlderThan")
+    assert "resourceVersion" not in first
+    assert (then["resourceVersion"], "sendInitialEvents" in then) == ("11", False)
+    assert all(query["allowWatchBookmarks"] == "true" for query in server.queries)
+    assert all(290 <= int(query["timeoutSeconds"]) <= 319 for query in server.queries)
+
+
+async def test_a_bookmark_is_where_the_next_watch_begins(run: Run) -> None:
+    _, server = await run(stream(added("a", 5), ALL, bookmark(99)))
+    assert server.queries[-1]["resourceVersion"] == "99"
+
+
+async def test_a_cut_in_the_middle_of_an_object_loses_nothing(run: Run) -> None:
+    seen, server = await run(
+        stream(added("a", 5), ALL, added("b", 11), added("c", 12)[:30], then="cut"),
+        stream(added("c", 12)),
+    )
+    assert seen.story == ["+a", "=a", "+b", "+c"]
+    assert server.queries[1]["resourceVersion"] == "11"
+    assert len(seen.waits) == 1
+
+
+@pytest.mark.parametrize("how", ["status", "event"])
+async def test_a_forgotten_version_means_listing_again(run: Run, how: str) -> None:
+    middle = [refuse(410)] if how == "status" else [stream(added("x", 11), EXPIRED)]
+    seen, _ = await run(stream(added("a", 5), ALL), *middle, stream(added("b", 20), ALL))
+    assert [one for one in seen.story if one != "+x"] == ["+a", "=a", "+b", "=b"]
+    assert seen.synced == ["pods"]
+    assert seen.hooks["listed"] == 2
+
+
+@pytest.mark.parametrize("code", [400, 422])
+async def test_a_server_without_watch_list_is_listed_by_pages_from_then_on(
+    run: Run, code: int
+) -> None:
+    seen, server = await run(
+        refuse(code),
+        page(pod("a", 5), pod("b", 6), version=50, token="next"),
+        page(pod("c", 7), version=50),
+        stream(EXPIRED),
+        page(pod("c", 7), version=60),
+    )
+    assert seen.story == ["+a", "+b", "+c", "=a,b,c", "+c", "=c"]
+    assert [query.get("continue") for query in server.queries[1:3]] == [None, "next"]
+    assert [query.get("limit") for query in server.queries[1:3]] == ["2", "2"]
+    assert server.queries[3]["resourceVersion"] == "50"
+    assert "sendInitialEvents" not in server.queries[4]
+
+
+async def test_missing_rights_are_no_reason_to_list_by_pages(run: Run) -> None:
+    seen, server = await run(refuse(403), stream(added("a", 5), ALL))
+    assert seen.story == ["+a", "=a"]
+    assert server.queries[1]["sendInitialEvents"] == "true"
+    assert len(seen.waits) == 1
+
+
+async def test_when_the_end_of_the_list_is_never_said_it_is_listed_by_pages_once(run: Run) -> None:
+    seen, server = await run(
+        stream(added("a", 5), then="silence"),
+        page(pod("a", 5), version=50),
+        stream(EXPIRED),
+        stream(added("a", 5), ALL),
+        pace=Pace(initial=0.1, idle=5.0, page=2),
+    )
+    assert seen.story == ["+a", "+a", "=a", "+a", "=a"]
+    assert "limit" in server.queries[1]
+    assert server.queries[3]["sendInitialEvents"] == "true"
+
+
+async def test_a_silent_watch_is_taken_up_again_where_it_was(run: Run) -> None:
+    seen, server = await run(
+        stream(added("a", 5), ALL, then="silence"),
+        pace=Pace(idle=0.1, initial=5.0),
+    )
+    assert server.queries[1]["resourceVersion"] == "10"
+    assert seen.hooks["interrupted"] == 1
+
+
+async def test_pauses_double_to_the_ceiling_and_start_again_after_success(run: Run) -> None:
+    seen, _ = await run(
+        *[refuse(500)] * 6, stream(added("a", 5), ALL, added("b", 11), then="cut"), refuse(500)
+    )
+    limits = [1, 2, 4, 8, 8, 8, 1, 2]
+    assert len(seen.waits) == len(limits)
+    assert all(limit / 2 <= wait <= limit for wait, limit in zip(seen.waits, limits, strict=True))
+
+
+async def test_the_servers_word_on_when_to_come_back_is_kept(run: Run) -> None:
+    seen, _ = await run(refuse(429, **{"Retry-After": "40"}), stream(added("a", 5), ALL))
+    assert seen.waits == [40.0]
+
+
+async def test_a_watch_that_ends_at_once_is_not_asked_for_in_a_hurry(run: Run) -> None:
+    seen, _ = await run(stream(added("a", 5), ALL), stream(), stream())
+    assert len(seen.waits) == 2
+
+
+async def test_a_kind_that_is_not_installed_is_empty_and_looked_for_again(run: Run) -> None:
+    def job(name: str) -> bytes:
+        meta = {"name": name, "uid": name, "resourceVersion": "5"}
+        meta_labelled = meta | {"labels": {"queuectl.dev/queue-name": "main"}}
+        return msgspec.json.encode({"type": "ADDED", "object": {"metadata": meta_labelled}}) + b"\n"
+
+    seen, _ = await run(
+        refuse(404), refuse(404), stream(job("a"), ALL), refuse(404), resource=PYTORCHJOBS
+    )
+    assert seen.story == ["=", "+a", "=a", "="]
+    assert seen.synced == ["pytorchjobs"]
+    assert seen.waits == [60.0, 60.0, 60.0]
+
+
+async def test_a_built_in_kind_is_never_taken_for_absent(run: Run) -> None:
+    seen, _ = await run(refuse(404), stream(added("a", 5), ALL))
+    assert seen.story == ["+a", "=a"]
+    assert len(seen.waits) == 1
+
+
+async def test_events_are_counted_bookmarks_included(run: Run) -> None:
+    seen, _ = await run(stream(added("a", 5), ALL, bookmark(12)))
+    assert seen.hooks["received"] == 3

@@ -1,0 +1,189 @@
+"""What a conformance test holds in its hands: a cluster, the people around it, and what the watch shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from queuectl.control.ports import Cluster
+from queuectl.domain.errors import WriteConflict
+from queuectl.domain.records import (
+    Deleted,
+    Delta,
+    JobRecord,
+    Listed,
+    NodeRecord,
+    PodRecord,
+    Upserted,
+)
+from queuectl.objects import keys
+from queuectl.objects.kinds import KINDS
+from queuectl.objects.pods import pin_patch
+
+RESOURCES = {"nodes", "pods", "jobs", "pytorchjobs", "namespaces", "priorityclasses"}
+
+
+@dataclass
+class View:
+    """What the watch has shown, kept as the mirror keeps it."""
+
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    pods: dict[str, PodRecord] = field(default_factory=dict)
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    synced: list[str] = field(default_factory=list)
+
+    def sink(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            match delta:
+                case Upserted(JobRecord() as job):
+                    self.jobs[job.uid] = job
+                case Upserted(PodRecord() as pod):
+                    self.pods[pod.uid] = pod
+                case Upserted(NodeRecord() as node):
+                    self.nodes[node.node.name] = node
+                case Deleted():
+                    self._drop(delta.resource, {delta.key})
+                case Listed():
+                    self._drop(delta.resource, self._keys(delta.resource) - delta.keys)
+
+    def _drop(self, resource: str, gone: set[str]) -> None:
+        for table in self._tables(resource):
+            for key in gone & set(table):
+                del table[key]
+
+    def _keys(self, resource: str) -> set[str]:
+        kinds = {kind.plural: kind.kind for kind in KINDS.values()}
+        if resource in kinds:
+            return {uid for uid, job in self.jobs.items() if job.kind == kinds[resource]}
+        return {key for table in self._tables(resource) for key in table}
+
+    def _tables(self, resource: str) -> list[dict[str, Any]]:
+        tables: dict[str, dict[str, Any]] = {"pods": self.pods, "nodes": self.nodes}
+        if resource in {kind.plural for kind in KINDS.values()}:
+            return [self.jobs]
+        return [tables[resource]] if resource in tables else []
+
+    def pods_of(self, uid: str) -> list[PodRecord]:
+        return [pod for pod in self.pods.values() if pod.owner == uid]
+
+
+class World(Protocol):
+    """A cluster, the people around it, and what we see of it. ``namespace`` is the test's own."""
+
+    view: View
+    namespace: str
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    async def submit(self, document: Mapping[str, Any]) -> str:
+        """As a user; the uid."""
+
+    async def user_patch(self, resource: str, name: str, patch: Mapping[str, Any]) -> None:
+        """As a user who may do everything but is not queuectl. Raises WriteRefused."""
+
+    async def delete_job(self, kind: str, name: str) -> None: ...
+
+    async def finish(self, uid: str) -> None:
+        """Its running pods succeed."""
+
+    async def fail(self, pod: PodRecord) -> None: ...
+
+    async def delete_node(self, name: str) -> None: ...
+
+    async def interrupt(self) -> None:
+        """The API server breaks all connections and forgets old versions."""
+
+    async def events_of(self, uid: str) -> list[tuple[str, str, str]]:
+        """(type, reason, message)."""
+
+    def pods_end(self, *, slowly: bool) -> None:
+        """Slowly: deleted pods stay until this is called again."""
+
+    async def until(self, holds: Callable[[], object], what: str) -> None:
+        """Let the cluster work until it holds."""
+
+
+async def submitted(world: World, document: Mapping[str, Any]) -> JobRecord:
+    uid = await world.submit(document)
+    await world.until(lambda: uid in world.view.jobs, "the job to be seen")
+    return world.view.jobs[uid]
+
+
+async def patched(
+    world: World, uid: str, make: Callable[[JobRecord], Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], int]:
+    """Patch a job as the actuator does: again from the newest record after a conflict. The patch, and its answer."""
+    while True:
+        job = world.view.jobs[uid]
+        patch = make(job)
+        try:
+            return patch, await world.cluster.patch_job(job.kind, job.namespace, job.name, patch)
+        except WriteConflict:
+            seen = job.version
+            await world.until(lambda: world.view.jobs[uid].version > seen, "a newer job")  # noqa: B023
+
+
+async def start(world: World, job: JobRecord, attempt: int) -> list[PodRecord]:
+    """Resume it, and wait for all gated pods of the attempt."""
+    await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
+    await patched(world, job.uid, lambda now: KINDS[job.kind].start_patch(now, attempt, "Starting"))
+
+    def present() -> list[PodRecord]:
+        pods = world.view.pods_of(job.uid)
+        return [pod for pod in pods if pod.attempt == attempt and pod.gated]
+
+    await world.until(lambda: len(present()) == job.pods, f"pods of attempt {attempt}")
+    return sorted(present(), key=lambda pod: (pod.podset, pod.rank or 0))
+
+
+async def place(world: World, pods: Sequence[PodRecord], node: str) -> None:
+    """Pin them to a node and wait until they run there."""
+    for pod in pods:
+        await world.cluster.patch_pod(pod.namespace, pod.name, pin_patch(pod, node))
+
+    def running() -> bool:
+        seen = [world.view.pods.get(pod.uid) for pod in pods]
+        return all(pod is not None and pod.ready and pod.node == node for pod in seen)
+
+    await world.until(running, f"{len(pods)} pods to run on {node}")
+
+
+async def stop(world: World, job: JobRecord, attempt: int) -> None:
+    await patched(world, job.uid, lambda now: KINDS[job.kind].stop_patch(now, attempt, "Evicting"))
+
+
+def a_node(world: World) -> str:
+    return min(world.view.nodes)
+
+
+def alive(world: World, uid: str) -> list[PodRecord]:
+    return [pod for pod in world.view.pods_of(uid) if not pod.terminal]
+
+
+def mischief(kind: str, what: str) -> dict[str, Any]:
+    """What a user tries on a waiting job."""
+    template: dict[str, Any] = {}
+    match what:
+        case "resume":
+            resumed = {"suspend": False}
+            return {"spec": resumed if kind == "Job" else {"runPolicy": resumed}}
+        case "take the label off":
+            return {"metadata": {"labels": {keys.QUEUE_LABEL: None}}}
+        case "change the queue":
+            return {"metadata": {"labels": {keys.QUEUE_LABEL: "other"}}}
+        case "ungate the template":
+            template = {"spec": {"schedulingGates": None}}
+        case "forge":
+            template = {"metadata": {"labels": {keys.ATTEMPT_LABEL: "9"}}}
+    if kind == "Job":
+        return {"spec": {"template": template}}
+    return {"spec": {"pytorchReplicaSpecs": {"Master": {"template": template}}}}
+
+
+def larger(kind: str) -> dict[str, Any]:
+    """One pod more."""
+    if kind == "Job":
+        return {"parallelism": 3, "completions": 3}
+    return {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
