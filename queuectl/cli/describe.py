@@ -80,7 +80,7 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
         "Started": _ago(body["startedAt"]),
         "Ready": _ago(body["readyAt"]),
         "Finished": _ago(body["finishedAt"]),
-        "Attempt": f"{body['attempt']}, evicted {body['evictions']} times",
+        "Attempt": f"{body['attempt']}; evictions: {body['evictions']}",
     }
     lines = [f"{title + ':':<10}{value}" for title, value in fields.items() if value]
     lines += ["", *explain_lines(explained), "", "History:"]

@@ -5,6 +5,7 @@ Every field says what it rules and in which unit. There is no setting that nothi
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -40,7 +41,8 @@ class Settings(BaseSettings):
     kubeconfig: Path | None = Field(None, description="path; unset = in-cluster")
     namespace: str = Field("queuectl-system", description="where the LeaderLease lives")
     holder: str = Field(
-        default_factory=socket.gethostname, description="our name in the LeaderLease"
+        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        description="our name in the LeaderLease; unique per process",
     )
     listen: str = Field("127.0.0.1:8000", description="REST API; loopback only")
     metrics_listen: str = Field("127.0.0.1:8080", description="/metrics, /healthz and /readyz")

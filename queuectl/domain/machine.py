@@ -82,7 +82,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Echoed:
-    """The watch confirms the owed write."""
+    """The watch confirms the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,8 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
         case Repair():
             return _repair(entry, event, now)
         case Echoed():
-            return Change(entry, _next(entry, intent=None), now) if entry.intent else None
+            started = entry.intent is Intent.START  # a stop is owed until the gang is drained
+            return Change(entry, _next(entry, intent=None), now) if started else None
         case PodsReady():
             return _ready(entry, now)
         case Drained() | RetryDue():

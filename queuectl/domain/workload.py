@@ -29,10 +29,14 @@ class PodShape:
     """One pod: effective requests (sidecars, init containers and overhead included; ``pods`` = 1) and node rules.
 
     Two pods of equal shape are interchangeable for placement. Hashable.
+
+    ``incidental`` names resources that only machinery around the pod asks for (an operator's init container): nodes must
+    have them, but a queue need not cover them.
     """
 
     requests: Resources
     rules: NodeRules = NodeRules()
+    incidental: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

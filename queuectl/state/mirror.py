@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, assert_never
 
 from queuectl.domain.fleet import Fleet
@@ -25,11 +26,17 @@ NAMESPACES: Final = "namespaces"
 PRIORITY_CLASSES: Final = "priorityclasses"
 
 
+def _asks(job: JobRecord) -> JobRecord:
+    """The record without what says nothing about planning."""
+    return replace(job, version=0, status="")
+
+
 class Mirror:
     """Records by key, pods by owner, and what changed since somebody last asked.
 
     Attributes:
         touched: uids of jobs whose own record, or one of whose pods, changed. The reader clears it.
+        edited: uids of jobs that ask something else than before, or are new. Likewise.
         moved_pods: uids of pods that changed or went. Likewise.
         planning_changed: a node, namespace, priority class or foreign pod changed, so plans may differ. Likewise.
     """
@@ -46,6 +53,7 @@ class Mirror:
         self.touched: set[str] = set()
         self.moved_pods: set[str] = set()
         self.planning_changed = True
+        self.edited: set[str] = set()
         self.unschedulable: set[str] = set()  # owners to look at again as time passes
         self._fleet: Fleet | None = None
 
@@ -95,6 +103,8 @@ class Mirror:
                 if old_job is None or record.version > old_job.version:
                     self.jobs[record.uid] = record
                     self.touched.add(record.uid)
+                    if old_job is None or _asks(old_job) != _asks(record):
+                        self.edited.add(record.uid)
             case NodeRecord():
                 old_node = self.nodes.get(record.node.name)
                 if old_node is None or record.version > old_node.version:
@@ -135,6 +145,7 @@ class Mirror:
             self.planning_changed = True
         elif resource in self._kinds:
             self.jobs.pop(key, None)
+            self.edited.discard(key)
             self.touched.add(key)
         elif resource == NAMESPACES:
             self.namespaces.pop(key, None)

@@ -192,7 +192,9 @@ class Observer:
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
         touched, mirror.touched = mirror.touched, set()
+        edited, mirror.edited = mirror.edited, set()
         self._plan_again = self._usage.refresh(moved) or mirror.planning_changed
+        self._plan_again |= any(map(self._waits, edited))
         mirror.planning_changed = False
         changes = []
         for uid in sorted(touched):  # a stable order keeps histories alike
@@ -214,10 +216,14 @@ class Observer:
             last = _joined(last, change)
         if last is None and job is not None and before.state.waiting:
             last = handle(before, self._described(job, config), now)
-            self._plan_again = True  # its object changed: what it asks may have too
+            self._plan_again |= last is not None
         if last is not None and last.after.state is not before.state:
             self._plan_again = True
         return last
+
+    def _waits(self, uid: str) -> bool:
+        entry = self._ledger.get(uid)
+        return entry is not None and entry.state.waiting
 
     def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> Change | None:
         self._plan_again = True

@@ -184,12 +184,10 @@ class Rig:
                 node = pod.node or (pod.pin if not pod.gated else None)
                 if node is not None and not pod.terminal:
                     use[node] = use.get(node, NOTHING) + pod.requests
-        for node in self.cluster.server.all("nodes"):
-            free = Resources(
-                {k: int(v) for k, v in node["status"]["allocatable"].items() if str(v).isdigit()}
-            )
-            asked = use.get(node["metadata"]["name"], NOTHING)["nvidia.com/gpu"]
-            assert asked <= free["nvidia.com/gpu"], f"{node['metadata']['name']} is over"
+        for machine in self.cluster.server.all("nodes"):
+            name = machine["metadata"]["name"]
+            has = int(machine["status"]["allocatable"]["nvidia.com/gpu"])
+            assert use.get(name, NOTHING)["nvidia.com/gpu"] <= has, f"{name} is over"
 
     def _check_gang(self, uid: str) -> None:
         free = [p for p in self.cluster.pods_of(uid) if not p.gated and not p.terminal]
@@ -224,7 +222,7 @@ class Rig:
         cluster = KillingCluster(self.cluster, self.patches)
         loop = Loop(
             store=store,
-            cluster=cluster,  # type: ignore[arg-type]  # the rest is passed through
+            cluster=cluster,
             mirror=mirror,
             metrics=self.metrics,
             settings=self.settings,

@@ -37,7 +37,7 @@ def test_every_setting_is_on_the_page_with_its_default_and_nothing_else_is() -> 
     expected = {}
     for name, field in Settings.model_fields.items():
         if name != "solver":
-            default = "host name" if field.default_factory else str(field.default)
+            default = "host name and process id" if field.default_factory else str(field.default)
             expected["QUEUECTL_" + name.upper()] = default.replace("None", "unset")
     for name, field in SolverSettings.model_fields.items():
         expected["QUEUECTL_SOLVER__" + name.upper()] = str(field.default)

@@ -5,11 +5,14 @@ The operator names pods by replica type and index. An index counts inside its ty
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from queuectl.domain.quantity import CPU, MEMORY, Resources
 from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
     Asked,
@@ -24,6 +27,11 @@ from queuectl.objects.wire import Condition, Meta, Template, Wire
 
 _TYPES = {"Master": "master", "Worker": "worker"}  # replica type to podset, in podset order
 _OPERATOR = "kubeflow.org/training-operator"
+
+
+# Where there is a master, the operator gives each worker an init container that waits for it, with these requests (its
+# built-in template, v1.9). They count like any init container's: as a floor under the pod's own.
+_INIT_REQUESTS = Resources({CPU: 50, MEMORY: 10 << 20})
 
 
 class ReplicaSpec(Wire):
@@ -153,4 +161,14 @@ def _ask(spec: PyTorchSpec, policy: RunPolicy, kueue: bool) -> Asked:
             template = f"{path}.{name}.template"
             podsets.append(read_podset(podset, count, replica.template, template, kueue=kueue))
     check_groups(podsets)
+    if "Master" in replicas:
+        podsets = [_with_init(p) if p.name == _TYPES["Worker"] else p for p in podsets]
     return Asked(tuple(podsets))
+
+
+def _with_init(worker: PodSet) -> PodSet:
+    asked = worker.shape.requests
+    most = {name: max(asked[name], _INIT_REQUESTS[name]) for name in {*asked, *_INIT_REQUESTS}}
+    added = frozenset(_INIT_REQUESTS) - frozenset(asked)
+    shape = replace(worker.shape, requests=Resources(most), incidental=added)
+    return replace(worker, shape=shape)

@@ -1,0 +1,285 @@
+"""Replays a recording and says whether the cluster was ever in a state it must not be in.
+
+Each check is stated on what the API server showed at every single revision:
+
+- **whole**: no pod of an attempt loses its gate before all pods of that attempt exist, and an attempt that begins gets
+  all its pods onto nodes, unless it is suspended, finished or deleted meanwhile
+- **domain**: all pods of a podset (or podset group) with a required topology sit in one domain of that level
+- **capacity**: on no node do the pods bound or pinned to it ask for more than its allocatable
+- **once**: no two attempts of a gang, and no two pods of the same rank, hold places at the same time
+- **quota**: the pods of no queue ask for more than the limit given here
+
+Pods count from the revision in which their gate is gone until they are terminal. Only jobs with a queue label are gangs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from queuectl.demo.recorder import Recording
+from queuectl.demo.replay import Picture, Replay, Step, place_of, podset_of
+from queuectl.domain.quantity import GPU, NOTHING, Resources, format_quantity
+from queuectl.domain.records import JobRecord, PodRecord
+from queuectl.domain.workload import PodSet, TopologyMode
+
+Queue = tuple[str, str]
+"""Namespace and name of a LocalQueue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: what was asked, the numbers that answer it, and each violation in a sentence."""
+
+    name: str
+    numbers: str
+    problems: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+class Check(Protocol):
+    """Sees every step in order, then says what it found."""
+
+    def see(self, step: Step) -> None: ...
+
+    def finding(self) -> Finding: ...
+
+
+def checks(
+    recording: Recording, *, limits: Mapping[Queue, Resources] | None = None
+) -> list[Finding]:
+    """Run every check over a recording.
+
+    Args:
+        recording: complete up to now (Recorder.settle).
+        limits: what the pods of each queue may ask for together; a queue that is not named is not checked.
+    """
+    replay = Replay(recording)
+    picture = replay.picture
+    wanted: list[Check] = [Whole(picture), Domain(picture), Capacity(picture), Once(picture)]
+    if limits:
+        wanted.append(Quota(picture, limits))
+    for step in replay.steps():
+        for check in wanted:
+            check.see(step)
+    return [check.finding() for check in wanted]
+
+
+def _gang(pod: PodRecord | None, picture: Picture) -> JobRecord | None:
+    return picture.jobs.get(pod.owner) if pod is not None else None
+
+
+def _opens(step: Step) -> bool:
+    """Whether this step is the one in which a pod may run from now on."""
+    return (
+        step.after is not None
+        and not step.after.gated
+        and (step.before is None or step.before.gated)
+    )
+
+
+@dataclass(slots=True)
+class _Attempt:
+    job: JobRecord
+    number: int
+    expected: int
+    opened_at: float
+    bound: set[str] = field(default_factory=set)
+    whole_at: float | None = None
+
+
+@dataclass(slots=True)
+class Whole:
+    """See the module's docstring."""
+
+    picture: Picture
+    attempts: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def see(self, step: Step) -> None:
+        pod = step.after
+        job = _gang(pod, self.picture)
+        if pod is None or job is None:
+            return
+        key = (pod.owner, pod.attempt)
+        if _opens(step) and key not in self.attempts:
+            self.attempts[key] = self._open(step, pod, job)
+        attempt = self.attempts.get(key)
+        if attempt is not None and pod.node and attempt.whole_at is None:
+            attempt.bound.add(pod.uid)
+            if len(attempt.bound) >= attempt.expected:
+                attempt.whole_at = step.at
+
+    def _open(self, step: Step, pod: PodRecord, job: JobRecord) -> _Attempt:
+        own = [p for p in self.picture.of_job[pod.owner].values() if p.attempt == pod.attempt]
+        there = Counter(podset_of(job, p) for p in own if not p.terminal)
+        for podset in job.podsets:
+            if there[podset.name] < job.expects(podset):
+                self.problems.append(
+                    f"{job.namespace}/{job.name}: a pod of attempt {pod.attempt} was let go at revision {step.version}, "
+                    f"when {there[podset.name]} of {job.expects(podset)} pods of {podset.name} existed"
+                )
+        expected = sum(job.expects(podset) for podset in job.podsets)
+        return _Attempt(job, pod.attempt, expected, step.at)
+
+    def finding(self) -> Finding:
+        for (uid, number), attempt in self.attempts.items():
+            job = self.picture.jobs.get(uid)
+            over = job is None or job.suspended or job.outcome is not None or job.attempt != number
+            if attempt.whole_at is None and not over:
+                self.problems.append(
+                    f"{attempt.job.namespace}/{attempt.job.name}: attempt {number} has "
+                    f"{len(attempt.bound)} of {attempt.expected} pods on nodes"
+                )
+        spans = [a.whole_at - a.opened_at for a in self.attempts.values() if a.whole_at is not None]
+        gangs = len({uid for uid, _ in self.attempts})
+        numbers = f"{len(self.attempts)} starts of {gangs} gangs; from the first to the last pod at most {max(spans, default=0):.1f} s"
+        return Finding("every gang started whole", numbers, tuple(self.problems))
+
+
+@dataclass(slots=True)
+class Domain:
+    """See the module's docstring."""
+
+    picture: Picture
+    seen: dict[tuple[str, int, str, str], set[str]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def see(self, step: Step) -> None:
+        pod = step.after
+        job = _gang(pod, self.picture)
+        if pod is None or job is None or not pod.node or (step.before and step.before.node):
+            return
+        podset = next((p for p in job.podsets if p.name == podset_of(job, pod)), None)
+        level = _required(podset)
+        node = self.picture.nodes.get(pod.node)
+        if podset is None or level is None or node is None:
+            return
+        key = (pod.owner, pod.attempt, podset.group or podset.name, level)
+        self.seen.setdefault(key, set()).add(node.labels.get(level, f"no {level}"))
+        self.names[pod.owner] = f"{job.namespace}/{job.name}"
+
+    def finding(self) -> Finding:
+        problems = [
+            f"{self.names[uid]}: {what} of attempt {attempt} sits in {len(domains)} domains of {level}: "
+            + ", ".join(sorted(domains))
+            for (uid, attempt, what, level), domains in self.seen.items()
+            if len(domains) > 1
+        ]
+        gangs = len(self.names)
+        numbers = f"{gangs} gangs with a required topology, {len(self.seen)} placements"
+        return Finding("inside the required domain", numbers, tuple(problems))
+
+
+def _required(podset: PodSet | None) -> str | None:
+    request = podset.topology if podset is not None else None
+    return request.level if request and request.mode is TopologyMode.REQUIRED else None
+
+
+@dataclass(slots=True)
+class Capacity:
+    """See the module's docstring."""
+
+    picture: Picture
+    peak: int = 0
+    revisions: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def see(self, step: Step) -> None:
+        self.revisions += 1
+        held = self.picture.node_of(step.before) if step.before else None
+        node = self.picture.node_of(step.after) if step.after else None
+        if node is None or node == held:
+            return
+        known, use = self.picture.nodes.get(node), self.picture.use[node]
+        self.peak = max(self.peak, sum(use[GPU] for use in self.picture.use.values()))
+        if known is not None and not use.fits(known.allocatable):
+            over = [
+                f"{format_quantity(name, value)} of {format_quantity(name, known.allocatable[name])} {name}"
+                for name, value in use.items()
+                if value > known.allocatable[name]
+            ]
+            self.problems.append(f"{node} at revision {step.version}: {', '.join(over)}")
+
+    def finding(self) -> Finding:
+        total = sum(node.allocatable[GPU] for node in self.picture.nodes.values())
+        numbers = f"{len(self.picture.nodes)} nodes over {self.revisions} revisions of pods; at most {self.peak} of {total} GPUs in use"
+        return Finding("nothing over a node's capacity", numbers, tuple(self.problems))
+
+
+@dataclass(slots=True)
+class Once:
+    """See the module's docstring."""
+
+    picture: Picture
+    gangs: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+    def see(self, step: Step) -> None:
+        pod = step.after
+        job = _gang(pod, self.picture)
+        if pod is None or job is None or not _opens(step):
+            return
+        self.gangs.add(pod.owner)
+        for other in self.picture.of_job[pod.owner].values():
+            if other.uid == pod.uid or place_of(other) is None:
+                continue
+            if other.attempt != pod.attempt:
+                what = f"a pod of attempt {other.attempt} still holds its place"
+            elif pod.rank is not None and (other.podset, other.rank) == (pod.podset, pod.rank):
+                what = f"two pods of rank {pod.rank} of {podset_of(job, pod)} hold places"
+            else:
+                continue
+            self.problems.append(
+                f"{job.namespace}/{job.name}: attempt {pod.attempt} at revision {step.version}: {what}"
+            )
+
+    def finding(self) -> Finding:
+        numbers = f"{len(self.gangs)} gangs"
+        return Finding("none started twice at once", numbers, tuple(self.problems))
+
+
+@dataclass(slots=True)
+class Quota:
+    """See the module's docstring."""
+
+    picture: Picture
+    limits: Mapping[Queue, Resources]
+    use: dict[Queue, Resources] = field(default_factory=dict)
+    peaks: dict[Queue, int] = field(default_factory=dict)
+    charged: dict[str, tuple[Queue, Resources]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def see(self, step: Step) -> None:
+        pod = step.after or step.before
+        job = _gang(pod, self.picture)
+        if pod is None:
+            return
+        if step.after is None or place_of(step.after) is None:
+            queue, requests = self.charged.pop(pod.uid, (("", ""), NOTHING))
+            self.use[queue] = self.use.get(queue, NOTHING) - requests
+        elif pod.uid not in self.charged and job is not None and job.queue is not None:
+            self._charge((job.namespace, job.queue), pod, step.version)
+
+    def _charge(self, queue: Queue, pod: PodRecord, version: int) -> None:
+        self.charged[pod.uid] = (queue, pod.requests)
+        use = self.use[queue] = self.use.get(queue, NOTHING) + pod.requests
+        self.peaks[queue] = max(self.peaks.get(queue, 0), use[GPU])
+        limit = self.limits.get(queue)
+        for name in limit or ():
+            if limit is not None and use[name] > limit[name]:
+                self.problems.append(
+                    f"{'/'.join(queue)} at revision {version}: {use[name]} of {limit[name]} {name}"
+                )
+
+    def finding(self) -> Finding:
+        numbers = "; ".join(
+            f"{'/'.join(queue)} at most {self.peaks.get(queue, 0)} of {limit[GPU]} GPUs"
+            for queue, limit in self.limits.items()
+        )
+        return Finding("no queue over its quota", numbers, tuple(self.problems))

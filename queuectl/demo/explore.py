@@ -1,0 +1,91 @@
+"""What to try on a demo that was left up: lines that work as printed, in a shell on this machine."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from queuectl.demo.controller import Controller
+from queuectl.demo.manifests import Pods, job
+from queuectl.demo.scenario import BATCH, QUEUE
+from queuectl.localcluster import LocalCluster
+from queuectl.localcluster.nodes import RACK
+
+
+def lines(cluster: LocalCluster, controller: Controller) -> list[tuple[str, list[str]]]:
+    """Groups of shell lines under a heading each; the first group sets up the shell."""
+    gang = _example(controller)
+    return [
+        ("In a shell of your own, first", _environment(cluster, controller)),
+        (
+            "queuectl",
+            [
+                "queuectl get workloads",
+                "queuectl explain team-b/too-wide-80",
+                "queuectl describe workload idle-64 -n team-b",
+                "queuectl get clusterqueues",
+            ],
+        ),
+        (
+            "A gang of your own: 4 pods of 8 GPUs in one rack, until you delete it",
+            [
+                f"kubectl create -f {gang}",
+                "queuectl explain team-a/mine",
+                "kubectl get pods -n team-a -l batch.kubernetes.io/job-name=mine -o wide",
+                f"kubectl delete -f {gang}",
+            ],
+        ),
+        (
+            "The cluster itself",
+            [
+                f"kubectl get nodes -L {RACK}",
+                "kubectl get jobs,pytorchjobs -A -L queuectl.dev/queue-name",
+                "kubectl get events -n team-b --field-selector involvedObject.name=too-wide-80",
+            ],
+        ),
+        (
+            "REST and metrics",
+            [
+                'curl -s "$QUEUECTL_SERVER/api/v1/workloads?state=Pending" | python3 -m json.tool',
+                "curl -s $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/idle-64/history | python3 -m json.tool",
+                f"curl -s {controller.metrics}/metrics | grep ^queuectl_",
+                f"tail {shlex.quote(str(controller.log))}",
+            ],
+        ),
+        ("When you are done", ["queuectl demo --down"]),
+    ]
+
+
+def tell(console: Console, cluster: LocalCluster, controller: Controller) -> None:
+    """Print them."""
+    console.print("It is left up.", highlight=False)
+    for heading, group in lines(cluster, controller):
+        console.print(f"\n[bold]{heading}[/]", highlight=False)
+        for line in group:
+            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _environment(cluster: LocalCluster, controller: Controller) -> list[str]:
+    folders = [Path(sys.executable).parent] if shutil.which("queuectl") is None else []
+    folders += [cluster.kubectl.parent] if cluster.kubectl is not None else []
+    path = ":".join(shlex.quote(str(folder)) for folder in folders)
+    return [
+        *([f"export PATH={path}:$PATH"] if path else []),
+        f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}",
+        f"export QUEUECTL_SERVER={controller.api}",
+    ]
+
+
+def _example(controller: Controller) -> str:
+    """A file with a Job that runs until it is deleted."""
+    path = controller.home / "mine.yaml"
+    document = job(
+        "mine", "team-a", QUEUE, Pods(4, 8, "48", "512Gi", required=RACK), priority_class=BATCH
+    )
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return shlex.quote(str(path))

@@ -1,0 +1,211 @@
+"""Jobs, PyTorchJobs and configuration documents as plain dicts, for the demo, system tests and benchmarks.
+
+A job's pods are played by KWOK: ``seconds`` is how long each runs (None = until it is deleted), see
+localcluster/manifests/stages.yaml. Containers carry an image that nothing ever pulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from queuectl.api.kinds import API_VERSION
+from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.quantity import CPU, GPU, MEMORY
+from queuectl.objects import keys
+
+Document = dict[str, Any]
+
+RUN_SECONDS: Final = "kwok.queuectl.dev/run-seconds"
+TERMINATE_SECONDS: Final = "kwok.queuectl.dev/terminate-seconds"
+_IMAGE: Final = "registry.invalid/trainer:1"
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """One podset.
+
+    Attributes:
+        count: of pods.
+        gpus: per pod.
+        cpu: per pod, a quantity.
+        memory: per pod, a quantity; None asks for none.
+        required: node label of the level whose one domain must hold them all.
+        preferred: the same, if possible.
+        group: name shared by podsets that must share that domain.
+        annotations: further ones of the pod template.
+    """
+
+    count: int = 1
+    gpus: int = 0
+    cpu: str = "1"
+    memory: str | None = None
+    required: str | None = None
+    preferred: str | None = None
+    group: str | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    def template(self, container: str, seconds: float | None, *, restart: str) -> Document:
+        """The pod template, run by KWOK for ``seconds``."""
+        told = {
+            RUN_SECONDS: None if seconds is None else str(seconds),
+            keys.PREFIX + keys.REQUIRED_TOPOLOGY: self.required,
+            keys.PREFIX + keys.PREFERRED_TOPOLOGY: self.preferred,
+            keys.PREFIX + keys.GROUP_NAME: self.group,
+        }
+        annotations = {key: value for key, value in told.items() if value is not None}
+        asked = {CPU: self.cpu, MEMORY: self.memory, GPU: str(self.gpus) if self.gpus else None}
+        amounts = {name: value for name, value in asked.items() if value is not None}
+        return {
+            "metadata": {"annotations": annotations | dict(self.annotations)},
+            "spec": {
+                "restartPolicy": restart,
+                "containers": [
+                    {
+                        "name": container,
+                        "image": _IMAGE,
+                        "resources": {"requests": amounts, "limits": amounts},
+                    }
+                ],
+            },
+        }
+
+
+def job(
+    name: str,
+    namespace: str,
+    queue: str | None,
+    pods: Pods,
+    *,
+    seconds: float | None = None,
+    priority_class: str | None = None,
+    indexed: bool = True,
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """A batch/v1 Job of one gang; ``queue`` None leaves it unmanaged."""
+    spec = {
+        "parallelism": pods.count,
+        "completions": pods.count,
+        "completionMode": "Indexed" if indexed else "NonIndexed",
+        "backoffLimit": 0,
+        "template": pods.template("main", seconds, restart="Never"),
+    }
+    meta = _metadata(name, namespace, queue, priority_class, annotations)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+def pytorchjob(
+    name: str,
+    namespace: str,
+    queue: str | None,
+    *,
+    master: Pods | None = None,
+    worker: Pods | None = None,
+    seconds: float | None = None,
+    priority_class: str | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """A kubeflow.org/v1 PyTorchJob with a master, workers, or both; ``queue`` None leaves it unmanaged."""
+    replicas = {
+        kind: {
+            "replicas": pods.count,
+            "restartPolicy": "Never",
+            # The operator demands this container name.
+            "template": pods.template("pytorch", seconds, restart="Never"),
+        }
+        for kind, pods in (("Master", master), ("Worker", worker))
+        if pods is not None
+    }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": _metadata(name, namespace, queue, priority_class, annotations),
+        "spec": {"runPolicy": {"cleanPodPolicy": "None"}, "pytorchReplicaSpecs": replicas},
+    }
+
+
+def _metadata(
+    name: str,
+    namespace: str,
+    queue: str | None,
+    priority_class: str | None,
+    annotations: Mapping[str, str] | None,
+) -> Document:
+    labels = {keys.QUEUE_LABEL: queue, keys.PREFIX + keys.PRIORITY_CLASS: priority_class}
+    written = {key: value for key, value in labels.items() if value is not None}
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": written,
+        "annotations": dict(annotations or {}),
+    }
+
+
+# ---- configuration
+
+
+def topology(name: str, *levels: str) -> Document:
+    """Levels as node labels, coarse to fine; the hostname is added as the last."""
+    listed = [{"nodeLabel": level} for level in (*levels, HOSTNAME)]
+    return _config("Topology", name, {"levels": listed})
+
+
+def flavor(name: str, *, topology: str | None = None, **node_labels: str) -> Document:
+    """A ResourceFlavor."""
+    spec: Document = {"nodeLabels": node_labels} if node_labels else {}
+    return _config("ResourceFlavor", name, spec | ({"topologyName": topology} if topology else {}))
+
+
+def cluster_queue(
+    name: str,
+    flavor: str,
+    quotas: Mapping[str, int | str],
+    *,
+    strategy: str = "BestEffortFIFO",
+    within: str = "LowerPriority",
+) -> Document:
+    """A ClusterQueue of one flavor, open to every namespace.
+
+    Args:
+        name: of the queue.
+        flavor: its ResourceFlavor.
+        quotas: nominal quota by resource.
+        strategy: queueingStrategy.
+        within: preemption.withinClusterQueue.
+    """
+    resources = [{"name": key, "nominalQuota": value} for key, value in quotas.items()]
+    group = {
+        "coveredResources": list(quotas),
+        "flavors": [{"name": flavor, "resources": resources}],
+    }
+    spec = {
+        "namespaceSelector": {},
+        "queueingStrategy": strategy,
+        "preemption": {"withinClusterQueue": within},
+        "resourceGroups": [group],
+    }
+    return _config("ClusterQueue", name, spec)
+
+
+def local_queue(namespace: str, name: str, cluster_queue: str) -> Document:
+    """A LocalQueue."""
+    document = _config("LocalQueue", name, {"clusterQueue": cluster_queue})
+    document["metadata"]["namespace"] = namespace
+    return document
+
+
+def priority_class(name: str, value: int) -> Document:
+    """A WorkloadPriorityClass."""
+    document = _config("WorkloadPriorityClass", name, None)
+    return document | {"value": value}
+
+
+def namespaces(names: Iterable[str]) -> list[Document]:
+    """Namespaces to apply."""
+    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": one}} for one in names]
+
+
+def _config(kind: str, name: str, spec: Document | None) -> Document:
+    document: Document = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}}
+    return document if spec is None else document | {"spec": spec}

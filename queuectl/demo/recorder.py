@@ -1,0 +1,227 @@
+"""Writes down every revision of nodes, jobs and pods while something runs, as an outsider with read rights sees them.
+
+    with Recorder(cluster.kubeconfig) as recorder:
+        ...
+        recorder.settle()
+    findings = audit.checks(recorder.recording())
+
+Revisions are etcd's, one order over all resources, so the recording can be replayed exactly as the cluster changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from queuectl.demo.watch import Relisted, Seen, Server
+from queuectl.domain.fleet import Node
+from queuectl.domain.records import JobRecord, NodeRecord, PodRecord
+from queuectl.objects.kinds import KINDS, path
+from queuectl.objects.nodes import read_node
+from queuectl.objects.pods import read_pod
+from queuectl.objects.wire import WireNode, WirePod
+
+_START_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.1
+
+Fact = NodeRecord | JobRecord | PodRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One revision of one object.
+
+    Attributes:
+        version: of etcd; the order of all events.
+        at: unix seconds of arrival here.
+        key: uid of the object.
+        fact: what it is from now on; as it was last when ``gone``.
+        gone: it was deleted.
+    """
+
+    version: int
+    at: float
+    key: str
+    fact: Fact
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """``gaps``: how often a watch expired, so that revisions between two events may be missing."""
+
+    events: tuple[Event, ...]
+    gaps: int = 0
+
+
+class Recorder:
+    """Records from its start until it is closed; a thread of its own does the work.
+
+    Args:
+        kubeconfig: of an identity that may list and watch nodes, pods and the job kinds ``kinds``.
+        kinds: of jobs to record.
+    """
+
+    def __init__(self, kubeconfig: Path, kinds: Iterable[str] = tuple(KINDS)) -> None:
+        self._server = Server(kubeconfig)
+        self._paths = {"/api/v1/nodes": _reader(WireNode, read_node)}
+        self._paths |= {path(KINDS[name]): _job_reader(name) for name in kinds}
+        self._paths["/api/v1/pods"] = _reader(WirePod, read_pod)
+        self._lock = threading.Lock()
+        self._events: list[Event] = []
+        self._known: dict[str, dict[str, Fact]] = {one: {} for one in self._paths}
+        self._versions: dict[str, dict[str, int]] = {one: {} for one in self._paths}
+        self._gaps = 0
+        self._listed: set[str] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._wait(lambda: len(self._listed) == len(self._paths), "the first lists")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop recording; what was recorded stays readable. Harmless when it has stopped already."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._cancel)
+            self._thread.join()
+
+    def recording(self) -> Recording:
+        """What was seen so far, in the cluster's order."""
+        with self._lock:
+            return Recording(tuple(sorted(self._events, key=lambda e: e.version)), self._gaps)
+
+    def now(self) -> tuple[dict[str, Node], list[PodRecord]]:
+        """The nodes by name and the pods that exist, as seen last."""
+        with self._lock:
+            facts = [fact for known in self._known.values() for fact in known.values()]
+        nodes = {fact.node.name: fact.node for fact in facts if isinstance(fact, NodeRecord)}
+        return nodes, [fact for fact in facts if isinstance(fact, PodRecord)]
+
+    def jobs(self) -> list[JobRecord]:
+        """The jobs that exist, as seen last."""
+        with self._lock:
+            facts = [fact for known in self._known.values() for fact in known.values()]
+        return [fact for fact in facts if isinstance(fact, JobRecord)]
+
+    def settle(self, seconds: float = _START_SECONDS) -> None:
+        """Wait until everything a fresh list says has been recorded.
+
+        Raises:
+            TimeoutError: it has not after ``seconds``.
+        """
+        for collection in self._paths:
+            future = asyncio.run_coroutine_threadsafe(self._server.list(collection), self._loop)
+            fresh = future.result(seconds)
+            self._wait(partial(self._covers, collection, fresh), collection, seconds)
+
+    def _covers(self, collection: str, fresh: Relisted) -> bool:
+        with self._lock:
+            seen = self._versions[collection]
+            gone = self._known[collection].keys() - fresh.versions.keys()
+            return all(seen.get(uid, 0) >= at for uid, at in fresh.versions.items()) and not any(
+                seen[uid] <= fresh.version for uid in gone
+            )
+
+    def _wait(self, done: Callable[[], bool], what: str, seconds: float = _START_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                raise TimeoutError(f"the recorder waits in vain for {what}")
+            time.sleep(_POLL_SECONDS)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._follow_all())
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self._loop.close()
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+    async def _follow_all(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for collection in self._paths:
+                    group.create_task(self._follow(collection))
+        finally:
+            await self._server.close()
+
+    async def _follow(self, collection: str) -> None:
+        async for seen in self._server.follow(collection):
+            with self._lock:
+                if isinstance(seen, Relisted):
+                    self._relist(collection, seen)
+                else:
+                    self._take(collection, seen)
+
+    def _take(self, collection: str, seen: Seen) -> None:
+        known = self._known[collection]
+        before = known.get(seen.uid)
+        self._versions[collection][seen.uid] = seen.version
+        if seen.gone:
+            if before is not None:
+                self._drop(collection, seen.uid, seen.version)
+            return
+        fact = self._paths[collection](seen.raw)
+        if fact is None or (before is not None and _same(before, fact)):
+            return
+        known[seen.uid] = fact
+        self._events.append(Event(seen.version, time.time(), seen.uid, fact))
+
+    def _relist(self, collection: str, relisted: Relisted) -> None:
+        for uid in self._known[collection].keys() - relisted.versions.keys():
+            self._drop(collection, uid, relisted.version)
+        self._gaps += not relisted.first
+        self._listed.add(collection)
+
+    def _drop(self, collection: str, uid: str, version: int) -> None:
+        fact = self._known[collection].pop(uid)
+        self._events.append(Event(version, time.time(), uid, fact, gone=True))
+
+
+def _same(before: Fact, after: Fact) -> bool:
+    """Whether nothing but the resourceVersion differs."""
+    return replace(after, version=before.version) == before
+
+
+def _reader(wire: Any, read: Callable[[Any], Fact]) -> Callable[[msgspec.Raw], Fact | None]:
+    decode = msgspec.json.Decoder(wire).decode
+    return lambda raw: read(decode(raw))
+
+
+def _job_reader(name: str) -> Callable[[msgspec.Raw], Fact | None]:
+    kind = KINDS[name]
+    decode = msgspec.json.Decoder(kind.wire).decode
+
+    def read(raw: msgspec.Raw) -> JobRecord | None:
+        record = kind.read(decode(raw))
+        return record if record.queue is not None else None
+
+    return read

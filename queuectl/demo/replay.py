@@ -1,0 +1,96 @@
+"""The cluster at each revision of a recording: what the checks of the audit look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from queuectl.demo.recorder import Event, Recording
+from queuectl.domain.fleet import Node
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.records import JobRecord, NodeRecord, PodRecord
+
+
+def place_of(pod: PodRecord) -> str | None:
+    """Where a pod uses capacity: its node, before that the hostname it is pinned to once no gate holds it back."""
+    return None if pod.terminal or pod.gated else pod.node or pod.pin
+
+
+def podset_of(job: JobRecord, pod: PodRecord) -> str:
+    """Podset of a managed pod; of one without the label when there is only one."""
+    return pod.podset or (job.podsets[0].name if len(job.podsets) == 1 else "")
+
+
+@dataclass(slots=True)
+class Picture:
+    """Everything that exists at one revision. ``hosts`` maps hostname labels to nodes."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    pods: dict[str, PodRecord] = field(default_factory=dict)
+    of_job: dict[str, dict[str, PodRecord]] = field(default_factory=dict)
+    use: dict[str, Resources] = field(default_factory=dict)
+
+    def node_of(self, pod: PodRecord) -> str | None:
+        """Node on which a pod uses capacity."""
+        place = place_of(pod)
+        return self.hosts.get(place, place) if place is not None and not pod.node else place
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pod before and after a revision; None = does not exist."""
+
+    version: int
+    at: float
+    before: PodRecord | None
+    after: PodRecord | None
+
+
+@dataclass(slots=True)
+class Replay:
+    """Applies a recording's events in order."""
+
+    recording: Recording
+    picture: Picture = field(default_factory=Picture)
+
+    def steps(self) -> Iterator[Step]:
+        """Each change of a pod, with the picture as it is after it."""
+        for event in self.recording.events:
+            match event.fact:
+                case NodeRecord() as fact:
+                    self._node(fact.node, gone=event.gone)
+                case JobRecord() as job:
+                    self._job(event.key, job, gone=event.gone)
+                case PodRecord() as pod:
+                    yield self._pod(event, pod)
+
+    def _node(self, node: Node, *, gone: bool) -> None:
+        if gone:
+            self.picture.nodes.pop(node.name, None)
+        else:
+            self.picture.nodes[node.name] = node
+            self.picture.hosts[node.hostname] = node.name
+
+    def _job(self, uid: str, job: JobRecord, *, gone: bool) -> None:
+        if gone:
+            self.picture.jobs.pop(uid, None)
+        else:
+            self.picture.jobs[uid] = job
+
+    def _pod(self, event: Event, pod: PodRecord) -> Step:
+        picture = self.picture
+        before = picture.pods.get(event.key)
+        after = None if event.gone else pod
+        siblings = picture.of_job.setdefault(pod.owner, {})
+        if after is None:
+            picture.pods.pop(event.key, None)
+            siblings.pop(event.key, None)
+        else:
+            picture.pods[event.key] = siblings[event.key] = after
+        for one, sign in ((before, -1), (after, 1)):
+            node = picture.node_of(one) if one is not None else None
+            if one is not None and node is not None:
+                picture.use[node] = picture.use.get(node, NOTHING) + one.requests * sign
+        return Step(event.version, event.at, before, after)

@@ -1,0 +1,70 @@
+"""queuectl's REST API as the demo uses it: configuration in, workloads and explanations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx2
+
+from queuectl.api.kinds import BY_KIND, PREFIX
+from queuectl.domain.errors import QueuectlError
+
+Json = dict[str, Any]
+_PAGE: Final = 500
+
+
+class ApiRefused(QueuectlError):
+    """The API did not do what was asked; the message is its own."""
+
+
+class Rest:
+    """A connection to one queuectl. Methods raise ApiRefused."""
+
+    def __init__(self, url: str) -> None:
+        self._http = httpx2.Client(base_url=url, timeout=10.0, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def apply(self, documents: Iterable[Json]) -> None:
+        """Create or replace configuration."""
+        for document in documents:
+            metadata = document["metadata"]
+            path = BY_KIND[document["kind"]].path(metadata.get("namespace", ""), metadata["name"])
+            self._ask("PUT", path, json=document)
+
+    def workloads(self) -> dict[str, Json]:
+        """The newest workload of each ``namespace/name``: a name may have been used before."""
+        found: list[Json] = []
+        query: dict[str, object] = {"limit": _PAGE}
+        while True:
+            page = self._ask("GET", f"{PREFIX}/workloads", params=query)
+            found += page["items"]
+            if page["nextCursor"] is None:
+                found.sort(key=lambda one: str(one["queuedAt"]))
+                return {f"{one['namespace']}/{one['name']}": one for one in found}
+            query["cursor"] = page["nextCursor"]
+
+    def explain(self, namespace: str, name: str) -> Json:
+        """Why a workload is where it is."""
+        return self._ask("GET", f"{PREFIX}/namespaces/{namespace}/workloads/{name}/explain")
+
+    def _ask(self, method: str, path: str, **extra: Any) -> Json:
+        try:
+            answer = self._http.request(method, path, **extra)
+            body: Json = answer.json()
+        except (httpx2.HTTPError, ValueError) as error:
+            raise ApiRefused(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if answer.is_error:
+            raise ApiRefused(f"{method} {path}: {body.get('detail') or body}")
+        return body

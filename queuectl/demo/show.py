@@ -1,0 +1,254 @@
+"""Runs the whole demo: builds the stage, plays the programme, judges it from outside, and clears away or leaves it up."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from rich.console import Console
+
+from queuectl.demo import audit, controller, explore, scenario
+from queuectl.demo.audit import Finding
+from queuectl.demo.board import Board, Moment, moment, verdicts
+from queuectl.demo.controller import Controller
+from queuectl.demo.manifests import namespaces
+from queuectl.demo.recorder import Recorder
+from queuectl.demo.rest import Rest
+from queuectl.demo.scenario import Act, Fate, Gang
+from queuectl.demo.steps import Steps
+from queuectl.demo.verdict import verdict
+from queuectl.domain.errors import QueuectlError
+from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
+from queuectl.localcluster import ClusterSpec, LocalCluster, layout, take_down
+from queuectl.localcluster.client import wait_until
+
+NAME: Final = "demo"
+_LOOK_SECONDS: Final = 0.4
+_HEAD_START_SECONDS: Final = 3.0  # of the first two gangs, so that they have work to lose
+_SHOW_SECONDS: Final = 120.0
+_NAMESPACE_SECONDS: Final = 30.0
+
+
+class DemoIsUp(QueuectlError):
+    """One that was left up stands in the way."""
+
+
+def run(console: Console, *, keep: bool, fsync: bool = True) -> bool:
+    """Run the demo.
+
+    Args:
+        console: to show it on.
+        keep: leave everything up afterwards, and say what to try.
+        fsync: etcd waits for the disk, as in production.
+
+    Returns:
+        Whether every check held.
+
+    Raises:
+        DemoIsUp: one was left up; only when ``keep``.
+        LocalClusterError: the control plane does not come up.
+        QueuectlError: queuectl does not, or its API refuses.
+        KeyboardInterrupt: at Ctrl-C, SIGTERM or a hang-up, after everything was taken down.
+    """
+    name = NAME if keep else f"{NAME}-{secrets.token_hex(3)}"
+    if keep and (layout.find(NAME) is not None or controller.home_of(NAME).exists()):
+        raise DemoIsUp("a demo is up already; `queuectl demo --down` takes it down")
+    with _interruptible(), ExitStack() as stack:
+        try:
+            steps = stack.enter_context(Steps(console))
+            stage = _build(stack, steps, name, fsync=fsync)
+            held = _judge(console, steps, _play(console, stage))
+            if keep:
+                stage.leave(stack)
+                explore.tell(console, stage.cluster, stage.controller)
+            else:
+                steps.step("Taking it all down")
+        finally:
+            _hold_off_interrupts()
+    return held
+
+
+def down(console: Console) -> bool:
+    """Take down what `--keep` left.
+
+    Returns:
+        Whether there was something.
+    """
+    with _interruptible():
+        ended = controller.take_down(NAME)
+        there = take_down(NAME) or ended
+    console.print("The demo is down." if there else "No demo is up.")
+    return there
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the programme is played on."""
+
+    cluster: LocalCluster
+    controller: Controller
+
+    def leave(self, stack: ExitStack) -> None:
+        """Let it outlive this process."""
+        self.controller.detach()
+        self.cluster.detach()
+        stack.pop_all()
+
+
+def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> Stage:
+    spec = ClusterSpec(nodes=(scenario.NODES,), fsync=fsync)
+    cluster = LocalCluster.start(spec, name=name, progress=steps)
+    stack.callback(cluster.stop)
+    steps.step("Applying deploy/: identity, rights, admission policies")
+    controller.install(cluster)
+    steps.step("Starting queuectl serve under its own ServiceAccount, and its Postgres")
+    served = Controller.start(cluster)
+    stack.callback(served.stop)
+    served.wait_ready(waiting=steps.tick)
+    steps.step("Creating two teams' queues: " + _shares())
+    _create_queues(cluster, served)
+    steps.done(f"Ready after {steps.elapsed:.1f} s: {cluster.server} and {served.api}\n")
+    return Stage(cluster, served)
+
+
+def _shares() -> str:
+    return ", ".join(f"{team} {quota} GPUs" for team, quota in scenario.QUOTAS.items())
+
+
+def _create_queues(cluster: LocalCluster, served: Controller) -> None:
+    cluster.client.apply(*namespaces(scenario.QUOTAS))
+    for team in scenario.QUOTAS:
+        account = f"/api/v1/namespaces/{team}/serviceaccounts/default"
+        what = f"the service account of {team}"
+        wait_until(partial(cluster.client.exists, account), what, _NAMESPACE_SECONDS)
+    with Rest(served.api) as rest:
+        rest.apply(scenario.configuration())
+
+
+def _play(console: Console, stage: Stage) -> list[Finding]:
+    gangs = scenario.programme()
+    console.print(scenario.WHAT_TO_WATCH, highlight=False, soft_wrap=not console.is_terminal)
+    with Recorder(stage.cluster.kubeconfig) as recorder, Rest(stage.controller.api) as rest:
+        with Board(console) as board:
+            late = Show(stage.cluster, rest, recorder, gangs).play(board)
+        console.print()
+        recorder.settle()
+        explained = {
+            gang.ref: rest.explain(gang.namespace, gang.name)
+            for gang in gangs
+            if gang.fate is Fate.NEVER_FITS
+        }
+    recording = recorder.recording()
+    gaps = (f"{recording.gaps} watches expired",) if recording.gaps else ()
+    return [
+        Finding("the audit saw everything", f"{len(recording.events)} changes", gaps),
+        *audit.checks(recording, limits=scenario.LIMITS),
+        *verdict(gangs, recording, explained),
+        *late,
+    ]
+
+
+@dataclass(slots=True)
+class Show:
+    """The programme being played: submits each act when its time has come, and looks until all is over."""
+
+    cluster: LocalCluster
+    rest: Rest
+    recorder: Recorder
+    gangs: Sequence[Gang]
+    began: float = field(default_factory=time.time)
+    submitted: list[Gang] = field(default_factory=list)
+    ready_since: float | None = None
+
+    def play(self, board: Board) -> list[Finding]:
+        """Play to the end.
+
+        Returns:
+            A finding that failed when it did not come to an end in time; nothing otherwise.
+        """
+        seen: Moment | None = None
+        self._submit(Act.PROLOGUE)
+        while True:
+            workloads = self.rest.workloads()
+            nodes, pods = self.recorder.now()
+            seen = moment(time.time(), self.began, self.submitted, workloads, nodes, pods, seen)
+            board.show(seen)
+            self._advance(workloads)
+            waiting = [gang.ref for gang in self.gangs if not _over(gang, workloads)]
+            if not waiting:
+                return []
+            if seen.at > _SHOW_SECONDS:
+                text = f"{_SHOW_SECONDS:.0f} s were not enough for {', '.join(waiting)}"
+                return [Finding("the show came to its end", "", (text,))]
+            time.sleep(_LOOK_SECONDS)
+
+    def _advance(self, workloads: Mapping[str, Mapping[str, Any]]) -> None:
+        first = [gang for gang in self.gangs if gang.act is Act.PROLOGUE]
+        running = all(_state(gang, workloads) is State.RUNNING for gang in first)
+        if len(self.submitted) == len(first) and running:
+            self.ready_since = time.time()
+            self._submit(Act.RUSH)
+        elif self._emergency_due():
+            self._submit(Act.EMERGENCY)
+
+    def _emergency_due(self) -> bool:
+        if self.ready_since is None or len(self.submitted) == len(self.gangs):
+            return False
+        return time.time() - self.ready_since >= _HEAD_START_SECONDS
+
+    def _submit(self, act: Act) -> None:
+        gangs = [gang for gang in self.gangs if gang.act is act]
+        self.cluster.client.each(self._create, gangs)
+        self.submitted += gangs
+
+    def _create(self, gang: Gang) -> None:
+        collection = self.cluster.client.path_of(gang.document).rsplit("/", 1)[0]
+        self.cluster.client.create(collection, gang.document)
+
+
+def _state(gang: Gang, workloads: Mapping[str, Mapping[str, Any]]) -> State | None:
+    workload = workloads.get(gang.ref)
+    return State(workload["state"]) if workload is not None else None
+
+
+def _over(gang: Gang, workloads: Mapping[str, Mapping[str, Any]]) -> bool:
+    if gang.fate is Fate.NEVER_FITS:
+        workload = workloads.get(gang.ref)
+        return workload is not None and workload["reason"]["code"] == Code.SHAPE_NEVER_FITS
+    return _state(gang, workloads) is State.FINISHED
+
+
+def _judge(console: Console, steps: Steps, findings: Sequence[Finding]) -> bool:
+    for line in verdicts(findings):
+        console.print(line, soft_wrap=not console.is_terminal)
+    held = all(finding.ok for finding in findings)
+    word = "[green]Every check held" if held else "[bold red]A check failed"
+    console.print(f"\n{word}[/], after {steps.elapsed:.0f} s in all.", highlight=False)
+    return held
+
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end it as Ctrl-C does."""
+    before = {one: signal.signal(one, signal.default_int_handler) for one in _SIGNALS}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _hold_off_interrupts() -> None:
+    """From here to the end of _interruptible: taking down must not be cut short by an impatient second Ctrl-C."""
+    for one in _SIGNALS:
+        signal.signal(one, signal.SIG_IGN)

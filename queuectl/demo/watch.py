@@ -1,0 +1,195 @@
+"""List and watch of one resource over plain HTTP, for the recorder: no event between two revisions is lost or merged.
+
+Not the controller's reflector: what audits the controller must not stand on its code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import msgspec
+import yaml
+
+_PAGE: Final = "500"
+_SILENCE_SECONDS: Final = (
+    300  # the server ends a watch after this long; the next goes on where it ended
+)
+_RETRY_SECONDS: Final = 0.5
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    uid: str = ""
+    next: str = msgspec.field(default="", name="continue")
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+class _List(msgspec.Struct):
+    metadata: _Meta
+    items: list[msgspec.Raw]
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_event = msgspec.json.Decoder(_Event).decode
+_object = msgspec.json.Decoder(_Object).decode
+_list = msgspec.json.Decoder(_List).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One event of a watch, or one object of a list. ``version`` is the resourceVersion of the event."""
+
+    uid: str
+    version: int
+    gone: bool
+    raw: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True)
+class Relisted:
+    """A list is complete: what is not among ``versions`` (uid to resourceVersion) is gone.
+
+    ``first`` is False when a watch had expired: revisions between may have been missed.
+    """
+
+    version: int
+    versions: dict[str, int]
+    first: bool
+
+
+class Server:
+    """An API server as a kubeconfig names it; client certificate or token."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        document = yaml.safe_load(kubeconfig.read_text())
+        context = _named(document, "context", document["current-context"])
+        cluster = _named(document, "cluster", context["cluster"])
+        user = _named(document, "user", context["user"])
+        headers = {"authorization": f"Bearer {user['token']}"} if "token" in user else {}
+        self._client = httpx2.AsyncClient(
+            base_url=cluster["server"],
+            verify=_tls(cluster, user),
+            headers=headers,
+            timeout=httpx2.Timeout(30.0, read=_SILENCE_SECONDS + 30.0),
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def list(self, path: str) -> Relisted:
+        """What a collection holds now."""
+        return (await self._read(path, first=True))[1]
+
+    async def follow(self, path: str) -> AsyncIterator[Seen | Relisted]:
+        """Everything that happens to the objects of a collection, from its present content on, until cancelled."""
+        first = True
+        while True:
+            try:
+                seen, relisted = await self._read(path, first=first)
+            except httpx2.HTTPError:
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            for one in seen:
+                yield one
+            yield relisted
+            first = False
+            async for event in self._onward(path, relisted.version):
+                yield event
+
+    async def _onward(self, path: str, version: int) -> AsyncIterator[Seen]:
+        """Watch from a version on, over interruptions, until the server has forgotten where we stood."""
+        while True:
+            try:
+                async for event in self._watch(path, version):
+                    version = event.version
+                    if event.uid:
+                        yield event
+            except httpx2.HTTPError:
+                await asyncio.sleep(_RETRY_SECONDS)
+            except _Expired:
+                return
+
+    async def _read(self, path: str, *, first: bool) -> tuple[tuple[Seen, ...], Relisted]:
+        seen = []
+        query = {"limit": _PAGE}
+        while True:
+            answer = await self._client.get(path, params=query)
+            if (
+                answer.status_code == 404
+            ):  # the kind is not installed, so there are none; the watch asks on
+                return (), Relisted(0, {}, first)
+            answer.raise_for_status()
+            page = _list(answer.content)
+            seen += [_seen(raw, gone=False) for raw in page.items]
+            if not page.metadata.next:
+                break
+            query["continue"] = page.metadata.next
+        version = int(page.metadata.resource_version)
+        return tuple(seen), Relisted(version, {one.uid: one.version for one in seen}, first)
+
+    async def _watch(self, path: str, version: int) -> AsyncIterator[Seen]:
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": str(version),
+            "timeoutSeconds": str(_SILENCE_SECONDS),
+        }
+        tail = b""
+        async with self._client.stream("GET", path, params=query) as answer:
+            if answer.status_code == 410:
+                raise _Expired
+            answer.raise_for_status()
+            async for piece in answer.aiter_bytes():
+                *lines, tail = (tail + piece).split(b"\n")
+                for line in lines:
+                    event = _event(line)
+                    if event.type == "ERROR":
+                        raise _Expired
+                    if event.type == "BOOKMARK":
+                        meta = _object(event.object).metadata
+                        yield Seen("", int(meta.resource_version), False, event.object)
+                    else:
+                        yield _seen(event.object, gone=event.type == "DELETED")
+
+
+class _Expired(Exception):
+    """The server no longer knows where the watch stood: list again."""
+
+
+def _seen(raw: msgspec.Raw, *, gone: bool) -> Seen:
+    meta = _object(raw).metadata
+    return Seen(meta.uid, int(meta.resource_version), gone, raw)
+
+
+def _named(document: dict[str, Any], what: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one[what] for one in document[f"{what}s"] if one["name"] == name)
+    return found
+
+
+def _tls(cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    context = ssl.create_default_context(cadata=authority)
+    if "client-certificate-data" in user:
+        pair = (user["client-certificate-data"], user["client-key-data"])
+        # OpenSSL loads client keys from files alone; this one is private and gone at once.
+        with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+            file.write(b"\n".join(base64.b64decode(part) for part in pair))
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context

@@ -1,0 +1,211 @@
+"""queuectl as people run it, on a real control plane: what the system tests stand on.
+
+Every test gets a namespace and queues of its own and a recording of everything that happened to nodes, jobs and pods. When
+it ends, the recording is replayed revision by revision and audited, and its jobs are removed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from queuectl.demo import manifests as m
+from queuectl.demo.audit import checks
+from queuectl.demo.controller import Controller, install
+from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.recorder import Recorder
+from queuectl.demo.rest import ApiRefused, Rest
+from queuectl.domain.records import PodPhase, PodRecord
+from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
+from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.progress import Lines
+from tests.support.controlplane import ENGINEER
+
+BLOCK = "topology.queuectl.dev/block"
+RACK = "topology.queuectl.dev/rack"
+SECONDS = 90.0
+"""How long anything may take before it counts as hanging; nothing is measured by it."""
+
+QUICK = {
+    "QUEUECTL_LEASE_DURATION": "4",
+    "QUEUECTL_LEASE_RENEW": "1",
+    "QUEUECTL_TELL_AFTER_SECONDS": "0.2",
+}
+_numbers = itertools.count(1)
+
+
+@dataclass
+class House:
+    """A control plane with queuectl on it."""
+
+    cluster: LocalCluster
+    controller: Controller
+    rest: Rest
+
+    @contextmanager
+    def room(self, gpus: int, **queue: Any) -> Iterator[Room]:
+        """A namespace with a queue ``main`` of so many GPUs; audited and emptied at the end."""
+        name = f"room-{next(_numbers)}"
+        self.cluster.client.apply(*m.namespaces([name]))
+        self.rest.apply(
+            [
+                m.topology("gpus", BLOCK, RACK),
+                m.flavor("gpu", topology="gpus"),
+                m.cluster_queue(name, "gpu", {"nvidia.com/gpu": gpus, "cpu": "1M"}, **queue),
+                m.local_queue(name, "main", name),
+                m.priority_class("low", 10),
+                m.priority_class("high", 100),
+            ]
+        )
+        with Recorder(self.cluster.kubeconfig) as recorder:
+            room = Room(self, name, recorder)
+            yield room
+            recorder.settle()
+            problems = [p for finding in checks(recorder.recording()) for p in finding.problems]
+            assert problems == []
+            room.empty()
+
+
+@dataclass
+class Room:
+    """One test's corner of the house."""
+
+    house: House
+    namespace: str
+    recorder: Recorder
+    made: list[str] = field(default_factory=list)
+
+    @property
+    def client(self) -> Client:
+        return self.house.cluster.client
+
+    @property
+    def rest(self) -> Rest:
+        return self.house.rest
+
+    def submit(self, document: Document) -> None:
+        path = self.client.path_of(document)
+        self.client.create(path.rsplit("/", 1)[0], document)
+        self.made.append(path)
+
+    def job(self, name: str, pods: Pods, **options: Any) -> None:
+        """Submit a Job to ``main``."""
+        self.submit(m.job(name, self.namespace, "main", pods, **options))
+
+    def pytorchjob(self, name: str, workers: int, gpus: int = 8, **options: Any) -> None:
+        """Submit a PyTorchJob of a master and workers of as many GPUs."""
+        master, worker = Pods(1, gpus=gpus), Pods(workers, gpus=gpus)
+        self.submit(
+            m.pytorchjob(name, self.namespace, "main", master=master, worker=worker, **options)
+        )
+
+    def gang(self, kind: str, name: str, pods: int, **options: Any) -> None:
+        """Submit a gang of 8-GPU pods of either kind."""
+        if kind == "Job":
+            self.job(name, Pods(pods, gpus=8), **options)
+        else:
+            self.pytorchjob(name, pods - 1, **options)
+
+    def workload(self, name: str) -> dict[str, Any]:
+        """As the REST API tells it; empty while it does not know it, or is away."""
+        try:
+            return self.rest.workloads().get(f"{self.namespace}/{name}", {})
+        except ApiRefused:
+            return {}
+
+    def state(self, name: str) -> str:
+        return str(self.workload(name).get("state", ""))
+
+    def until(self, done: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
+        try:
+            wait_until(lambda: bool(done()), what, seconds)
+        except LocalClusterError as error:
+            log = self.house.controller.log.read_text(errors="replace").splitlines()[-15:]
+            raise AssertionError("\n".join([str(error), *self.states(), *log])) from error
+
+    def states(self) -> list[str]:
+        try:
+            found = self.rest.workloads()
+        except ApiRefused as error:
+            return [str(error)]
+        own = [w for w in found.values() if w["namespace"] == self.namespace]
+        return [
+            f"{w['name']}: {w['state']}@{w['attempt']} {w['reason']} {pods_of(self.pods(w['name']))}"
+            for w in own
+        ]
+
+    def until_state(self, name: str, state: str) -> dict[str, Any]:
+        self.until(lambda: self.state(name) == state, f"{name} {state}")
+        return self.workload(name)
+
+    def pods(self, name: str) -> list[PodRecord]:
+        """Pods of a job that exist, as the watch shows them."""
+        _, pods = self.recorder.now()
+        return [p for p in pods if p.namespace == self.namespace and p.name.startswith(f"{name}-")]
+
+    def running(self, name: str) -> list[PodRecord]:
+        return [p for p in self.pods(name) if p.phase is PodPhase.RUNNING and not p.terminating]
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """(reason, message) of queuectl's Events on a job."""
+        listed = self.client.get(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")
+        return [
+            (e["reason"], e.get("note", ""))
+            for e in listed["items"]
+            if e["regarding"]["name"] == name and "queuectl" in e.get("reportingController", "")
+        ]
+
+    def history(self, name: str) -> list[dict[str, Any]]:
+        """Lines of a workload's history."""
+        path = f"/api/v1/namespaces/{self.namespace}/workloads/{name}/history?limit=500"
+        answer = httpx2.get(self.house.controller.api + path, trust_env=False)
+        items: list[dict[str, Any]] = answer.json()["items"]
+        return items
+
+    def empty(self) -> None:
+        """Delete every job made here and wait until its pods are gone."""
+        for path in self.made:
+            self.client.delete(path, missing_ok=True, propagationPolicy="Background")
+        self.until(
+            lambda: not [p for p in self.recorder.now()[1] if p.namespace == self.namespace],
+            f"{self.namespace} empty",
+        )
+
+
+@contextmanager
+def house(
+    nodes: NodeSpec, settings: Mapping[str, str] | None = None, **spec: Any
+) -> Iterator[House]:
+    """A control plane of these nodes with queuectl leading on it."""
+    shape = ClusterSpec(nodes=(nodes,), fsync=False, **spec)
+    with LocalCluster.start(shape, progress=Lines()) as cluster:
+        install(cluster)
+        cluster.client.apply(*ENGINEER)
+        controller = Controller.start(cluster, QUICK | dict(settings or {}))
+        try:
+            controller.wait_ready()
+            with Rest(controller.api) as rest:
+                yield House(cluster, controller, rest)
+        finally:
+            controller.stop()
+
+
+def pods_of(pods: list[PodRecord]) -> dict[str, int]:
+    """How many are in which condition, for a failure's message."""
+    marks = Counter(
+        f"{p.phase}@{p.attempt}{' gated' * p.gated}{' leaving' * p.terminating}" for p in pods
+    )
+    return dict(marks)
+
+
+def since(began: float) -> str:
+    """Seconds since, for a line printed with the test."""
+    return f"{time.perf_counter() - began:.2f} s"

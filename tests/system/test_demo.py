@@ -1,0 +1,118 @@
+"""The demo on a real control plane: it holds its own checks, what it prints works as printed, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+QUEUECTL = [sys.executable, "-c", "from queuectl.cli.main import run; run()", "demo"]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder for all state of a demo. As root the database runs as `nobody`, so others may enter it."""
+    folder = Path(tempfile.mkdtemp(prefix="queuectl-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def environment(home: Path) -> dict[str, str]:
+    return os.environ | {"TMPDIR": str(home), "XDG_STATE_HOME": str(home / "state")}
+
+
+def left_behind(home: Path, pattern: str = "*") -> list[str]:
+    """Files, and processes that name the folder."""
+    clusters = home / "state" / "queuectl" / "clusters"
+    files = [str(path) for path in home.glob(pattern) if path.name != "state"]
+    files += [str(path) for path in clusters.glob("[!.]*")]
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return files + [line for line in running.stdout.splitlines() if str(home) in line]
+
+
+def printed_lines(output: str) -> list[str]:
+    """The shell lines it printed, the one that takes everything down left out."""
+    told = output[output.index("It is left up.") :]
+    return [line for line in re.findall(r"^  (\S.*)$", told, re.MULTILINE) if "--down" not in line]
+
+
+def test_every_check_holds_and_every_line_it_prints_works(home: Path):
+    shown = subprocess.run(
+        [*QUEUECTL, "--keep"], env=environment(home), capture_output=True, text=True, check=False
+    )
+    try:
+        assert shown.returncode == 0, shown.stdout + shown.stderr
+        assert "✗" not in shown.stdout
+        bare = {
+            k: v for k, v in environment(home).items() if not k.startswith(("KUBE", "QUEUECTL"))
+        }
+        lines = printed_lines(shown.stdout)
+        assert len(lines) > 10
+        # Whoever reads it pauses between the lines; a job needs that long to be known.
+        script = "\n".join(f"{line}\nsleep 1" for line in lines)
+        tried = subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", script],
+            env=bare,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert tried.returncode == 0, tried.stdout[-3000:] + tried.stderr
+        assert "ShapeNeverFits" in tried.stdout
+        assert "queuectl_" in tried.stdout
+        again = subprocess.run(
+            [*QUEUECTL, "--keep"],
+            env=environment(home),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (again.returncode, "queuectl demo --down" in again.stderr) == (1, True)
+    finally:
+        down = subprocess.run([*QUEUECTL, "--down"], env=environment(home), check=False)
+    assert down.returncode == 0
+    assert left_behind(home) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "number", "code"),
+    [
+        ("Starting etcd", signal.SIGINT, 130),
+        ("Applying deploy/", signal.SIGTERM, 130),
+        ("busy-64", signal.SIGINT, 130),
+        ("urgent-64", signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_however_it_is_ended_nothing_is_left_behind(
+    home: Path, line: str, number: signal.Signals, code: int
+):
+    with subprocess.Popen(
+        QUEUECTL,
+        env=environment(home) | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stdout is not None
+        assert any(line in said for said in demo.stdout)
+        demo.send_signal(number)
+        demo.stdout.read()
+    assert demo.returncode == code
+    # After SIGKILL the keepers notice by themselves that their owner has gone; temporary files that the Kubernetes
+    # client makes in the demo's own process are nobody's then.
+    pattern = "queuectl-*" if number is signal.SIGKILL else "*"
+    deadline = time.monotonic() + 30
+    while (left := left_behind(home, pattern)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []

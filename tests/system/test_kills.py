@@ -1,0 +1,180 @@
+"""Real SIGKILLs, a database that goes away, an API server that restarts, two controllers at once.
+
+The complete matrix of steps is in tests/control/test_crash_matrix.py; here real processes die. Each test's recording is
+audited: every start whole, nothing over a node, nothing started twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+
+from queuectl.db.embedded import EmbeddedServer
+from queuectl.demo.controller import Controller
+from queuectl.demo.manifests import Pods
+from tests.support.postgres import server_directory
+from tests.system.house import QUICK, House, Room
+
+pytestmark = pytest.mark.system
+
+
+def die(room: Room) -> None:
+    """SIGKILL, and a new process on the same database."""
+    room.house.controller.kill()
+    room.house.controller.restart()
+
+
+def spec(room: Room, path: str) -> bool:
+    """Whether a job is suspended, as the API server has it."""
+    found = room.client.get(path)["spec"]
+    return bool(found.get("runPolicy", found).get("suspend"))
+
+
+def points(kind: str, room: Room) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Moments of the story at which the controller dies, in order; each waits for its moment."""
+    low, high = room.made
+    yield "the gang is known", lambda: room.state("low")
+    yield "its job is resumed", lambda: not spec(room, low)
+    yield "its pods are let go", lambda: any(not p.gated for p in room.pods("low"))
+    yield "it runs", lambda: len(room.running("low")) == 4
+    yield (
+        "the preemptor waits for its victim",
+        lambda: room.state("high") in ("Reserved", "Starting"),
+    )
+    yield "the victim is suspended", lambda: spec(room, low)
+    yield "the victim's pods are gone", lambda: not [p for p in room.pods("low") if not p.terminal]
+    yield "the preemptor is resumed", lambda: not spec(room, high)
+    yield "the preemptor runs", lambda: len(room.running("high")) == 4
+    yield "the preemptor is done", lambda: room.state("high") == "Finished"
+    yield "the victim is resumed again", lambda: not spec(room, low)
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+def test_the_controller_dies_at_every_turn_of_the_story(home: House, kind: str) -> None:
+    with home.room(32) as room:
+        room.gang(kind, "low", 4, priority_class="low")
+        room.made.append(room.made[0].replace("low", "high"))  # known before it exists
+        for number, (what, reached) in enumerate(points(kind, room)):
+            if number == 4:
+                room.made.pop()
+                room.gang(kind, "high", 4, priority_class="high", seconds=6)
+            room.until(reached, what)
+            die(room)
+        again = room.until_state("low", "Running")
+        assert again["attempt"] == 2
+        assert again["evictions"] == 1
+        starts = [line["attempt"] for line in room.history("low") if line["event"] == "Admitted"]
+        assert starts == [1, 2]
+
+
+def test_the_api_server_restarts_while_gangs_start(home: House) -> None:
+    with home.room(128) as room:
+        for i in range(6):
+            room.gang("Job" if i % 2 else "PyTorchJob", f"g{i}", 2, seconds=4)
+        room.until(lambda: room.pods("g0"), "the first pods appear")
+        home.cluster.restart_apiserver()
+        for i in range(6):
+            room.until_state(f"g{i}", "Finished")
+        assert {room.workload(f"g{i}")["attempt"] for i in range(6)} == {1}
+
+
+@contextmanager
+def outside_database() -> Iterator[EmbeddedServer]:
+    """A Postgres that is nobody's child here, so that it can be stopped while controllers run."""
+    with server_directory() as directory:
+        server = EmbeddedServer(directory, durable=False)
+        asyncio.run(server.start())
+        try:
+            yield server
+        finally:
+            asyncio.run(server.stop(immediate=True))
+
+
+@pytest.fixture
+def apart(home: House) -> Iterator[tuple[House, EmbeddedServer]]:
+    """The house's cluster with a controller of its own database; the house's own controller rests meanwhile."""
+    home.controller.kill()
+    with outside_database() as server:
+        url = {"QUEUECTL_DATABASE_URL": server.url(), "QUEUECTL_HOLDER": "first"}
+        controller = Controller.start(home.cluster, QUICK | url, replica="-a")
+        try:
+            controller.wait_ready()
+            from queuectl.demo.rest import Rest
+
+            with Rest(controller.api) as rest:
+                yield House(home.cluster, controller, rest), server
+        finally:
+            controller.stop()
+            home.controller.restart()
+            home.controller.wait_ready()
+
+
+def test_the_database_goes_away_and_comes_back(apart: tuple[House, EmbeddedServer]) -> None:
+    home, server = apart
+    with home.room(128) as room:
+        room.job("before", Pods(2, gpus=8), seconds=30)
+        room.until(lambda: room.running("before"), "the first gang runs")
+        asyncio.run(server.stop(immediate=True))
+        room.job("meanwhile", Pods(2, gpus=8), seconds=2)
+        room.until(
+            lambda: status(f"{home.controller.api}/api/v1/workloads") == 503, "the API says 503"
+        )
+        room.until(lambda: status(f"{home.controller.metrics}/readyz") == 503, "it is not ready")
+        assert len(room.running("before")) == 2, "running work is untouched"
+        assert room.pods("meanwhile") == [], "nothing new is admitted"
+        asyncio.run(server.start())
+        room.until_state("meanwhile", "Finished")
+        room.until_state("before", "Finished")
+
+
+def status(url: str) -> int:
+    try:
+        return httpx2.get(url, trust_env=False, timeout=10).status_code
+    except httpx2.HTTPError:
+        return 0
+
+
+def test_of_two_controllers_one_acts_and_the_other_takes_over(
+    apart: tuple[House, EmbeddedServer],
+) -> None:
+    home, server = apart
+    url = {"QUEUECTL_DATABASE_URL": server.url(), "QUEUECTL_HOLDER": "second"}
+    standby = Controller.start(home.cluster, QUICK | url, replica="-b")
+    try:
+        standby.wait_ready()
+        with home.room(128) as room:
+            room.job("one", Pods(2, gpus=8), seconds=1)
+            room.until_state("one", "Finished")
+            assert (leads(home.controller), leads(standby)) == (1.0, 0.0)
+            assert writes(standby) == 0
+            home.controller.kill()
+            from queuectl.demo.rest import Rest
+
+            with Rest(standby.api) as rest:
+                heir = Room(House(home.cluster, standby, rest), room.namespace, room.recorder)
+                heir.job("two", Pods(2, gpus=8), seconds=1)
+                heir.until_state("two", "Finished")
+                heir.empty()
+            assert leads(standby) == 1.0
+            home.controller.restart()
+            home.controller.wait_ready()
+            assert leads(home.controller) == 0.0
+    finally:
+        standby.stop()
+
+
+def metric(controller: Controller, name: str) -> float:
+    text = httpx2.get(f"{controller.metrics}/metrics", trust_env=False).text
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+def leads(controller: Controller) -> float:
+    return metric(controller, "queuectl_leader ")
+
+
+def writes(controller: Controller) -> float:
+    return metric(controller, "queuectl_cluster_writes_total")

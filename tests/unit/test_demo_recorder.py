@@ -1,0 +1,274 @@
+"""The recorder keeps every change in the cluster's order, over deletions, relists and interruptions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx2
+import msgspec
+import pytest
+
+from queuectl.demo import recorder as module
+from queuectl.demo.recorder import Recorder
+from queuectl.demo.watch import Relisted, Seen, Server
+from queuectl.domain.records import JobRecord, PodRecord
+from queuectl.localcluster import kubeconfig
+from queuectl.localcluster.certificates import Authority
+
+PODS = "/api/v1/pods"
+JOBS = "/apis/batch/v1/jobs"
+
+
+def pod(uid: str, version: int, **spec: Any) -> dict[str, Any]:
+    meta = {"name": uid, "namespace": "team", "uid": uid, "resourceVersion": str(version)}
+    return {"metadata": meta, "spec": spec}
+
+
+def seen(document: dict[str, Any], *, gone: bool = False) -> Seen:
+    meta = document["metadata"]
+    raw = msgspec.Raw(json.dumps(document).encode())
+    return Seen(meta["uid"], int(meta["resourceVersion"]), gone, raw)
+
+
+class FakeServer:
+    """Says what it is told to, collection by collection, then falls silent."""
+
+    script: ClassVar[dict[str, list[Seen | Relisted]]] = {}
+    now: ClassVar[dict[str, Relisted]] = {}
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def close(self) -> None: ...
+
+    async def list(self, path: str) -> Relisted:
+        return self.now.get(path, Relisted(0, {}, True))
+
+    async def follow(self, path: str) -> AsyncIterator[Seen | Relisted]:
+        for one in self.script.get(path, [Relisted(0, {}, True)]):
+            yield one
+        await asyncio.Event().wait()
+
+
+Start = Callable[..., Recorder]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    running: list[Recorder] = []
+    monkeypatch.setattr(module, "Server", FakeServer)
+
+    def starter(pods: list[Seen | Relisted], **more: list[Seen | Relisted]) -> Recorder:
+        monkeypatch.setattr(
+            FakeServer, "script", {PODS: pods, JOBS: more["jobs"]} if more else {PODS: pods}
+        )
+        recorder = Recorder(Path("unused"))
+        running.append(recorder)
+        return recorder.__enter__()
+
+    yield starter
+    for recorder in running:
+        recorder.close()
+
+
+def story(recorder: Recorder) -> list[tuple[int, str, bool]]:
+    """What it recorded once all was said."""
+    recorder.settle(5)
+    return [(e.version, e.key, e.gone) for e in recorder.recording().events]
+
+
+def test_listed_changed_and_deleted_objects_are_recorded_in_order(start: Start, monkeypatch):
+    first, bound = pod("p", 3), pod("p", 5, nodeName="a")
+    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(9, {}, True)})
+    recorder = start(
+        [seen(first), Relisted(4, {"p": 3}, True), seen(bound), seen(pod("p", 8), gone=True)]
+    )
+    assert story(recorder) == [(3, "p", False), (5, "p", False), (8, "p", True)]
+    assert recorder.recording().gaps == 0
+
+
+def test_a_deleted_pod_is_recorded_as_it_was_last(start: Start, monkeypatch):
+    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(9, {}, True)})
+    recorder = start(
+        [Relisted(1, {}, True), seen(pod("p", 5, nodeName="a")), seen(pod("p", 8), gone=True)]
+    )
+    story(recorder)
+    last = recorder.recording().events[-1].fact
+    assert isinstance(last, PodRecord)
+    assert last.node == "a"
+
+
+def test_a_revision_that_changes_nothing_we_look_at_is_left_out(start: Start, monkeypatch):
+    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(7, {"p": 6}, True)})
+    recorder = start([Relisted(1, {}, True), seen(pod("p", 5)), seen(pod("p", 6))])
+    assert story(recorder) == [(5, "p", False)]
+
+
+def test_after_an_expired_watch_what_is_not_listed_is_gone_and_the_gap_is_counted(
+    start: Start, monkeypatch
+):
+    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(20, {"q": 12}, True)})
+    said = [
+        seen(pod("p", 3)),
+        Relisted(4, {"p": 3}, True),
+        seen(pod("q", 12)),
+        Relisted(15, {"q": 12}, False),
+    ]
+    recorder = start(said)
+    assert story(recorder) == [(3, "p", False), (12, "q", False), (15, "p", True)]
+    assert recorder.recording().gaps == 1
+
+
+def test_events_of_all_resources_stand_in_one_order(start: Start, monkeypatch):
+    job = pod("j", 4)
+    job["metadata"]["labels"] = {"queuectl.dev/queue-name": "queue"}
+    now = {PODS: Relisted(9, {"p": 5}, True), JOBS: Relisted(9, {"j": 4, "unqueued": 6}, True)}
+    monkeypatch.setattr(FakeServer, "now", now)
+    jobs = [Relisted(1, {}, True), seen(job), seen(pod("unqueued", 6))]
+    recorder = start([Relisted(1, {}, True), seen(pod("p", 5))], jobs=jobs)
+    assert story(recorder) == [(4, "j", False), (5, "p", False)]
+    assert isinstance(recorder.recording().events[0].fact, JobRecord)
+
+
+def test_now_is_what_exists(start: Start, monkeypatch):
+    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(9, {"p": 5}, True)})
+    said = [
+        seen(pod("gone", 3)),
+        Relisted(4, {"gone": 3}, True),
+        seen(pod("p", 5)),
+        seen(pod("gone", 6), gone=True),
+    ]
+    recorder = start(said)
+    story(recorder)
+    nodes, pods = recorder.now()
+    assert nodes == {}
+    assert [one.uid for one in pods] == ["p"]
+
+
+def test_it_does_not_settle_on_less_than_the_server_says(start: Start, monkeypatch):
+    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(9, {"p": 7}, True)})
+    recorder = start([Relisted(1, {}, True), seen(pod("p", 5))])
+    with pytest.raises(TimeoutError, match="/api/v1/pods"):
+        recorder.settle(0.2)
+
+
+# ---- the watch itself
+
+
+def server(tmp_path: Path, handler: Callable[[httpx2.Request], httpx2.Response]) -> Server:
+    path = kubeconfig.write(
+        tmp_path / "config",
+        cluster="c",
+        server="https://127.0.0.1:1",
+        authority=Authority.create("test").pair.certificate,
+        user="u",
+        identity="token",
+    )
+    made = Server(path)
+    made._client = httpx2.AsyncClient(
+        base_url="https://127.0.0.1:1",
+        transport=httpx2.MockTransport(handler),
+        headers=made._client.headers,
+    )
+    return made
+
+
+def listing(version: int, *items: dict[str, Any], more: str = "") -> httpx2.Response:
+    meta = {"resourceVersion": str(version), "continue": more}
+    return httpx2.Response(200, json={"metadata": meta, "items": list(items)})
+
+
+def watching(*events: tuple[str, dict[str, Any]]) -> httpx2.Response:
+    lines = [json.dumps({"type": kind, "object": document}) for kind, document in events]
+    return httpx2.Response(200, content="".join(f"{line}\n" for line in lines).encode())
+
+
+EXPIRED = ("ERROR", {"code": 410, "metadata": {}})
+
+
+async def collect(made: Server, count: int) -> list[tuple[str, int, bool] | Relisted]:
+    found: list[tuple[str, int, bool] | Relisted] = []
+    stream = made.follow(PODS)
+    async with asyncio.timeout(10):
+        async for one in stream:
+            found.append(one if isinstance(one, Relisted) else (one.uid, one.version, one.gone))
+            if len(found) == count:
+                break
+    await stream.aclose()  # type: ignore[attr-defined]  # an async generator behind the interface
+    await made.close()
+    return found
+
+
+async def test_a_list_of_several_pages_is_read_whole_before_the_watch(tmp_path: Path):
+    asked: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        query = dict(request.url.params)
+        assert request.headers["authorization"] == "Bearer token"
+        asked.append(query.get("continue", query.get("resourceVersion", "")))
+        if "watch" in query:
+            return watching(("ADDED", pod("c", 11)))
+        return (
+            listing(10, pod("b", 2)) if "continue" in query else listing(10, pod("a", 1), more="x")
+        )
+
+    found = await collect(server(tmp_path, answer), 4)
+    assert found == [
+        ("a", 1, False),
+        ("b", 2, False),
+        Relisted(10, {"a": 1, "b": 2}, True),
+        ("c", 11, False),
+    ]
+    assert asked[:3] == ["", "x", "10"]
+
+
+async def test_a_watch_that_ends_goes_on_where_it_was_bookmarks_included(tmp_path: Path):
+    answers = [
+        listing(10),
+        watching(("ADDED", pod("a", 11)), ("BOOKMARK", {"metadata": {"resourceVersion": "20"}})),
+        watching(("DELETED", pod("a", 21))),
+    ]
+    versions: list[str | None] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        versions.append(dict(request.url.params).get("resourceVersion"))
+        return answers.pop(0)
+
+    found = await collect(server(tmp_path, answer), 3)
+    assert found == [Relisted(10, {}, True), ("a", 11, False), ("a", 21, True)]
+    assert versions == [None, "10", "20"]
+
+
+@pytest.mark.parametrize("forgotten", [httpx2.Response(410), watching(EXPIRED)])
+async def test_a_server_that_forgot_is_listed_again_and_that_is_told(
+    tmp_path: Path, forgotten: httpx2.Response
+):
+    answers = [listing(10), forgotten, listing(30, pod("a", 25))]
+    found = await collect(server(tmp_path, lambda _: answers.pop(0)), 3)
+    assert found == [Relisted(10, {}, True), ("a", 25, False), Relisted(30, {"a": 25}, False)]
+
+
+async def test_an_interruption_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("queuectl.demo.watch._RETRY_SECONDS", 0.0)
+    answers: list[httpx2.Response] = [
+        httpx2.Response(503),
+        listing(10),
+        httpx2.Response(500),
+        watching(("ADDED", pod("a", 11))),
+    ]
+    found = await collect(server(tmp_path, lambda _: answers.pop(0)), 2)
+    assert found == [Relisted(10, {}, True), ("a", 11, False)]
+
+
+async def test_a_kind_that_is_not_installed_yet_is_empty_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("queuectl.demo.watch._RETRY_SECONDS", 0.0)
+    missing = httpx2.Response(404)
+    answers = [missing, missing, watching(("ADDED", pod("a", 11)))]
+    found = await collect(server(tmp_path, lambda _: answers.pop(0)), 2)
+    assert found == [Relisted(0, {}, True), ("a", 11, False)]

@@ -1,0 +1,46 @@
+"""Steps are told as they end; where nothing is live, a long one gives a sign of life."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from queuectl.demo import steps as module
+from queuectl.demo.steps import Steps
+
+
+def told(*, terminal: bool, fails: bool = False) -> str:
+    out = io.StringIO()
+    try:
+        with Steps(Console(file=out, width=100, force_terminal=terminal)) as steps:
+            steps.step("Building", "Starting")
+            steps.tick("half")
+            steps.step("Starting")
+            if fails:
+                raise RuntimeError
+            steps.done("All is up.")
+    except RuntimeError:
+        out.write("failed")
+    return out.getvalue()
+
+
+def test_each_step_is_told_once_when_it_is_done():
+    lines = told(terminal=False).splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["✓ Building", "✓ Starting", "All is up."]
+
+
+def test_a_step_that_fails_is_not_told_as_done():
+    assert "✓ Starting" not in told(terminal=False, fails=True)
+
+
+def test_a_terminal_gets_its_cursor_back_whatever_happens():
+    shown = told(terminal=True, fails=True)
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+def test_a_long_step_gives_a_sign_of_life(monkeypatch: pytest.MonkeyPatch):
+    assert "half" not in told(terminal=False)
+    monkeypatch.setattr(module, "_SIGN_OF_LIFE_SECONDS", 0.0)
+    assert "half" in told(terminal=False)
