@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,6 +69,9 @@ class Line:
     nodes: int
     level: str | None
     prototype: str
+    several: bool = (
+        False  # beside the workers a launcher without GPUs and six 2-GPU pods, all in one domain
+    )
 
     @property
     def size(self) -> int:
@@ -95,6 +98,11 @@ LINES = (
     Line(5, 20, 50, BLEND, 16, "rack", "-"),
     Line(5, 20, 50, BLEND, 256, None, "-"),
     Line(5, 20, 50, FLAT, 256, None, "-"),
+    Line(1, 10, 64, SMALL, 16, "rack", "-", several=True),
+    Line(1, 10, 64, FLAT, 16, "rack", "-", several=True),
+    Line(5, 20, 50, MIXED, 128, "block", "-", several=True),
+    Line(5, 20, 50, SMALL, 16, "rack", "-", several=True),
+    Line(5, 20, 50, SMALL, 200, None, "-", several=True),
 )
 
 
@@ -141,6 +149,20 @@ def gang(uid: str, pods: int, gpus: int, priority: int, level: str | None = None
     topology = TopologyRequest(TopologyMode.REQUIRED, level) if level is not None else None
     podset = PodSet("w", pods, shape(gpus), topology)
     return Workload(uid, "Job", "team", uid, (podset,), "main", priority)
+
+
+def with_helpers(workers: Workload) -> Workload:
+    """The gang with podsets of two more shapes in the same domain."""
+    (main,) = workers.podsets
+    group = "g" if main.topology is not None else None
+    cpu_only = PodShape(Resources({CPU: 20_000, MEMORY: 8 * GIB, PODS: 1}))
+    small = PodShape(Resources({GPU: 2, CPU: 20_000, MEMORY: 8 * GIB, PODS: 1}))
+    podsets = (
+        replace(main, group=group),
+        PodSet("launcher", 1, cpu_only, main.topology, group),
+        PodSet("loader", 6, small, main.topology, group),
+    )
+    return replace(workers, podsets=podsets)
 
 
 def tenants(line: Line, fleet: Fleet, rng: random.Random) -> Iterator[Admitted]:
@@ -201,6 +223,8 @@ def snapshot(line: Line, seed: int) -> Snapshot:
     rng = random.Random(seed)
     fleet = fleet_of(line)
     blocked = gang("blocked", line.nodes, 8, 100, line.level)
+    if line.several:
+        blocked = with_helpers(blocked)
     running = tuple(tenants(line, fleet, rng))
     return Snapshot(NOW, fleet, config(), (Pending(blocked),), running, {}, {"team": {}})
 
@@ -266,7 +290,11 @@ def measure(line: Line, *, compare: bool) -> Measured:
         entry = snap.pending[0]
         queue = snap.config.cluster_queues["main"]
         arena = survey(snap)
-        demand = demand_of(arena, entry, queue, (FLAVORS,))
+        flavors = tuple(
+            {r: f for r, f in FLAVORS.items() if p.shape.requests[r]}
+            for p in entry.workload.podsets
+        )
+        demand = demand_of(arena, entry, queue, flavors)
         solver = Solver(snap.limits)
         began, busy = time.perf_counter(), time.process_time()
         answer = find_victims(open_ledger(arena), demand, queue, solver)
@@ -277,7 +305,7 @@ def measure(line: Line, *, compare: bool) -> Measured:
         assert answer is not None
         done.proved += answer.proof is Proof.OPTIMAL
         done.ours.append(_layers(answer))
-        if compare:
+        if compare and not line.several:
             bench = bench_for(open_ledger(arena), entry.workload, queue)
             taken = in_queue_order(arena, demand, bench) or []
             costs = [bench.cost(i) for i in taken]
@@ -305,16 +333,8 @@ def main() -> None:
         "ms; victims as mean (highest priority, lost GPU-seconds, number) over", TRIES, "snapshots"
     )
     head = (
-        "nodes",
-        "gang",
-        "level",
-        "running",
-        "p50",
-        "p95",
-        "max",
-        "prototype",
-        "calls",
-        "proved",
+        *("nodes", "running", "load", "gang", "level", "p50", "p95", "max"),
+        *("cpu p50", "cpu p95", "prototype", "solver calls", "proved"),
     )
     print("| " + " | ".join((*head, "queue order", "ours")) + " |")
     print("|" + " --- |" * (len(head) + 2))
@@ -325,7 +345,7 @@ def main() -> None:
             line.size,
             done.running,
             line.load,
-            f"{line.nodes}x8",
+            f"{line.nodes}x8{' +1 +6x2' if line.several else ''}",
             line.level or "anywhere",
             f"{p50:.0f}",
             f"{p95:.0f}",

@@ -1,0 +1,159 @@
+"""Numpy view of one snapshot: fleet, topology, eligibility and what is free.
+
+Layout: matrices are (R, N), R resources (``arena.resources``, sorted by name) by N nodes (``fleet.nodes`` order), int64
+in the units of :mod:`queuectl.domain.quantity`; nothing is rounded. Static parts are cached per Fleet identity, and the
+use of gangs that stay where they were is carried over from the snapshot before.
+
+Contract with :mod:`queuectl.planner.preempt` (called for one blocked gang and one choice of flavors)::
+
+    find_victims(ledger: Ledger, demand: Demand, queue: ClusterQueue, solver: Solver) -> Victims | None
+
+``None`` is a proof that no legal set of victims makes the gang fit. ``Victims`` has ``victims: tuple[Preemption, ...]``
+(``preemptor`` = ``demand.pending.workload.uid``), ``spots: Spots`` (where the gang runs once they left) and ``proof``
+(UNDECIDED: a limit ended the search without a set; ``victims`` is empty then). It may build on
+
+- ``ledger.arena.snapshot``, ``.fleet``, ``.resources``;
+- ``ledger.later_free()``: (R, N) free for this gang once everything leaving has left, leases and gangs kept in this plan
+  taken off; the use of victims is added to it;
+- ``ledger.quota_later(queue_name)``: (flavor, resource) to what is left of the nominal quota in the same sense;
+- ``ledger.evictable()``: gangs neither leaving, nor victims already, nor lost slots being repaired in this plan
+  (legality by queue, priority and ``preemptible`` is for preempt.py to judge);
+- ``ledger.arena.use_of(gang)``: (node indexes (K,), amounts (R, K)) of its slots on known nodes;
+- ``caps(free, shape)``: (N,) pods of a shape that fit each node; ``unit.tree.sums / nodes_in / domain``;
+- ``queuectl.planner.decide.place(demand, free, solver) -> Decision``: whether the demand fits a free matrix, and where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from queuectl.domain.fleet import NodeRules
+from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.planner.demand import Shape
+from queuectl.planner.fleetindex import FleetIndex, index_of
+from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.usage import Slots, Usage, usage_of
+
+_COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
+_ShapeKey = tuple[Resources, NodeRules, frozenset[str], bytes, bool]
+
+
+@dataclass(eq=False)
+class Arena:
+    """One snapshot as numbers.
+
+    Attributes:
+        now: allocatable - all admitted (leaving ones included) - strangers, (R, N). May be negative on a node that
+            shrank: then nothing fits there.
+        later: the same without what is leaving.
+    """
+
+    snapshot: Snapshot
+    index: FleetIndex
+    usage: Usage
+    now: Ints
+    later: Ints
+    _shapes: dict[_ShapeKey, Shape] = field(default_factory=dict)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        return self.index.resources
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return self.index.size
+
+    def use_of(self, gang: Admitted) -> Slots:
+        """Node indexes (K,) and amounts (R, K) of a gang's slots on nodes of the fleet."""
+        return self.usage.slots(gang)
+
+    def shape(
+        self,
+        requests: Resources,
+        rules: NodeRules,
+        excluded: frozenset[str] = frozenset(),
+        within: Mask | None = None,
+        *,
+        lasting: bool = False,
+    ) -> Shape:
+        """The interned shape: equal arguments give the same object.
+
+        Args:
+            requests: of one pod.
+            rules: its node rules, those of its flavors merged in.
+            excluded: nodes it must not use whatever the rules say.
+            within: nodes it is confined to, None for all.
+            lasting: judge nodes as if all were healthy and uncordoned.
+        """
+        key = (requests, rules, excluded, b"" if within is None else within.tobytes(), lasting)
+        known = self._shapes.get(key)
+        if known is None:
+            known = self._shapes[key] = self._make(len(self._shapes), key, within)
+        return known
+
+    def _make(self, number: int, key: _ShapeKey, within: Mask | None) -> Shape:
+        requests, rules, excluded, _, lasting = key
+        vector = self.index.vector(requests)
+        if vector is None:
+            nowhere = np.zeros(self.size, dtype=np.bool_)
+            return Shape(
+                number, requests, rules, np.zeros(len(self.resources), np.int64), (), nowhere
+            )
+        index = self.index
+        eligible = index.lasting_mask(rules).copy() if lasting else index.mask(rules) & index.ready
+        if within is not None:
+            eligible &= within
+        positions = [self.index.position[name] for name in excluded if name in self.index.position]
+        eligible[positions] = False
+        return Shape(number, requests, rules, vector, _columns(vector, self.resources), eligible)
+
+
+def _columns(vector: Ints, resources: tuple[str, ...]) -> tuple[int, ...]:
+    """Requested columns, devices before the resources every node has."""
+    asked = [int(i) for i in np.flatnonzero(vector)]
+    return tuple(sorted(asked, key=lambda i: (resources[i] in _COMMON, i)))
+
+
+def survey(snapshot: Snapshot) -> Arena:
+    """Make the arena of a snapshot."""
+    index = index_of(snapshot.fleet)
+    usage = usage_of(snapshot)
+    base = index.allocatable
+    if snapshot.strangers:
+        base = base.copy()
+        for name, used in snapshot.strangers.items():
+            at = index.position.get(name)
+            if at is None:
+                continue
+            for resource, amount in used.items():
+                if (column := index.column.get(resource)) is not None:
+                    base[column, at] -= amount
+    now = base - usage.held
+    later = now if usage.staying is usage.held else base - usage.staying
+    return Arena(snapshot, index, usage, now, later)
+
+
+def caps(free: Ints, shape: Shape, nodes: Ints | None = None, eligible: Mask | None = None) -> Ints:
+    """Pods of a shape that fit each node of a free matrix, 0 where it is not eligible.
+
+    Args:
+        free: (R, N), or any columns of it when ``eligible`` says what they stand for.
+        shape: the pods.
+        nodes: count only these columns, given as node indexes.
+        eligible: of the columns of ``free``, where they are not the nodes of the fleet in order.
+    """
+    if eligible is None:
+        eligible = shape.eligible if nodes is None else shape.eligible[nodes]
+    most: Ints | None = None
+    for column in shape.columns:
+        row = free[column] if nodes is None else free[column, nodes]
+        amount = shape.vector[column]
+        fits = row if amount == 1 else row // amount
+        most = fits if most is None else np.minimum(most, fits)
+    if most is None:
+        most = np.full(len(eligible), np.iinfo(np.int32).max, dtype=np.int64)  # asks for nothing
+    return np.where(eligible, np.maximum(most, 0), 0)

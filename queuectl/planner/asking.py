@@ -1,0 +1,150 @@
+"""From a gang and its flavors to a demand: units, topology trees, shapes, quota charges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from queuectl.domain.fleet import HOSTNAME, NodeRules, Toleration
+from queuectl.domain.quantity import total
+from queuectl.domain.queues import ClusterQueue, ResourceFlavor
+from queuectl.domain.snapshot import Pending
+from queuectl.domain.workload import PodSet, TopologyMode, Workload
+from queuectl.planner.arena import Arena
+from queuectl.planner.demand import ANYWHERE, Demand, Pods, Unit
+from queuectl.planner.flavors import Flavors, Members, members_of
+from queuectl.planner.topology import Mask, Tree
+
+
+def demand_of(
+    arena: Arena,
+    pending: Pending,
+    queue: ClusterQueue | None,
+    flavors: Flavors,
+    *,
+    lasting: bool = False,
+    within: Mapping[int, Mask] | None = None,
+) -> Demand:
+    """What a gang asks once its flavors are chosen.
+
+    Args:
+        arena: of the snapshot.
+        pending: the gang.
+        queue: ClusterQueue charged; None charges nothing.
+        flavors: per podset, resource to flavor.
+        lasting: see nodes as if all were healthy, uncordoned and never refused: to prove that a gang never fits.
+        within: podset number to the nodes it is confined to, beyond what it asks itself.
+    """
+    workload = pending.workload
+    charges: dict[tuple[str, str], int] = {}
+    if queue is not None:
+        for podset, chosen in zip(workload.podsets, flavors, strict=True):
+            for resource, flavor in chosen.items():
+                row = (flavor, resource)
+                amount = podset.shape.requests[resource] * podset.count
+                charges[row] = charges.get(row, 0) + amount
+    excluded = frozenset[str]() if lasting else pending.excluded
+    builder = _Units(arena, workload, flavors, excluded, lasting, within or {})
+    units = (builder.unit(members) for members in members_of(workload))
+    return Demand(
+        pending,
+        tuple(unit for unit in units if unit is not None),
+        charges,
+        flavors,
+        queue.name if queue is not None else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    arena: Arena
+    workload: Workload
+    flavors: Flavors
+    excluded: frozenset[str]
+    lasting: bool
+    within: Mapping[int, Mask]
+
+    def unit(self, members: Members) -> Unit | None:
+        """One unit, or None when none of its pods needs a node."""
+        numbers = [i for i in members.podsets if self._takes_nodes(i)]
+        if not numbers:
+            return None
+        podsets = [self.workload.podsets[i] for i in members.podsets]
+        tree = self.arena.index.tree(self._levels(members.podsets, podsets))
+        visible = None if len(tree.order) == self.arena.size else tree.position < self.arena.size
+        pods = tuple(self._pods(i, visible) for i in numbers)
+        required = _finest(tree, podsets, TopologyMode.REQUIRED)
+        preferred = _finest(tree, podsets, TopologyMode.PREFERRED)
+        bundle = _bundle(pods, self.arena) if tree.depth in (required, preferred) else None
+        return Unit(tree, pods, required, preferred, bundle)
+
+    def _takes_nodes(self, number: int) -> bool:
+        if not self.arena.size or not self.workload.podsets[number].count:
+            return False
+        chosen = self._chosen((number,))
+        return not chosen or any(f.topology is not None for f in chosen)
+
+    def _chosen(self, numbers: Iterable[int]) -> list[ResourceFlavor]:
+        known = self.arena.snapshot.config.flavors
+        names = dict.fromkeys(name for i in numbers for name in self.flavors[i].values())
+        return [known[name] for name in names if name in known]
+
+    def _levels(self, numbers: Sequence[int], podsets: Sequence[PodSet]) -> tuple[str, ...]:
+        config = self.arena.snapshot.config
+        for flavor in self._chosen(numbers):
+            topology = config.topologies.get(flavor.topology or "")
+            if topology is not None:
+                return topology.levels
+        wanted = [p.topology.level for p in podsets if p.topology is not None and p.topology.level]
+        if not wanted:
+            return self._common_levels()
+        for topology in config.topologies.values():
+            if set(wanted) <= set(topology.levels):
+                return topology.levels
+        return (*dict.fromkeys(level for level in wanted if level != HOSTNAME), HOSTNAME)
+
+    def _common_levels(self) -> tuple[str, ...]:
+        """For a gang that asks for no level: a topology that shows every node, else none."""
+        for topology in self.arena.snapshot.config.topologies.values():
+            if len(self.arena.index.tree(topology.levels).order) == self.arena.size:
+                return topology.levels
+        return (HOSTNAME,)
+
+    def _pods(self, number: int, visible: Mask | None) -> Pods:
+        podset = self.workload.podsets[number]
+        rules = podset.shape.rules
+        for flavor in self._chosen((number,)):
+            rules = NodeRules(
+                tuple(sorted({*rules.selector, *flavor.node_labels})),
+                rules.affinity,
+                rules.tolerations + flavor.tolerations,
+            )
+        confined = self.within.get(number)
+        if confined is not None:
+            visible = confined if visible is None else visible & confined
+        shape = self.arena.shape(
+            podset.shape.requests, rules, self.excluded, visible, lasting=self.lasting
+        )
+        return Pods(number, podset.count, shape)
+
+
+def _finest(tree: Tree, podsets: Sequence[PodSet], mode: TopologyMode) -> int:
+    asked = [
+        tree.level_of(p.topology.level)
+        for p in podsets
+        if p.topology is not None and p.topology.mode is mode and p.topology.level is not None
+    ]
+    return max((level for level in asked if level is not None), default=ANYWHERE)
+
+
+def _bundle(pods: tuple[Pods, ...], arena: Arena) -> Pods:
+    """All pods of a unit as one pod: what a unit on a single node asks of it."""
+    requests = total(p.shape.requests * p.count for p in pods)
+    eligible = np.logical_and.reduce([p.shape.eligible for p in pods])
+    shape = arena.shape(requests, _ANY_NODE, frozenset(), eligible, lasting=True)
+    return Pods(-1, 1, shape)
+
+
+_ANY_NODE = NodeRules(tolerations=(Toleration(operator="Exists"),))

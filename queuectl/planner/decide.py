@@ -1,0 +1,241 @@
+"""Whether a demand fits, by what is cheapest and still a proof: floor sums, a witness, CP-SAT.
+
+A witness decides "yes". "No" needs a proof: the floor sums of one unit of equal pods, floor sums that exclude every domain,
+or an infeasible model. A limit that ends the search is neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from queuectl.planner import witness
+from queuectl.planner.arena import caps
+from queuectl.planner.bounds import exceeds
+from queuectl.planner.cells import Cells, asked_pods
+from queuectl.planner.demand import ANYWHERE, Demand, Shape, Unit
+from queuectl.planner.joint import certify, decide_together
+from queuectl.planner.ledger import Kept, Ledger, Spots
+from queuectl.planner.solve import Solver, Status
+from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.unpack import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a demand fits.
+
+    Attributes:
+        status: FOUND, REFUTED (proved), UNKNOWN or DEFECT.
+        spots: where its pods go, when FOUND.
+        moved: kept gangs that must be placed anew for it, and where.
+        alarm: what broke, when DEFECT.
+    """
+
+    status: Status
+    spots: Spots = ()
+    moved: tuple[tuple[Kept, Spots], ...] = ()
+    alarm: str = ""
+
+
+def place(demand: Demand, free: Ints, solver: Solver) -> Decision:
+    """Whether a demand alone fits a free matrix (R, N), and where."""
+    found = witness.find(demand, free, lambda shape: caps(free, shape))
+    if found is not None:
+        return Decision(Status.FOUND, found)
+    if witness.exact(demand) or refuted_by_sums(demand, free):
+        return Decision(Status.REFUTED)
+    return _ask_solver((), demand, free, solver)
+
+
+def decide(ledger: Ledger, demand: Demand, solver: Solver) -> Decision:
+    """Whether a demand fits together with everything kept so far, moving kept gangs if that is what it takes."""
+    found = witness.find(demand, ledger.free(), ledger.caps)
+    if found is not None:
+        return Decision(Status.FOUND, found)
+    movable = [k for k in ledger.kept if not k.fixed and k.demand.units]
+    exact = witness.exact(demand)
+    if exact and not movable:
+        return Decision(Status.REFUTED)
+    free = ledger.free_without_kept()
+    if refuted_by_sums(demand, free) or refuted_in_all(movable, demand, free):
+        return Decision(Status.REFUTED)
+    near = _in_the_way(movable, demand, free)
+    if near:
+        decision = _ask_solver(near, demand, _free_without(ledger, near), solver)
+        if decision.status is Status.FOUND:
+            return decision
+    return _ask_solver(movable, demand, free, solver)
+
+
+def _in_the_way(movable: Sequence[Kept], demand: Demand, free: Ints) -> list[Kept]:
+    """Kept gangs on the roomiest domain for the demand's first unit; empty when that would be all of them anyway."""
+    unit = demand.units[0]
+    if unit.on_one_node or unit.required == ANYWHERE:
+        return []
+    sums = [unit.tree.sums(unit.required, caps(free, p.shape)) for p in unit.pods]
+    holds = np.logical_and.reduce([s >= p.count for s, p in zip(sums, unit.pods, strict=True)])
+    domain = int(np.argmax(np.where(holds, sums[0], -1)))
+    inside = unit.tree.domain[unit.required] == domain
+    near = [k for k in movable if any(inside[nodes].any() for nodes, _ in k.spots)]
+    return near if len(near) < len(movable) else []
+
+
+def _free_without(ledger: Ledger, near: Sequence[Kept]) -> Ints:
+    free = ledger.free().copy()
+    for kept in near:
+        for pods, (nodes, counts) in zip(kept.demand.pods, kept.spots, strict=True):
+            free[:, nodes] += np.outer(pods.shape.vector, counts)
+    return free
+
+
+def refuted_by_sums(demand: Demand, free: Ints) -> bool:
+    """Whether floor sums alone exclude every domain for some unit."""
+    return any(not _some_domain_holds(unit, free) for unit in demand.units)
+
+
+def refuted_in_all(movable: Sequence[Kept], demand: Demand, free: Ints) -> bool:
+    """Whether all pods together exceed all nodes together, by the rows of one cell as large as the fleet."""
+    pods = [
+        p for d in (*(k.demand for k in movable), demand) for u in d.units for p in asked_pods(u)
+    ]
+    counts: dict[Shape, int] = {}
+    for p in pods:
+        counts[p.shape] = counts.get(p.shape, 0) + p.count
+    eligible = np.logical_or.reduce([shape.eligible for shape in counts])
+    return exceeds([(s.vector, n) for s, n in counts.items()], np.maximum(free[:, eligible], 0))
+
+
+def _some_domain_holds(unit: Unit, free: Ints) -> bool:
+    level = ANYWHERE if unit.on_one_node else unit.required
+    holds: Mask | None = None
+    for pods in asked_pods(unit):
+        per_node = caps(free, pods.shape)
+        sums = per_node.sum(keepdims=True) if level == ANYWHERE else unit.tree.sums(level, per_node)
+        enough = sums >= pods.count
+        holds = enough if holds is None else holds & enough
+    return holds is None or bool(holds.any())
+
+
+def _ask_solver(movable: Sequence[Kept], demand: Demand, free: Ints, solver: Solver) -> Decision:
+    """Joint model of the kept gangs and the new one, on what is free without any of them."""
+    demands = [*(k.demand for k in movable), demand]
+    units = [unit for d in demands for unit in d.units]
+    cells = Cells(units, free)
+    answer = decide_together(cells, solver, demand.pending.budget)
+    if answer.status is not Status.FOUND:
+        return Decision(answer.status, alarm=answer.alarm)
+    spots = _tidy(movable, demand, free, answer.domains) or list(_per_demand(demands, answer.spots))
+    moved = tuple(
+        (kept, new) for kept, new in zip(movable, spots[:-1], strict=True) if new is not kept.spots
+    )
+    return Decision(Status.FOUND, spots[-1], moved)
+
+
+def _per_demand(demands: Sequence[Demand], per_unit: Sequence[Spots]) -> Iterator[Spots]:
+    ends = list(accumulate(len(d.units) for d in demands))
+    for demand, end in zip(demands, ends, strict=True):
+        parts = per_unit[end - len(demand.units) : end]
+        yield tuple(spot for part in parts for spot in part)
+
+
+def _tidy(
+    movable: Sequence[Kept], demand: Demand, free: Ints, domains: Sequence[int]
+) -> list[Spots] | None:
+    """Spots for all, each unit in the domain the solver chose: closer together than the model's own spread.
+
+    First with every kept gang whose domains did not change left where it is, then with all of them placed anew in order.
+    None when both fail; the model's spread stands then.
+    """
+    within = list(_bounds([*(k.demand for k in movable), demand], domains))
+    stays = [_inside(k, w) for k, w in zip(movable, within, strict=False)]
+    for staying in (stays, [False] * len(movable)) if any(stays) else (stays,):
+        spots = _place_in_order(movable, demand, free, within, staying)
+        if spots is not None:
+            return spots
+    return None
+
+
+def _bounds(demands: Sequence[Demand], domains: Sequence[int]) -> Iterator[tuple[Mask | None, ...]]:
+    """Per demand and unit, the nodes of the domain chosen for it; None without a required level."""
+    chosen = iter(domains)
+    for demand in demands:
+        yield tuple(_confined(unit, next(chosen)) for unit in demand.units)
+
+
+def _inside(kept: Kept, within: Sequence[Mask | None]) -> bool:
+    """Whether a kept gang already stands in the domains chosen for it."""
+    inside = [w for w, unit in zip(within, kept.demand.units, strict=True) for _ in unit.pods]
+    return all(
+        w is None or bool(w[nodes].all()) for w, (nodes, _) in zip(inside, kept.spots, strict=True)
+    )
+
+
+def _place_in_order(
+    movable: Sequence[Kept],
+    demand: Demand,
+    free: Ints,
+    within: Sequence[Sequence[Mask | None]],
+    staying: Sequence[bool],
+) -> list[Spots] | None:
+    left = free.copy()
+    placed = [kept.spots if stays else None for kept, stays in zip(movable, staying, strict=True)]
+    for kept, spots in zip(movable, placed, strict=True):
+        if spots is not None:
+            _take(left, kept.demand, spots)
+    answer: list[Spots] = []
+    for asked, spots, bounds in zip(
+        [*(k.demand for k in movable), demand], [*placed, None], within, strict=True
+    ):
+        found = spots or witness.find(asked, left, _caps_on(left), bounds)
+        if found is None:
+            return None
+        if spots is None:
+            _take(left, asked, found)
+        answer.append(found)
+    return answer
+
+
+def _take(free: Ints, demand: Demand, spots: Spots) -> None:
+    for pods, (nodes, counts) in zip(demand.pods, spots, strict=True):
+        free[:, nodes] -= np.outer(pods.shape.vector, counts)
+
+
+def _caps_on(free: Ints) -> Callable[[Shape], Ints]:
+    return lambda shape: caps(free, shape)
+
+
+def _confined(unit: Unit, domain: int) -> Mask | None:
+    if domain == ANYWHERE:
+        return None
+    inside: Mask = unit.tree.domain[unit.required] == domain
+    return inside
+
+
+def confirm(ledger: Ledger, solver: Solver) -> Answer:
+    """The solve every plan ends with: CP-SAT's own solution that holds every pod of every kept gang.
+
+    It may use the nodes the kept gangs stand on; its hint is the placement found on the way.
+    """
+    demands = [k.demand for k in ledger.kept]
+    units = [unit for d in demands for unit in d.units]
+    if not units:
+        return Answer(Status.FOUND, tuple(k.spots for k in ledger.kept))
+    per_unit: list[Spots] = []
+    free = ledger.free().copy()
+    for kept in ledger.kept:
+        at = 0
+        for unit in kept.demand.units:
+            per_unit.append(kept.spots[at : at + len(unit.pods)])
+            at += len(unit.pods)
+        for pods, (nodes, counts) in zip(kept.demand.pods, kept.spots, strict=True):
+            free[:, nodes] += np.outer(pods.shape.vector, counts)
+    used = np.unique(np.concatenate([nodes for k in ledger.kept for nodes, _ in k.spots]))
+    cells = Cells(units, free, used)
+    answer = certify(cells, per_unit, solver)
+    if answer.status is not Status.FOUND:
+        return answer
+    return Answer(Status.FOUND, tuple(_per_demand(demands, answer.spots)))

@@ -1,0 +1,179 @@
+"""Which flavors each podset of a gang may take, in order of preference.
+
+Kueue's rules: all resources of a resource group get the same flavor; podsets of one group share it; a flavor counts only
+if the pods tolerate its taints and their selectors do not contradict its node labels. A flavor's labels restrict the
+nodes, its tolerations are added to the pods. A flavor without topology is quota only: no node is computed for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Final, TypeAlias
+
+from queuectl.domain.fleet import Effect, SelectorTerm
+from queuectl.domain.quantity import PODS
+from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceFlavor, ResourceGroup
+from queuectl.domain.workload import PodSet, Workload
+from queuectl.planner.arena import Arena
+
+MOST_CHOICES: Final = 4096  # combinations of flavors looked at for one gang
+
+Choice: TypeAlias = Mapping[tuple[int, int], str]  # (unit, resource group) -> flavor
+Flavors: TypeAlias = tuple[Mapping[str, str], ...]  # per podset, resource -> flavor
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Podsets that share a domain and flavors, by their numbers in the gang."""
+
+    podsets: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Options:
+    """All flavors a gang could take.
+
+    Attributes:
+        members: its units.
+        allowed: per (unit, resource group) the admissible flavors, most preferred first.
+        refused: flavor to why it is not admissible, for messages.
+        uncovered: requested resources no resource group of the queue covers.
+    """
+
+    members: tuple[Members, ...]
+    allowed: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    uncovered: tuple[str, ...] = ()
+
+    @property
+    def impossible(self) -> bool:
+        """Whether no choice of flavors is admissible at all."""
+        return bool(self.uncovered) or any(not names for names in self.allowed.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether :meth:`choices` goes through all of them."""
+        return prod(len(names) for names in self.allowed.values()) <= MOST_CHOICES
+
+    def choices(self) -> Iterator[Choice]:
+        """Choices in order of preference: the first podset's first flavor before anything else."""
+        keys = list(self.allowed)
+        combinations = product(*(self.allowed[key] for key in keys))
+        for _, names in zip(range(MOST_CHOICES), combinations, strict=False):
+            yield dict(zip(keys, names, strict=True))
+
+    def flavors_by_podset(self, choice: Choice, queue: ClusterQueue, workload: Workload) -> Flavors:
+        """Per podset, resource to flavor, for what the queue covers of its requests."""
+        flavors: list[dict[str, str]] = [{} for _ in workload.podsets]
+        for (unit, number), name in choice.items():
+            for i in self.members[unit].podsets:
+                for resource in workload.podsets[i].shape.requests:
+                    if resource in queue.groups[number].covered:
+                        flavors[i][resource] = name
+        return tuple(flavors)
+
+
+def members_of(workload: Workload) -> tuple[Members, ...]:
+    """Units of a gang in podset order."""
+    units: dict[tuple[str, str | int], list[int]] = {}
+    for number, podset in enumerate(workload.podsets):
+        key = ("group", podset.group) if podset.group is not None else ("podset", number)
+        units.setdefault(key, []).append(number)
+    return tuple(Members(tuple(numbers)) for numbers in units.values())
+
+
+def options_of(workload: Workload, queue: ClusterQueue | None, arena: Arena) -> Options:
+    """Which flavors a gang could take in its ClusterQueue, quota left aside."""
+    options = Options(members_of(workload))
+    if queue is None:
+        return options
+    covered = {name for group in queue.groups for name in group.covered} | {PODS}
+    asked = {
+        name
+        for podset in workload.podsets
+        if podset.count
+        for name in podset.shape.requests
+        if name not in podset.shape.incidental
+    }
+    options.uncovered = tuple(sorted(asked - covered))
+    for unit, members in enumerate(options.members):
+        podsets = [workload.podsets[i] for i in members.podsets]
+        for number, group in enumerate(queue.groups):
+            touching = [p for p in podsets if _touches(p, group)]
+            if touching:
+                options.allowed[unit, number] = tuple(
+                    _admissible(touching, podsets, group, arena, options.refused)
+                )
+    return options
+
+
+def _touches(podset: PodSet, group: ResourceGroup) -> bool:
+    return podset.count > 0 and any(name in group.covered for name in podset.shape.requests)
+
+
+def _admissible(
+    podsets: Sequence[PodSet],
+    unit: Sequence[PodSet],
+    group: ResourceGroup,
+    arena: Arena,
+    refused: dict[str, str],
+) -> Iterator[str]:
+    config = arena.snapshot.config
+    keys = {
+        key
+        for quotas in group.flavors
+        if quotas.flavor in config.flavors
+        for key, _ in config.flavors[quotas.flavor].node_labels
+    }
+    for quotas in group.flavors:
+        flavor = config.flavors.get(quotas.flavor)
+        why = "no such ResourceFlavor" if flavor is None else None
+        if flavor is not None:
+            why = next(filter(None, (_contradiction(p, flavor, keys) for p in podsets)), None)
+            if why is None and arena.size:
+                why = _no_level(unit, flavor, config)
+        if why is None:
+            yield quotas.flavor
+        else:
+            refused[quotas.flavor] = why
+
+
+def _contradiction(podset: PodSet, flavor: ResourceFlavor, keys: set[str]) -> str | None:
+    """Why a podset cannot use a flavor, judged by the flavor's taints and labels alone."""
+    rules = podset.shape.rules
+    tolerations = rules.tolerations + flavor.tolerations
+    for taint in flavor.node_taints:
+        if taint.effect is Effect.PREFER_NO_SCHEDULE:
+            continue
+        if not any(t.tolerates(taint) for t in tolerations):
+            return f"taint {taint.key}:{taint.effect} is not tolerated"
+    labels = dict(flavor.node_labels)
+    for key, value in rules.selector:
+        if key in keys and labels.get(key) != value:
+            return f"node selector {key}={value}"
+    if rules.affinity is not None and not any(
+        _may_match(term, labels, keys) for term in rules.affinity
+    ):
+        return "required node affinity"
+    return None
+
+
+def _may_match(term: SelectorTerm, labels: Mapping[str, str], keys: set[str]) -> bool:
+    """Whether a term holds as far as the flavors' label keys decide it."""
+    return bool(term.requirements) and all(
+        r.holds(labels.get(r.key)) for r in term.requirements if not r.field and r.key in keys
+    )
+
+
+def _no_level(unit: Sequence[PodSet], flavor: ResourceFlavor, config: QueueConfig) -> str | None:
+    levels = {p.topology.level for p in unit if p.topology is not None and p.topology.level}
+    if not levels:
+        return None
+    topology = config.topologies.get(flavor.topology or "")
+    if topology is None:
+        return f"flavor {flavor.name} has no topology"
+    missing = sorted(levels - set(topology.levels))
+    return f"topology {topology.name} has no level {missing[0]}" if missing else None

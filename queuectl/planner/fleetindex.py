@@ -1,0 +1,135 @@
+"""What depends on the fleet alone, as numpy: allocatable, label classes, eligibility masks, topology trees.
+
+Built once per Fleet and kept as long as the Fleet lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from queuectl.domain.fleet import Fleet, Node, NodeRules, Toleration
+from queuectl.domain.quantity import Resources
+from queuectl.planner.topology import Ints, Mask, Tree, grow
+
+# What the node life cycle puts on a node for a while; "never fits" must not be said because of it.
+_PASSING_TAINTS: Final = tuple(
+    Toleration(f"node.kubernetes.io/{name}", "Exists")
+    for name in (
+        "not-ready",
+        "unreachable",
+        "unschedulable",
+        "memory-pressure",
+        "disk-pressure",
+        "pid-pressure",
+        "network-unavailable",
+        "out-of-service",
+    )
+)
+_MASKS_KEPT: Final = 4096
+
+
+class FleetIndex:
+    """What depends on the fleet alone: allocatable matrix, label classes, eligibility masks, topology trees."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.nodes: Sequence[Node] = fleet.nodes
+        self.size = len(fleet.nodes)
+        self.position = fleet.index
+        self.resources = tuple(sorted({r for node in fleet.nodes for r in node.allocatable}))
+        self.column = {name: i for i, name in enumerate(self.resources)}
+        self.allocatable = np.zeros((len(self.resources), self.size), dtype=np.int64)
+        for i, node in enumerate(fleet.nodes):
+            for name, amount in node.allocatable.items():
+                self.allocatable[self.column[name], i] = amount
+        self.allocatable.flags.writeable = False
+        self.ready: Mask = np.array([n.ready for n in fleet.nodes], dtype=np.bool_)
+        self.never: dict[tuple[object, ...], bool] = {}  # demand signature -> fits not even empty
+        self._taints = _classes([node.effective_taints for node in fleet.nodes])
+        self._labels: dict[str, Ints] = {}
+        self._masks: dict[NodeRules, Mask] = {}
+        self._trees: dict[tuple[str, ...], Tree] = {}
+
+    def tree(self, levels: tuple[str, ...]) -> Tree:
+        if levels not in self._trees:
+            self._trees[levels] = grow(self.nodes, levels)
+        return self._trees[levels]
+
+    def mask(self, rules: NodeRules) -> Mask:
+        """Nodes whose labels and taints ``rules`` accept; readiness is not judged."""
+        known = self._masks.get(rules)
+        if known is None:
+            if len(self._masks) >= _MASKS_KEPT:
+                self._masks.clear()
+            known = self._masks[rules] = self._judge(rules)
+        return known
+
+    def lasting_mask(self, rules: NodeRules) -> Mask:
+        """The same, as if every node were healthy and uncordoned."""
+        lasting = NodeRules(rules.selector, rules.affinity, rules.tolerations + _PASSING_TAINTS)
+        return self.mask(lasting)
+
+    def labelled(self, labels: tuple[tuple[str, str], ...]) -> Mask:
+        """Nodes that carry all these labels, whatever their taints."""
+        return self.mask(NodeRules(labels, None, (Toleration(operator="Exists"),)))
+
+    def vector(self, requests: Resources) -> Ints | None:
+        """The request as a column; None when it names a resource no node offers."""
+        vector = np.zeros(len(self.resources), dtype=np.int64)
+        for name, amount in requests.items():
+            at = self.column.get(name)
+            if at is None:
+                return None
+            vector[at] = amount
+        return vector
+
+    def _judge(self, rules: NodeRules) -> Mask:
+        """Ask the domain's own rule once per class of nodes it cannot tell apart."""
+        keys, by_name = _keys_read(rules)
+        columns = [self._taints, *(self._label(key) for key in keys)]
+        if by_name:
+            columns.append(np.arange(self.size, dtype=np.int64))
+        stacked = np.stack(columns)
+        _, first, inverse = np.unique(stacked, axis=1, return_index=True, return_inverse=True)
+        verdict = np.array([rules.refusal(self.nodes[i]) is None for i in first], dtype=np.bool_)
+        mask: Mask = verdict[inverse.reshape(-1)] if self.size else np.zeros(0, dtype=np.bool_)
+        mask.flags.writeable = False
+        return mask
+
+    def _label(self, key: str) -> Ints:
+        if key not in self._labels:
+            self._labels[key] = _classes([node.labels.get(key) for node in self.nodes])
+        return self._labels[key]
+
+
+def _keys_read(rules: NodeRules) -> tuple[list[str], bool]:
+    """Label keys the rules look at, and whether they look at the node's name."""
+    keys = {key for key, _ in rules.selector}
+    by_name = False
+    for term in rules.affinity or ():
+        for requirement in term.requirements:
+            if requirement.field:
+                by_name = True
+            else:
+                keys.add(requirement.key)
+    return sorted(keys), by_name
+
+
+def _classes(values: Iterable[object]) -> Ints:
+    """Number equal values alike."""
+    seen: dict[object, int] = {}
+    return np.array([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)
+
+
+_INDEXES: Final[WeakKeyDictionary[Fleet, FleetIndex]] = WeakKeyDictionary()
+
+
+def index_of(fleet: Fleet) -> FleetIndex:
+    """The index of a fleet, built at first use."""
+    index = _INDEXES.get(fleet)
+    if index is None:
+        index = _INDEXES[fleet] = FleetIndex(fleet)
+    return index

@@ -1,0 +1,116 @@
+"""CapacityLeases of the snapshot: which still stand, and which can be claimed now.
+
+A lease stands while its placement would fit once everything leaving has left. Then its capacity and quota are kept from
+all others; else it is dropped and its gang planned anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from queuectl.domain.reasons import Reason
+from queuectl.domain.snapshot import CapacityLease, Pending
+from queuectl.domain.workload import Workload
+from queuectl.planner import explain
+from queuectl.planner.arena import Arena
+from queuectl.planner.asking import demand_of
+from queuectl.planner.demand import Demand
+from queuectl.planner.ledger import Kept, Ledger, Spots, fits
+from queuectl.planner.order import barred
+from queuectl.planner.placing import spots_of
+from queuectl.planner.topology import Mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    lease: CapacityLease
+    demand: Demand
+    spots: Spots
+
+
+@dataclass(slots=True)
+class Leases:
+    """The standing leases; each is taken off the ledger until claimed or given up."""
+
+    ledger: Ledger
+    _standing: dict[str, _Standing] = field(default_factory=dict)
+
+    def holds(self, uid: str) -> bool:
+        return uid in self._standing
+
+    def claim(self, uid: str) -> Kept | None:
+        """The gang on its leased placement if all of it is free now, in capacity and quota; else None."""
+        standing = self._standing[uid]
+        demand, spots = standing.demand, standing.spots
+        ledger = self.ledger
+        if not fits(ledger.now, demand.pods, spots):
+            return None
+        if not ledger.quota_allows(demand, ledger.quota_now):
+            return None
+        self.give_up(uid)
+        return Kept(demand, spots, fixed=True)
+
+    def give_up(self, uid: str) -> None:
+        """Return the leased capacity and quota."""
+        standing = self._standing.pop(uid)
+        self.ledger.lease(standing.demand, standing.spots, -1)
+
+    def reason(self, uid: str) -> Reason:
+        return explain.waits_for_victims(self._standing[uid].lease.victims)
+
+
+def standing_leases(arena: Arena, ledger: Ledger, in_order: Iterable[Pending]) -> Leases:
+    """Take every lease that still stands off the ledger, in queue order."""
+    leases = Leases(ledger)
+    for pending in in_order:
+        lease = pending.lease
+        if lease is None or lease.expires_at <= arena.snapshot.now:
+            continue
+        if barred(arena.snapshot, pending) is not None:
+            continue
+        standing = _read(arena, pending, lease)
+        if (
+            standing is not None
+            and fits(ledger.later, standing.demand.pods, standing.spots)
+            and ledger.quota_allows(standing.demand, ledger.quota_after)
+        ):
+            ledger.lease(standing.demand, standing.spots)
+            leases._standing[pending.workload.uid] = standing
+    return leases
+
+
+def _read(arena: Arena, pending: Pending, lease: CapacityLease) -> _Standing | None:
+    """A lease as demand and spots, confined to its own nodes; None when a node is lost or no longer allowed."""
+    workload = pending.workload
+    placed = [lease.placement.of(podset.name) for podset in workload.podsets]
+    if any(p is None for p in placed):
+        return None
+    flavors = tuple(dict(p.flavors) for p in placed if p is not None)
+    within = {
+        number: _mask(arena, [name for name, _ in p.nodes])
+        for number, p in enumerate(placed)
+        if p is not None and p.nodes
+    }
+    queue = arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    if not _known(arena, workload, flavors):
+        return None
+    demand = demand_of(arena, pending, queue, flavors, within=within)
+    spots = spots_of(arena, demand, lease.placement)
+    return None if spots is None else _Standing(lease, demand, spots)
+
+
+def _known(arena: Arena, workload: Workload, flavors: tuple[dict[str, str], ...]) -> bool:
+    """Whether the flavors still exist; configuration may have changed since the lease was given."""
+    known = arena.snapshot.config.flavors
+    return len(flavors) == len(workload.podsets) and all(
+        name in known for row in flavors for name in row.values()
+    )
+
+
+def _mask(arena: Arena, names: list[str]) -> Mask:
+    mask = np.zeros(arena.size, dtype=np.bool_)
+    mask[[arena.index.position[n] for n in names if n in arena.index.position]] = True
+    return mask

@@ -1,0 +1,97 @@
+"""Who is looked at before whom, who may be looked at, and whom a StrictFIFO queue holds back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy, StopPolicy
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.planner.arena import Arena
+from queuectl.planner.flavors import Choice
+
+# A gang that could not start on the empty cluster, or in its queue ever, could not have used what others take.
+NEVER: Final = frozenset({Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR})
+
+
+def queue_order(pending: Iterable[Pending]) -> list[Pending]:
+    """Priority first, then time queued, then uid: over all ClusterQueues."""
+    return sorted(
+        pending, key=lambda p: (-p.workload.priority, p.workload.queued_at, p.workload.uid)
+    )
+
+
+def barred(snapshot: Snapshot, pending: Pending) -> Reason | None:
+    """Why a gang must not be planned, whatever is free; None when it may."""
+    workload = pending.workload
+    if pending.blocked is not None or workload.queue is None:
+        return pending.blocked
+    config = snapshot.config
+    local = config.local_queues.get((workload.namespace, workload.queue))
+    if local is None:
+        text = f"namespace {workload.namespace} has no LocalQueue {workload.queue}"
+        return Reason(Code.MISCONFIGURED, text)
+    queue = config.cluster_queues.get(local.cluster_queue)
+    if queue is None:
+        text = f"LocalQueue {workload.queue} names ClusterQueue {local.cluster_queue}, which does not exist"
+        return Reason(Code.MISCONFIGURED, text)
+    if local.stop_policy is not StopPolicy.NONE:
+        return Reason(Code.LOCAL_QUEUE_STOPPED, f"LocalQueue {workload.queue} is stopped")
+    if queue.stop_policy is not StopPolicy.NONE:
+        return Reason(Code.QUEUE_STOPPED, f"ClusterQueue {queue.name} is stopped")
+    labels = snapshot.namespaces.get(workload.namespace, {})
+    if queue.namespace_selector is None or not queue.namespace_selector.matches(labels):
+        text = f"ClusterQueue {queue.name} does not select namespace {workload.namespace}"
+        return Reason(Code.MISCONFIGURED, text)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A gang of a StrictFIFO queue that waits: later ones must leave it the flavors it could use."""
+
+    ref: str
+    flavors: frozenset[str]
+    leased: bool
+
+
+@dataclass(slots=True)
+class StrictOrder:
+    """The waiting heads of every StrictFIFO queue so far."""
+
+    arena: Arena
+    heads: dict[str, list[Head]] = field(default_factory=dict)
+
+    def wait(self, queue: ClusterQueue | None, head: Head) -> None:
+        """Note a gang that was looked at and does not start."""
+        if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+            heads = self.heads.setdefault(queue.name, [])
+            if not any(head.flavors <= known.flavors for known in heads):
+                heads.append(head)
+
+    def ahead(self, queue: ClusterQueue | None, choice: Choice) -> Head | None:
+        """The first waiting head that could use what this choice of flavors takes."""
+        if queue is None:
+            return None
+        taken = frozenset(choice.values())
+        for head in self.heads.get(queue.name, ()):
+            if not taken or not head.flavors or self._overlap(taken, head.flavors):
+                return head
+        return None
+
+    def _overlap(self, ours: frozenset[str], theirs: frozenset[str]) -> bool:
+        """Whether two sets of flavors share one, or share nodes."""
+        return bool(ours & theirs) or any(
+            self._share_nodes(a, b) for a in sorted(ours) for b in sorted(theirs)
+        )
+
+    def _share_nodes(self, one: str, other: str) -> bool:
+        flavors = self.arena.snapshot.config.flavors
+        a, b = flavors.get(one), flavors.get(other)
+        if a is None or b is None or a.topology is None or b.topology is None:
+            return False
+        index = self.arena.index
+        masks = [index.labelled(f.node_labels) for f in (a, b)]
+        return bool((masks[0] & masks[1]).any())

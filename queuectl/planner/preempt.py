@@ -1,0 +1,202 @@
+"""Whom to evict so that one blocked gang provably fits where it will run, at the least cost (invariant I4).
+
+Candidates are legal by the ClusterQueue's policy; the cost is its layers, in order. Nobody is evicted unless the gang
+fits after it, and no victim is needless. Quota and topology are freed by the same model: a gang blocked by both gets one
+victim set that serves both, one blocked by quota alone gets the cheapest that frees quota.
+
+The search, in the order of what proves most for least:
+
+1. With every candidate gone, does the gang fit at all? Floor sums and quota rows refuse most gangs here.
+2. If the highest priority touched counts first: the lowest priority up to which candidates suffice. Only these remain.
+3. Domain by domain in the order of a lower bound; greedy sets cut, the exact model decides (:mod:`preempt_search` for one
+   shape of pod, :mod:`preempt_mixed` for several or for parts in different domains).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from queuectl.domain.plan import Preemption, Proof
+from queuectl.domain.queues import ClusterQueue, VictimKey
+from queuectl.planner.arena import caps
+from queuectl.planner.demand import Demand
+from queuectl.planner.ledger import Ledger, Spots
+from queuectl.planner.preempt_goal import Goal, complete, goals
+from queuectl.planner.preempt_mixed import MixedSearch
+from queuectl.planner.preempt_parts import Part, parts_of, steps
+from queuectl.planner.preempt_roster import Bench, bench_for
+from queuectl.planner.preempt_scene import domains_of, empty_scene, scene_of, sums
+from queuectl.planner.preempt_search import Deficits, Found, Search
+from queuectl.planner.solve import Solver
+from queuectl.planner.topology import Ints
+from queuectl.planner.witness import find
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The answer for one blocked gang.
+
+    Attributes:
+        victims: whom to evict, with costs; by priority, then uid. Empty with another proof than UNDECIDED: nobody has to
+            go, the gang fits once those already leaving have left.
+        spots: where the gang runs then, per pods of the demand; empty when undecided or quota only.
+        proof: OPTIMAL (no legal set is cheaper), FEASIBLE (a limit ended the search; after the set the gang fits, and
+            after none of its parts was it found to) or UNDECIDED (a limit ended it without a set).
+    """
+
+    victims: tuple[Preemption, ...]
+    spots: Spots
+    proof: Proof
+
+
+def find_victims(
+    ledger: Ledger, demand: Demand, queue: ClusterQueue, solver: Solver
+) -> Victims | None:
+    """The least legal victims after whose exit ``demand`` fits; None = proved that no legal set helps.
+
+    Args:
+        ledger: capacity and quota at this point of the walk, the gang's own lease not included.
+        demand: the gang under one choice of flavors.
+        queue: the ClusterQueue it is charged to: its policy, layers and quota.
+        solver: limits and counters; the gang's own budget raises them.
+    """
+    bench = bench_for(ledger, demand.pending.workload, queue)
+    proved = True
+    for step in steps(demand):
+        found = Blocked(ledger, step, queue, solver, bench).solve()
+        if found.victims is not None:
+            return _answer(ledger, demand, step, bench, found, proved)
+        proved &= found.proved
+        if not proved and patient(demand, solver):
+            break
+    return None if proved else Victims((), (), Proof.UNDECIDED)
+
+
+def patient(demand: Demand, solver: Solver) -> bool:
+    """Whether to ask again with a larger limit before evicting where a cheaper way is open, but not found or refuted."""
+    return demand.pending.budget < solver.limits.max_budget
+
+
+def _answer(
+    ledger: Ledger, demand: Demand, step: Demand, bench: Bench, found: Found, proved: bool
+) -> Victims:
+    victims = sorted(found.victims or ())
+    free = ledger.later_free()
+    if victims:
+        free = free + bench.freed(free.shape[1], bench.mask(victims))
+    spots = _spots(demand, free)
+    if spots is None:
+        spots = found.spots if found.spots is not None else _in_domain(step, free, found.domain)
+    assert spots is not None, "the search proved that the gang fits"
+    uid = demand.pending.workload.uid
+    evicted = (Preemption(bench.gangs[v].workload.uid, uid, bench.cost(v)) for v in victims)
+    proof = Proof.OPTIMAL if proved and found.proved else Proof.FEASIBLE
+    return Victims(tuple(evicted), spots, proof)
+
+
+def _spots(demand: Demand, free: Ints) -> Spots | None:
+    return find(demand, free, lambda shape: caps(free, shape))
+
+
+def _in_domain(step: Demand, free: Ints, domain: int) -> Spots | None:
+    """Spots inside the one domain the search chose, where pods all alike always find room."""
+    (part,) = parts_of(step)
+    return _spots(step, np.where(domains_of(part)[0] == domain, free, 0))
+
+
+@dataclass(eq=False)
+class Blocked:
+    """One gang at one step of its preferences."""
+
+    ledger: Ledger
+    demand: Demand
+    queue: ClusterQueue
+    solver: Solver
+    bench: Bench
+
+    def __post_init__(self) -> None:
+        self.free = self.ledger.later_free()
+        self.parts = parts_of(self.demand)
+        left = self.ledger.quota_later(self.queue.name) if self.demand.queue is not None else {}
+        self.missing = {
+            row: amount - left.get(row, 0)
+            for row, amount in self.demand.charges.items()
+            if amount > left.get(row, 0) and self.demand.queue is not None
+        }
+
+    def solve(self) -> Found:
+        """The least victims at this step; without any and ``proved``, none exist."""
+        least = self._least_rank()
+        proved = True
+        for rank in self._ranks(least) if least is not None else ():
+            found = self._search(self.bench.lowest(rank))
+            found.proved &= proved
+            if found.victims is not None:
+                return found
+            proved = found.proved
+            if not proved and patient(self.demand, self.solver):
+                break
+        return Found(proved=proved)
+
+    def _ranks(self, least: int) -> Iterable[int]:
+        """Priorities to which candidates are limited, one after the other; 0 = nobody leaves."""
+        highest = int(self.bench.rank.max(initial=0))
+        if self._keys()[0] is VictimKey.MAX_PRIORITY:
+            return range(least, highest + 1)
+        return (0, highest) if least == 0 < highest else (highest,)
+
+    def _keys(self) -> tuple[VictimKey, ...]:
+        return complete(self.queue.victim_order)
+
+    def _goals(self, bench: Bench) -> list[Goal]:
+        keys = self._keys()
+        return list(goals(bench, keys[1:] if keys[0] is VictimKey.MAX_PRIORITY else keys))
+
+    def _least_rank(self) -> int | None:
+        """The lowest priority up to which the floor sums allow the gang; None = not even with everybody gone."""
+        low, high = 0, int(self.bench.rank.max(initial=0))
+        if not self._conceivable(high):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            if self._conceivable(middle):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _conceivable(self, rank: int) -> bool:
+        bench = self.bench.lowest(rank)
+        if any(frees.sum() < amount for amount, frees in self._deficits(bench)):
+            return False
+        free = self.free + bench.freed(self.free.shape[1]) if bench.size else self.free
+        return all(_holds_somewhere(part, free) for part in self.parts)
+
+    def _deficits(self, bench: Bench) -> Deficits:
+        nothing = np.zeros(bench.size, dtype=np.int64)
+        return [(amount, bench.quota.get(row, nothing)) for row, amount in self.missing.items()]
+
+    def _search(self, bench: Bench) -> Found:
+        deficits, budget = self._deficits(bench), self.demand.pending.budget
+        if not self.parts:
+            scene = empty_scene(bench)
+        elif len(self.parts) == 1 and len(self.parts[0].counts) == 1:
+            scene = scene_of(self.parts[0], self.parts[0].counts[0][0], self.free, bench)
+        else:
+            mixed = MixedSearch(
+                self.demand, self.parts, self.free, bench, deficits, self.solver, budget
+            )
+            return mixed.run(self._goals(bench))
+        return Search(scene, bench, deficits, self.solver, budget).run(self._goals(bench))
+
+
+def _holds_somewhere(part: Part, free: Ints) -> bool:
+    """Whether some domain holds each shape of the part by itself: without that, it cannot hold them together."""
+    domain, domains = domains_of(part)
+    holds = np.ones(domains, dtype=np.bool_)
+    for shape, count in part.counts:
+        holds &= sums(domain, domains, caps(free, shape)) >= count
+    return bool(holds.any())

@@ -1,0 +1,190 @@
+"""Who may be evicted for a gang, as arrays.
+
+A *roster* holds every preemptible gang of one ClusterQueue and is built once per arena; the *bench* of one blocked gang
+is the part of it that policy and this plan leave, with costs. Rows are (gang, node) pairs: what leaves a node with whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from queuectl.domain.plan import Cost
+from queuectl.domain.queues import ClusterQueue, WithinClusterQueue
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Workload
+from queuectl.planner.arena import Arena
+from queuectl.planner.cost import Ages, ages_of
+from queuectl.planner.ledger import Ledger
+from queuectl.planner.topology import Ints, Mask
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rows:
+    """What gangs hold of nodes: gang index (K,), node index (K,), amounts (R, K); each pair stands once."""
+
+    gang: Ints
+    node: Ints
+    use: Ints
+
+    def select(self, mask: Mask) -> Rows:
+        return Rows(self.gang[mask], self.node[mask], self.use[:, mask])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Roster:
+    """Preemptible, staying gangs of one ClusterQueue, by priority, then uid."""
+
+    gangs: tuple[Admitted, ...]
+    priority: Ints
+    queued_at: np.ndarray[tuple[int], np.dtype[np.float64]]
+    ages: Ages
+    rows: Rows
+    quota: dict[tuple[str, str], Ints]  # (flavor, resource) -> amount each gang is charged
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Bench:
+    """The gangs one preemptor may evict, C of them, numbered by priority, then uid.
+
+    Attributes:
+        gangs: the gangs themselves.
+        rank: position of a gang's priority among the distinct ones present, lowest first, from 1. Shape (C,).
+        lost: GPU-seconds each would lose. Shape (C,).
+        rows: what each holds of which node.
+        quota: (flavor, resource) to the amount each frees. Shape (C,).
+    """
+
+    gangs: tuple[Admitted, ...]
+    rank: Ints
+    lost: Ints
+    rows: Rows
+    quota: dict[tuple[str, str], Ints]
+
+    @property
+    def size(self) -> int:
+        return len(self.gangs)
+
+    def cost(self, at: int) -> Cost:
+        workload = self.gangs[at].workload
+        return Cost(workload.priority, int(self.lost[at]), workload.gpus)
+
+    def freed(self, nodes: int, chosen: Mask | None = None) -> Ints:
+        """(R, N) freed on each of ``nodes`` nodes when the chosen gangs (all of them by default) leave."""
+        rows = self.rows if chosen is None else self.rows.select(chosen[self.rows.gang])
+        sums = np.zeros((len(rows.use), nodes), dtype=np.int64)
+        for into, amounts in zip(sums, rows.use, strict=True):
+            np.add.at(into, rows.node, amounts)
+        return sums
+
+    def lowest(self, rank: int) -> Bench:
+        """The gangs up to a rank; they keep their numbers."""
+        size = int(np.searchsorted(self.rank, rank, side="right"))
+        return Bench(
+            self.gangs[:size],
+            self.rank[:size],
+            self.lost[:size],
+            self.rows.select(self.rows.gang < size),
+            {row: frees[:size] for row, frees in self.quota.items()},
+        )
+
+    def mask(self, victims: Iterable[int]) -> Mask:
+        chosen = np.zeros(self.size, dtype=np.bool_)
+        chosen[list(victims)] = True
+        return chosen
+
+
+_ROSTERS: Final[WeakKeyDictionary[Arena, dict[str, Roster]]] = WeakKeyDictionary()
+
+
+def bench_for(ledger: Ledger, preemptor: Workload, queue: ClusterQueue) -> Bench:
+    """Whom the ClusterQueue's policy and this plan leave for ``preemptor`` to evict."""
+    roster = _roster(ledger.arena, queue.name)
+    legal = roster.priority < preemptor.priority
+    if queue.within_cluster_queue is WithinClusterQueue.NEVER:
+        legal[:] = False
+    elif queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY:
+        equal = roster.priority == preemptor.priority
+        legal |= equal & (roster.queued_at > preemptor.queued_at)
+    if ledger.gone:
+        legal &= np.array([g.workload.uid not in ledger.gone for g in roster.gangs], dtype=np.bool_)
+    return _bench(roster, legal, ledger.arena.snapshot.now)
+
+
+def _bench(roster: Roster, legal: Mask, now: float) -> Bench:
+    if not legal.any():
+        nobody = np.zeros(0, dtype=np.int64)
+        rows = Rows(nobody, nobody, np.zeros((len(roster.rows.use), 0), dtype=np.int64))
+        return Bench((), nobody, nobody, rows, dict.fromkeys(roster.quota, nobody))
+    chosen = np.flatnonzero(legal)
+    number = np.cumsum(legal) - 1
+    rows = roster.rows.select(legal[roster.rows.gang])
+    _, rank = np.unique(roster.priority[chosen], return_inverse=True)
+    return Bench(
+        tuple(roster.gangs[i] for i in chosen),
+        rank.astype(np.int64) + 1,
+        roster.ages.lost_work(now, legal)[chosen],
+        Rows(number[rows.gang], rows.node, rows.use),
+        {row: amounts[chosen] for row, amounts in roster.quota.items()},
+    )
+
+
+def _roster(arena: Arena, queue: str) -> Roster:
+    known = _ROSTERS.setdefault(arena, {})
+    if queue not in known:
+        known[queue] = _enroll(arena, queue)
+    return known[queue]
+
+
+def _enroll(arena: Arena, queue: str) -> Roster:
+    gangs = [
+        g
+        for g in arena.snapshot.admitted
+        if not g.leaving and g.workload.preemptible and _belongs(g, queue, arena)
+    ]
+    gangs.sort(key=lambda g: (g.workload.priority, g.workload.uid))
+    charged: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for i, gang in enumerate(gangs):
+        for (_, flavor, resource), amount in arena.usage.charges(gang):
+            charged.setdefault((flavor, resource), []).append((i, amount))
+    return Roster(
+        tuple(gangs),
+        np.array([g.workload.priority for g in gangs], dtype=np.int64),
+        np.array([g.workload.queued_at for g in gangs], dtype=np.float64),
+        ages_of(gangs),
+        _rows(arena, gangs),
+        {row: _scattered(entries, len(gangs)) for row, entries in charged.items()},
+    )
+
+
+def _scattered(entries: list[tuple[int, int]], size: int) -> Ints:
+    amounts = np.zeros(size, dtype=np.int64)
+    at, values = np.array(entries, dtype=np.int64).T
+    np.add.at(amounts, at, values)
+    return amounts
+
+
+def _belongs(gang: Admitted, queue: str, arena: Arena) -> bool:
+    workload = gang.workload
+    found = arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    return found is not None and found.name == queue
+
+
+def _rows(arena: Arena, gangs: list[Admitted]) -> Rows:
+    slots = [arena.use_of(g) for g in gangs]
+    resources = len(arena.resources)
+    if not slots:
+        nobody = np.zeros(0, dtype=np.int64)
+        return Rows(nobody, nobody, np.zeros((resources, 0), dtype=np.int64))
+    owner = np.repeat(np.arange(len(gangs)), [len(nodes) for nodes, _ in slots])
+    nodes = np.concatenate([nodes for nodes, _ in slots])
+    amounts = np.concatenate([amounts for _, amounts in slots], axis=1)
+    pairs, at = np.unique(owner * max(arena.size, 1) + nodes, return_inverse=True)
+    use = np.zeros((resources, len(pairs)), dtype=np.int64)
+    for into, row in zip(use, amounts, strict=True):
+        np.add.at(into, at, row)
+    return Rows(pairs // max(arena.size, 1), pairs % max(arena.size, 1), use)

@@ -1,0 +1,199 @@
+"""Least victims for one shape of pod: domain by domain, in the order of what each must cost at least.
+
+Greedy sets in the best-bounded domains give the first upper bound; a domain whose floor reaches it is proved not to be
+better; every other is decided by the exact model, cut at the best set known. When the loop ends without a limit having
+cut a solve, the best set is the optimum over all domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from queuectl.planner.ledger import Spots
+from queuectl.planner.preempt_goal import Goal
+from queuectl.planner.preempt_ground import Ground, greedy, ground_of, needed_only
+from queuectl.planner.preempt_model import VictimModel, model_ground
+from queuectl.planner.preempt_price import Price, floor_of, prices, worth_a_look
+from queuectl.planner.preempt_roster import Bench
+from queuectl.planner.preempt_scene import Floats, Offers, Scene, floors, offers
+from queuectl.planner.solve import Solver, Status
+from queuectl.planner.topology import Ints
+
+_GREEDY_DOMAINS: Final = 8
+Deficits = list[tuple[int, Ints]]  # quota that must come free, and what each gang frees of it
+
+
+@dataclass(eq=False, slots=True)
+class Found:
+    """The best victim set so far.
+
+    Attributes:
+        victims: None while there is none.
+        domain: where it helps.
+        spots: where the gang runs then, if the search placed it.
+        proved: False once a limit left something open.
+    """
+
+    victims: frozenset[int] | None = None
+    domain: int = -1
+    spots: Spots | None = None
+    proved: bool = True
+
+
+@dataclass(eq=False)
+class Search:
+    """One scene, one set of candidates, goal after goal."""
+
+    scene: Scene
+    bench: Bench
+    deficits: Deficits
+    solver: Solver
+    budget: int
+    found: Found = field(default_factory=Found)
+    _grounds: dict[int, Ground] = field(default_factory=dict)
+    _prices: dict[int, list[Price]] = field(default_factory=dict)
+
+    def run(self, goals: Sequence[Goal]) -> Found:
+        """Minimise the goals one after the other."""
+        offer = offers(self.scene, self.bench)
+        earlier: list[tuple[Goal, int]] = []
+        for goal in goals:
+            self._minimise(goal, offer, earlier)
+            if self.found.victims is None:
+                break
+            earlier.append((goal, self._value(goal, self.found.victims)))
+        return self.found
+
+    def _minimise(self, goal: Goal, offer: Offers, earlier: list[tuple[Goal, int]]) -> None:
+        least = quota_floor(self.deficits, goal.weight)
+        floor = np.maximum(floors(self.scene, offer, goal.weight), least)
+        order = np.lexsort((np.arange(len(floor)), floor))
+        order = order[np.isfinite(floor[order])]
+        self._prices.clear()
+        if not earlier:
+            for domain in order[:_GREEDY_DOMAINS].tolist():
+                self._try_greedy(domain, goal, offer)
+        for domain in order.tolist():
+            if self._beaten(float(floor[domain]), goal):
+                break
+            by_node = floor_of(self._ground(domain), self._priced(domain, goal))
+            if by_node is not None and not self._beaten(by_node, goal):
+                self._solve(domain, goal, earlier)
+
+    def _beaten(self, floor: float, goal: Goal) -> bool:
+        """Whether nothing above this floor can be better than the best set known."""
+        best = self.found.victims
+        return best is not None and floor >= self._value(goal, best)
+
+    def _value(self, goal: Goal, victims: frozenset[int]) -> int:
+        return goal.value(self.bench.mask(victims), self.bench.rank)
+
+    def _ground(self, domain: int) -> Ground:
+        if domain not in self._grounds:
+            self._grounds[domain] = ground_of(self.scene, domain, self.deficits)
+        return self._grounds[domain]
+
+    def _priced(self, domain: int, goal: Goal) -> list[Price]:
+        if domain not in self._prices:
+            self._prices[domain] = prices(self._ground(domain), goal.weight)
+        return self._prices[domain]
+
+    def _try_greedy(self, domain: int, goal: Goal, offer: Offers) -> None:
+        listed = self._priced(domain, goal)
+        found = greedy_in(self._ground(domain), listed, offer.at(domain), goal.weight)
+        if found is not None:
+            self._offer(found, domain, goal)
+
+    def _offer(self, victims: frozenset[int], domain: int, goal: Goal) -> None:
+        best = self.found.victims
+        if best is None or self._value(goal, victims) < self._value(goal, best):
+            self.found.victims, self.found.domain = victims, domain
+
+    def _solve(self, domain: int, goal: Goal, earlier: list[tuple[Goal, int]]) -> None:
+        ground = self._ground(domain)
+        best = self.found.victims
+        own = best if domain == self.found.domain else None
+        nodes = self._nodes(domain, goal, own, additive=not earlier and not goal.rank_weight)
+        inside = {gang for node in nodes for gang in ground.tenants[node]}
+        others = outsiders(inside, self.deficits, self.bench, goal, keep_all=bool(earlier))
+        building = VictimModel(self.bench, sorted({*inside, *others, *(own or ())}), own)
+        model_ground(building, ground, nodes)
+        building.free_quota(self.deficits)
+        cut = None if best is None else self._value(goal, best) - (own is None)
+        building.aim(goal, cut, earlier)
+        outcome = self.solver.solve(building.finish(), self.budget)
+        if outcome.status is Status.FOUND:
+            victims = building.victims(outcome.values)
+            if not outcome.optimal:
+                self.found.proved = False
+                victims = needed_only(ground, victims, goal.weight)
+            self._offer(victims, domain, goal)
+        elif outcome.status is not Status.REFUTED:
+            self.found.proved = False
+
+    def _nodes(
+        self, domain: int, goal: Goal, own: frozenset[int] | None, *, additive: bool
+    ) -> list[int]:
+        """Nodes the model needs; those of the known set stay, so that it remains a solution."""
+        ground = self._ground(domain)
+        if not additive or self.deficits:
+            return list(range(len(ground.nodes)))
+        kept = worth_a_look(ground, self._priced(domain, goal))
+        kept.update(node for gang in own or () for node in ground.reach.get(gang, ()))
+        return sorted(kept)
+
+
+def greedy_in(
+    ground: Ground, listed: list[Price], offer: Offers, weight: Ints
+) -> frozenset[int] | None:
+    """A cheap set on one ground: by cost per pod a gang could gain, or node by node from the cheapest per pod."""
+    density = weight[offer.gang] / offer.gain
+    by_gang = offer.gang[np.argsort(density, kind="stable")].tolist()
+    by_price = sorted(listed, key=lambda p: (p.least[-1] / len(p.least), p.node))
+    by_node = dict.fromkeys(gang for price in by_price for gang in price.clears)
+    return greedy(ground, weight, (by_gang, by_node))
+
+
+def quota_floor(deficits: Deficits, weight: Ints) -> float:
+    """Least cost of freeing each missing quota by itself; the dearest of them is a floor everywhere."""
+    return max((_knapsack(amount, frees, weight) for amount, frees in deficits), default=0.0)
+
+
+def _knapsack(amount: int, frees: Ints, weight: Ints) -> float:
+    able = np.flatnonzero(frees > 0)
+    density = weight[able] / frees[able]
+    order = np.argsort(density, kind="stable")
+    gain: Floats = frees[able][order].astype(np.float64)
+    filled = np.cumsum(gain) - gain
+    taken = np.clip(amount - filled, 0.0, gain)
+    return float((taken * density[order]).sum()) * (1.0 - 1e-9) - 1e-3
+
+
+def outsiders(
+    inside: Container[int], deficits: Deficits, bench: Bench, goal: Goal, *, keep_all: bool
+) -> list[int]:
+    """Gangs that hold nothing useful in the domain but free missing quota.
+
+    Of gangs that free the same amounts only the cheapest can be needed, as many as would free everything missing.
+    """
+    if not deficits:
+        return []
+    frees = np.stack([f for _, f in deficits])
+    useful = [g for g in np.flatnonzero((frees > 0).sum(axis=0)).tolist() if g not in inside]
+    if keep_all:
+        return useful
+    useful.sort(key=lambda g: (int(goal.weight[g]), g))
+    taken: dict[tuple[int, ...], int] = {}
+    chosen = []
+    for gang in useful:
+        rank = int(bench.rank[gang]) if goal.rank_weight else 0
+        alike = (*frees[:, gang].tolist(), rank)
+        most = max(-(-amount // int(f[gang])) for amount, f in deficits if f[gang] > 0)
+        if taken.get(alike, 0) < most:
+            taken[alike] = taken.get(alike, 0) + 1
+            chosen.append(gang)
+    return chosen

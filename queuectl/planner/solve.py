@@ -1,0 +1,257 @@
+"""The one door to CP-SAT: models built row by row on the proto, limits, statuses, and stopping.
+
+One worker, a fixed seed and deterministic time make the same bytes of the same model (invariant I8); the wall clock is a
+safety net only, and a plan it cut is discarded. A defect (MODEL_INVALID, an exception of the native call) is an answer
+of its own, never an exception of the planner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import gcd
+from typing import Final
+
+from ortools.sat.python import cp_model
+
+from queuectl.domain.snapshot import SolverLimits
+
+LARGEST: Final = (
+    1 << 60
+)  # sums beyond this may overflow inside the solver; such a model is refused, not sent
+_SEED: Final = 7
+_POLL_SECONDS: Final = 0.002
+
+
+class Status(Enum):
+    """What a solve says of its model."""
+
+    FOUND = "found"
+    REFUTED = "refuted"  # proved: no solution
+    UNKNOWN = "unknown"  # a limit ended it first: nothing is known
+    DEFECT = "defect"  # the model or the solver is broken
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One solve. ``values`` has one entry per variable when FOUND; ``optimal`` is about the objective, if any."""
+
+    status: Status
+    values: tuple[int, ...] = ()
+    optimal: bool = False
+    alarm: str = ""
+
+
+class StopSignal:
+    """Lets another thread end a running plan at once: the current solve stops and no other starts."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._lock = threading.Lock()
+        self._running: cp_model.CpSolver | None = None
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Stop; returns when no solve is running any more. May be called from any thread, any number of times."""
+        self._stopped.set()
+        while not self._idle.wait(_POLL_SECONDS):
+            with self._lock:
+                solver = self._running
+            if solver is not None:
+                solver.stop_search()  # repeated: the native search may not have begun at the first call
+
+    def enter(self, solver: cp_model.CpSolver) -> bool:
+        """Announce a solve; False when it must not start."""
+        with self._lock:
+            if self._stopped.is_set():
+                return False
+            self._running = solver
+            self._idle.clear()
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self._running = None
+            self._idle.set()
+
+
+_OWN: Final = threading.local()
+
+
+def _blank_model() -> cp_model.CpModel:
+    """An empty model; constructing one anew costs more than many a solve."""
+    if not hasattr(_OWN, "model"):
+        _OWN.model, _OWN.blank = cp_model.CpModel(), cp_model.CpModel()
+    model: cp_model.CpModel = _OWN.model
+    model.proto.copy_from(_OWN.blank.proto)
+    return model
+
+
+@dataclass(slots=True)
+class Model:
+    """Variables and rows of one model, kept as plain lists until it is solved.
+
+    Rows are divided by the gcd of their coefficients (bounds rounded inwards), so bytes and millicores stay small.
+    """
+
+    bounds: list[tuple[int, int]] = field(default_factory=list)
+    rows: list[tuple[list[int], list[int], int, int]] = field(default_factory=list)
+    objective: tuple[list[int], list[int]] | None = None
+    hint: list[int] | None = None
+    refuted: bool = False
+    overflow: str = ""
+
+    def var(self, low: int, high: int) -> int:
+        """New integer variable; an empty domain refutes the model."""
+        self.refuted |= low > high
+        self.bounds.append((low, high))
+        return len(self.bounds) - 1
+
+    def row(self, variables: Sequence[int], coeffs: Sequence[int], low: int, high: int) -> None:
+        """``low <= sum(coeff * variable) <= high``."""
+        if not variables:
+            self.refuted |= not low <= 0 <= high
+            return
+        scale = gcd(*coeffs) or 1
+        if scale > 1:
+            coeffs = [c // scale for c in coeffs]
+            low, high = -((-low) // scale), high // scale
+        self._guard(variables, coeffs)
+        self.refuted |= low > high
+        self.rows.append((list(variables), list(coeffs), low, high))
+
+    def equal(self, variables: Sequence[int], coeffs: Sequence[int], value: int) -> None:
+        self.row(variables, coeffs, value, value)
+
+    def at_most(self, variables: Sequence[int], coeffs: Sequence[int], high: int) -> None:
+        """``sum(coeff * variable) <= high``; left out when the bounds of the variables imply it."""
+        most = sum(
+            c * self.bounds[v][1 if c > 0 else 0] for v, c in zip(variables, coeffs, strict=True)
+        )
+        if most > high:
+            least = sum(
+                c * self.bounds[v][0 if c > 0 else 1]
+                for v, c in zip(variables, coeffs, strict=True)
+            )
+            self.row(variables, coeffs, least, high)
+
+    def minimize(self, variables: Sequence[int], coeffs: Sequence[int]) -> None:
+        self._guard(variables, coeffs)
+        self.objective = (list(variables), [int(c) for c in coeffs])
+
+    def _guard(self, variables: Sequence[int], coeffs: Sequence[int]) -> None:
+        reach = sum(
+            abs(c) * max(abs(self.bounds[v][0]), abs(self.bounds[v][1]))
+            for v, c in zip(variables, coeffs, strict=True)
+        )
+        if reach >= LARGEST:
+            self.overflow = f"a row reaches {reach}, beyond {LARGEST}"
+
+    def build(self) -> cp_model.CpModel:
+        """The solver's own form of it. The object is this thread's only one: build the next after solving this."""
+        model = _blank_model()
+        proto = model.proto
+        add_variable = proto.variables.add
+        for low, high in self.bounds:
+            add_variable().domain.extend([low, high])
+        add_row = proto.constraints.add
+        for variables, coeffs, low, high in self.rows:
+            linear = add_row().linear
+            linear.vars.extend(variables)
+            linear.coeffs.extend(coeffs)
+            linear.domain.extend([low, high])
+        if self.objective is not None:
+            proto.objective.vars.extend(self.objective[0])
+            proto.objective.coeffs.extend(self.objective[1])
+        if self.hint is not None:
+            proto.solution_hint.vars.extend(range(len(self.hint)))
+            proto.solution_hint.values.extend(self.hint)
+        return model
+
+
+@dataclass(slots=True)
+class Solver:
+    """Runs models under the snapshot's limits and counts what it did.
+
+    Attributes:
+        cut: the wall clock or a stop ended a solve: the plan must be discarded.
+        alarms: defects met, as sentences.
+    """
+
+    limits: SolverLimits
+    stop: StopSignal = field(default_factory=StopSignal)
+    calls: int = 0
+    unknown: int = 0
+    deterministic_time: float = 0.0
+    cut: bool = False
+    alarms: list[str] = field(default_factory=list)
+
+    def solve(self, model: Model, budget: int = 0) -> Outcome:
+        """Solve without presolve first, then once with presolve and a larger limit if that was not enough."""
+        if model.refuted:
+            return Outcome(Status.REFUTED)
+        if model.overflow:
+            return self._defect(model.overflow)
+        limits = self.limits
+        limit = limits.deterministic_time * limits.growth ** min(budget, limits.max_budget)
+        native = model.build()
+        plain = model.objective is None
+        outcome = self._run(native, limit, presolve=False, plain=plain)
+        if outcome.status is Status.UNKNOWN and not self.cut:
+            outcome = self._run(native, limit * limits.growth, presolve=True, plain=False)
+        self.unknown += outcome.status is Status.UNKNOWN
+        return outcome
+
+    def _run(
+        self, native: cp_model.CpModel, limit: float, *, presolve: bool, plain: bool
+    ) -> Outcome:
+        solver = cp_model.CpSolver()
+        p = solver.parameters
+        p.num_workers = 1
+        p.random_seed = _SEED
+        p.cp_model_presolve = presolve
+        if (
+            plain
+        ):  # no objective: cuts, probing and symmetry cost more than they prove (measured: twice)
+            p.cut_level = p.cp_model_probing_level = p.symmetry_level = 0
+        p.max_deterministic_time = limit
+        p.max_time_in_seconds = self.limits.wall_seconds
+        if not self.stop.enter(solver):
+            self.cut = True
+            return Outcome(Status.UNKNOWN)
+        try:
+            status = solver.solve(native)
+        except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+            return self._defect(f"{type(error).__name__}: {error}")
+        finally:
+            self.stop.leave()
+        self.calls += 1
+        self.deterministic_time += solver.deterministic_time
+        return self._read(solver, status, limit)
+
+    def _read(
+        self, solver: cp_model.CpSolver, status: cp_model.CpSolverStatus, limit: float
+    ) -> Outcome:
+        if status == cp_model.INFEASIBLE:
+            return Outcome(Status.REFUTED)
+        if status == cp_model.MODEL_INVALID:
+            return self._defect(solver.solution_info() or "MODEL_INVALID")
+        if status != cp_model.OPTIMAL:
+            self.cut |= self.stop.stopped or (
+                solver.wall_time >= self.limits.wall_seconds and solver.deterministic_time < limit
+            )
+        if status == cp_model.UNKNOWN:
+            return Outcome(Status.UNKNOWN)
+        values = tuple(solver.response_proto.solution)
+        return Outcome(Status.FOUND, values, optimal=status == cp_model.OPTIMAL)
+
+    def _defect(self, text: str) -> Outcome:
+        self.alarms.append(text)
+        return Outcome(Status.DEFECT, alarm=text)

@@ -1,0 +1,120 @@
+"""The tree of domains that topology labels make of a fleet, as index arrays.
+
+A :class:`Tree` belongs to one tuple of levels (labels, coarse to fine). ``kubernetes.io/hostname`` as the finest level is
+not a domain here: every node is its own. Nodes that miss a level label are invisible to gangs of that topology.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queuectl.domain.fleet import HOSTNAME, Node
+
+Ints: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tree:
+    """Domains of one topology over one fleet; N nodes, D_l domains at level l.
+
+    Attributes:
+        levels: labels above the node, coarse to fine.
+        node_level: label that stands for single nodes (``kubernetes.io/hostname``), None if the topology has none.
+        domain: per level, the domain index of each node, -1 where the node is invisible. Shape (N,).
+        names: per level, the label values of the path to each domain.
+        order: visible node indexes sorted by path, then by name: neighbours in it are neighbours in the topology.
+        position: position of each node in ``order``, or N where invisible. Shape (N,).
+        starts: per level, where each domain begins in ``order``. Domains are numbered in that order.
+    """
+
+    levels: tuple[str, ...]
+    node_level: str | None
+    domain: tuple[Ints, ...]
+    names: tuple[tuple[tuple[str, ...], ...], ...]
+    order: Ints
+    position: Ints
+    starts: tuple[Ints, ...]
+
+    @property
+    def depth(self) -> int:
+        """Number of levels above the node."""
+        return len(self.levels)
+
+    def level_of(self, label: str) -> int | None:
+        """Index of a level label; ``depth`` stands for the node itself; None when the topology has no such level."""
+        if label == self.node_level:
+            return self.depth
+        return self.levels.index(label) if label in self.levels else None
+
+    def sums(self, level: int, per_node: Ints) -> Ints:
+        """Exact sum of a per-node quantity over each domain of a level."""
+        if not len(self.starts[level]):
+            return np.zeros(0, dtype=np.int64)
+        return np.add.reduceat(per_node[self.order], self.starts[level])
+
+    def nodes_in(self, level: int, domain: int) -> Ints:
+        """Node indexes of one domain, in topology order."""
+        starts = self.starts[level]
+        end = starts[domain + 1] if domain + 1 < len(starts) else len(self.order)
+        return self.order[starts[domain] : end]
+
+
+def grow(nodes: Sequence[Node], labels: Sequence[str]) -> Tree:
+    """Build the tree of one topology."""
+    levels = tuple(label for label in labels if label != HOSTNAME)
+    paths = [_path(node, levels) for node in nodes]
+    visible = sorted(
+        (i for i, path in enumerate(paths) if path is not None),
+        key=lambda i: (_natural(paths[i] or ()), _natural((nodes[i].name,))),
+    )
+    order = np.array(visible, dtype=np.int64)
+    position = np.full(len(nodes), len(nodes), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    rows = [_level(paths, visible, level) for level in range(len(levels))]
+    return Tree(
+        levels=levels,
+        node_level=HOSTNAME if HOSTNAME in labels else None,
+        domain=tuple(row[0] for row in rows),
+        names=tuple(row[1] for row in rows),
+        order=order,
+        position=position,
+        starts=tuple(row[2] for row in rows),
+    )
+
+
+def _path(node: Node, levels: Sequence[str]) -> tuple[str, ...] | None:
+    values = tuple(node.labels.get(label, "") for label in levels)
+    return values if all(values) else None
+
+
+def _natural(values: tuple[str, ...]) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+    """Sort key under which ``rack-2`` comes before ``rack-10``."""
+    return tuple(
+        tuple((0, int(t), "") if t.isdigit() else (1, 0, t) for t in _DIGITS.split(value) if t)
+        for value in values
+    )
+
+
+def _level(
+    paths: Sequence[tuple[str, ...] | None], visible: Sequence[int], level: int
+) -> tuple[Ints, tuple[tuple[str, ...], ...], Ints]:
+    """Domain of each node, names of the domains, and their starts in the sorted order, for one level."""
+    domain = np.full(len(paths), -1, dtype=np.int64)
+    names: list[tuple[str, ...]] = []
+    starts: list[int] = []
+    for at, node in enumerate(visible):
+        prefix = (paths[node] or ())[: level + 1]
+        if not names or names[-1] != prefix:
+            names.append(prefix)
+            starts.append(at)
+        domain[node] = len(names) - 1
+    return domain, tuple(names), np.array(starts, dtype=np.int64)

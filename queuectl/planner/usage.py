@@ -1,0 +1,174 @@
+"""What admitted gangs use of nodes and quota, carried from one snapshot to the next.
+
+Counting 10,000 nodes' worth of slots takes longer than most plans; between two cycles few gangs change. The sums are
+exact integers, so adding and removing gangs gives the same numbers as counting afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import PodSetPlacement
+from queuectl.planner.fleetindex import FleetIndex, index_of
+from queuectl.planner.topology import Ints
+
+Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)
+QuotaRow: TypeAlias = tuple[str, str, str]  # ClusterQueue, flavor, resource
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One gang as counted. It keeps the gang alive, so that its id names it for as long as the entry exists."""
+
+    gang: Admitted
+    slots: Slots
+    charges: tuple[tuple[QuotaRow, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Sums over all admitted gangs.
+
+    Attributes:
+        held: (R, N) used by all of them.
+        staying: the same without those being evicted; the same object when there are none.
+        broken: gangs that lost slots and are not being evicted.
+    """
+
+    config: QueueConfig
+    entries: Mapping[int, _Entry]
+    held: Ints
+    staying: Ints
+    quota_held: Mapping[QuotaRow, int] = field(default_factory=dict)
+    quota_staying: Mapping[QuotaRow, int] = field(default_factory=dict)
+    broken: tuple[Admitted, ...] = ()
+
+    def slots(self, gang: Admitted) -> Slots:
+        """Node indexes and amounts of a gang's slots on nodes of the fleet; a node may stand more than once."""
+        return self.entries[id(gang)].slots
+
+    def charges(self, gang: Admitted) -> tuple[tuple[QuotaRow, int], ...]:
+        """What a gang is charged, per ClusterQueue, flavor and resource."""
+        return self.entries[id(gang)].charges
+
+
+_LAST: Final[WeakKeyDictionary[Fleet, Usage]] = WeakKeyDictionary()
+
+
+def usage_of(snapshot: Snapshot) -> Usage:
+    """Count a snapshot's admitted gangs, starting from the last one counted on the same fleet and configuration."""
+    index = index_of(snapshot.fleet)
+    last = _LAST.get(snapshot.fleet)
+    if last is None or last.config is not snapshot.config:
+        zeros = np.zeros_like(index.allocatable)
+        last = Usage(snapshot.config, {}, zeros, zeros)
+    usage = _advance(last, snapshot, index)
+    _LAST[snapshot.fleet] = usage
+    return usage
+
+
+def _advance(last: Usage, snapshot: Snapshot, index: FleetIndex) -> Usage:
+    current = dict(zip(map(id, snapshot.admitted), snapshot.admitted, strict=True))
+    if current.keys() == last.entries.keys():
+        return last
+    gone = [entry for key, entry in last.entries.items() if key not in current]
+    counted = {_parts(entry.gang): entry for entry in gone}
+    entries: dict[int, _Entry] = {}
+    new: list[_Entry] = []
+    for key, gang in current.items():
+        entry = last.entries.get(key)
+        if entry is None:
+            entry = _count(gang, counted.get(_parts(gang)), snapshot, index)
+            new.append(entry)
+        entries[key] = entry
+    return _sum(last, entries, new, gone)
+
+
+def _parts(gang: Admitted) -> tuple[int, int]:
+    """What a gang's use depends on; a new record of it, with another utilization, say, is not counted again."""
+    return id(gang.workload), id(gang.placement)
+
+
+def _sum(
+    last: Usage, entries: Mapping[int, _Entry], new: list[_Entry], gone: list[_Entry]
+) -> Usage:
+    held = last.held.copy()
+    staying = last.staying.copy()
+    quota_held, quota_staying = dict(last.quota_held), dict(last.quota_staying)
+    for sign, group in ((1, new), (-1, gone)):
+        stay = [entry for entry in group if not entry.gang.leaving]
+        _add(held, group, sign)
+        _add(staying, stay, sign)
+        _charge(quota_held, group, sign)
+        _charge(quota_staying, stay, sign)
+    gangs = [entry.gang for entry in entries.values()]
+    if not any(gang.leaving for gang in gangs):
+        staying = held
+    broken = tuple(gang for gang in gangs if gang.lost and not gang.leaving)
+    return Usage(last.config, entries, held, staying, quota_held, quota_staying, broken)
+
+
+def _add(matrix: Ints, entries: list[_Entry], sign: int) -> None:
+    if not entries:
+        return
+    nodes = np.concatenate([entry.slots[0] for entry in entries])
+    amounts = np.concatenate([entry.slots[1] for entry in entries], axis=1) * sign
+    for row, amount in zip(matrix, amounts, strict=True):
+        np.add.at(row, nodes, amount)
+
+
+def _charge(sums: dict[QuotaRow, int], entries: list[_Entry], sign: int) -> None:
+    for entry in entries:
+        for row, amount in entry.charges:
+            sums[row] = sums.get(row, 0) + sign * amount
+
+
+def _count(gang: Admitted, before: _Entry | None, snapshot: Snapshot, index: FleetIndex) -> _Entry:
+    if before is not None:
+        return _Entry(gang, before.slots, before.charges)
+    return _Entry(gang, _slots(gang, index), tuple(_charges(gang, snapshot)))
+
+
+def _slots(gang: Admitted, index: FleetIndex) -> Slots:
+    nodes: list[int] = []
+    columns: list[list[int]] = []
+    for podset in gang.workload.podsets:
+        placed = gang.placement.of(podset.name)
+        for name, count in placed.nodes if placed is not None else ():
+            at = index.position.get(name)
+            if at is not None:
+                nodes.append(at)
+                requests = podset.shape.requests
+                columns.append([requests[r] * count for r in index.resources])
+    amounts = np.array(columns, dtype=np.int64).reshape(len(nodes), len(index.resources)).T
+    return np.array(nodes, dtype=np.int64), amounts
+
+
+def _charges(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, int]]:
+    workload = gang.workload
+    queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    if queue is None:
+        return
+    for podset in workload.podsets:
+        placed = gang.placement.of(podset.name)
+        if placed is None:
+            continue
+        pods = placed.count if takes_nodes(snapshot, placed) else podset.count
+        for resource, flavor in placed.flavors.items():
+            yield (queue.name, flavor, resource), podset.shape.requests[resource] * pods
+
+
+def takes_nodes(snapshot: Snapshot, placed: PodSetPlacement) -> bool:
+    """Whether the pods sit on nodes: not when their flavors are quota only, nor when no node is known."""
+    if not snapshot.fleet.nodes:
+        return False
+    known = (snapshot.config.flavors.get(name) for name in placed.flavors.values())
+    return not placed.flavors or any(f is not None and f.topology is not None for f in known)

@@ -1,0 +1,59 @@
+"""The independent check of a plan: what fails here is dropped, counted and reported, never committed.
+
+It shares no code with the model: plain dicts and loops over what the plan touches, so that a defect of the planner is
+not repeated here. It says whether a plan is *safe* (invariants I1-I4 and I7), not whether it is the best one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.capacity import check_capacity
+from queuectl.planner.verify.gangs import check_gangs
+from queuectl.planner.verify.order import check_order
+from queuectl.planner.verify.quota import check_quota
+from queuectl.planner.verify.report import Rule, Violation
+from queuectl.planner.verify.victims import check_victims
+
+__all__ = ["Rule", "Violation", "verify"]
+
+
+def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
+    """Every rule ``plan`` breaks on ``snapshot``; empty when it may be committed."""
+    books = Books(snapshot, plan)
+    checks = (check_gangs, check_capacity, check_quota, check_order, check_victims)
+    found = [*_partition(books), *_reasons(books)]
+    for check in checks:
+        found.extend(check(books))
+    return tuple(found)
+
+
+def _partition(books: Books) -> Iterator[Violation]:
+    """Each pending gang in exactly one list, each repaired or evicted gang a running one, nobody unknown."""
+    plan = books.plan
+    seen: dict[str, int] = {}
+    for uid in [a.uid for a in plan.admitted if not a.repaired] + [r.uid for r in plan.pending]:
+        seen[uid] = seen.get(uid, 0) + 1
+        if uid not in books.pending:
+            yield Violation(Rule.PARTITION, uid, "not pending in the snapshot")
+    for uid in books.pending:
+        if seen.get(uid, 0) != 1:
+            yield Violation(Rule.PARTITION, uid, f"stands {seen.get(uid, 0)} times in the plan")
+    running = [a.uid for a in plan.admitted if a.repaired] + [e.uid for e in plan.evicted]
+    for uid in sorted(set(running)):
+        if uid not in books.running:
+            yield Violation(Rule.PARTITION, uid, "repaired or evicted, but not admitted")
+        elif running.count(uid) > 1:
+            yield Violation(Rule.PARTITION, uid, "repaired or evicted more than once")
+
+
+def _reasons(books: Books) -> Iterator[Violation]:
+    for refusal in books.plan.pending:
+        if not refusal.reasons:
+            yield Violation(Rule.REASON, refusal.uid, "refused without a reason")
+    for eviction in books.plan.evicted:
+        if not eviction.message:
+            yield Violation(Rule.REASON, eviction.uid, "evicted without a sentence")

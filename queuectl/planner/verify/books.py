@@ -1,0 +1,129 @@
+"""The snapshot and the plan, looked up the way the checks need them: plain dicts, no planner code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.plan import Plan, Refusal
+from queuectl.domain.queues import ClusterQueue, ResourceFlavor, Topology
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
+
+
+class Claim(NamedTuple):
+    """One gang the plan gives a placement: it starts now, or holds a lease for later.
+
+    ``running`` is set for a repair: the gang as it stands in the snapshot.
+    """
+
+    workload: Workload
+    placement: Placement
+    now: bool
+    excluded: frozenset[str] = frozenset()
+    running: Admitted | None = None
+
+    def parts(self) -> Iterator[tuple[PodSet, PodSetPlacement]]:
+        """Each podset that has a placement, with it."""
+        for podset in self.workload.podsets:
+            placed = self.placement.of(podset.name)
+            if placed is not None:
+                yield podset, placed
+
+
+@dataclass(frozen=True)
+class Books:
+    snapshot: Snapshot
+    plan: Plan
+    _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
+
+    @cached_property
+    def pending(self) -> dict[str, Pending]:
+        return {p.workload.uid: p for p in self.snapshot.pending}
+
+    @cached_property
+    def running(self) -> dict[str, Admitted]:
+        return {a.workload.uid: a for a in self.snapshot.admitted}
+
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        return dict(self.snapshot.fleet.by_name)
+
+    @cached_property
+    def refused(self) -> dict[str, Refusal]:
+        return {r.uid: r for r in self.plan.pending}
+
+    @cached_property
+    def started(self) -> frozenset[str]:
+        """Uids that start now; repaired gangs already run."""
+        return frozenset(a.uid for a in self.plan.admitted if not a.repaired)
+
+    @cached_property
+    def gone_after(self) -> frozenset[str]:
+        """Uids whose capacity comes free: leaving already, or told to leave by this plan."""
+        leaving = {a.workload.uid for a in self.snapshot.admitted if a.leaving}
+        leaving.update(p.victim for p in self.plan.preempted)
+        leaving.update(e.uid for e in self.plan.evicted)
+        return frozenset(leaving)
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(self._claims())
+
+    def _claims(self) -> Iterator[Claim]:
+        for admission in self.plan.admitted:
+            if admission.repaired:
+                gang = self.running.get(admission.uid)
+                if gang is not None:
+                    yield Claim(gang.workload, admission.placement, True, running=gang)
+            elif (entry := self.pending.get(admission.uid)) is not None:
+                yield Claim(entry.workload, admission.placement, True, entry.excluded)
+        for refusal in self.plan.pending:
+            waiting = self.pending.get(refusal.uid)
+            if refusal.lease is not None and waiting is not None:
+                yield Claim(waiting.workload, refusal.lease.placement, False, waiting.excluded)
+
+    def queue_of(self, workload: Workload) -> ClusterQueue | None:
+        """Its ClusterQueue, or None when it names no queue or one that does not exist."""
+        key = (workload.namespace, workload.queue)
+        if key not in self._queues:
+            self._queues[key] = self.snapshot.config.cluster_queue_of(*key)
+        return self._queues[key]
+
+    def flavors_of(self, placed: PodSetPlacement) -> list[ResourceFlavor]:
+        known = self.snapshot.config.flavors
+        return [known[name] for name in sorted(set(placed.flavors.values())) if name in known]
+
+    def takes_nodes(self, placed: PodSetPlacement) -> bool:
+        """Whether the podset's pods need nodes: not when its flavors are quota only or no node is known."""
+        if not self.snapshot.fleet.nodes:
+            return False
+        flavors = self.flavors_of(placed)
+        return not flavors or any(f.topology is not None for f in flavors)
+
+    def pods_charged(self, podset: PodSet, placed: PodSetPlacement) -> int:
+        """How many pods count against quota: what is placed, or all of a podset that needs no node."""
+        return placed.count if self.takes_nodes(placed) else podset.count
+
+    def topologies_for(self, placed: PodSetPlacement) -> list[Topology]:
+        """The topologies of its flavors; any of the configuration when it has no flavor."""
+        known = self.snapshot.config.topologies
+        flavors = self.flavors_of(placed)
+        if not flavors:
+            return list(known.values())
+        return [
+            known[f.topology] for f in flavors if f.topology is not None and f.topology in known
+        ]
+
+    def domain(self, node: Node, level: str, topologies: list[Topology]) -> tuple[str, ...] | None:
+        """The domain of ``node`` at ``level`` as the path of label values down to it; None if a label is missing."""
+        levels: tuple[str, ...] = (level,)
+        for topology in topologies:
+            if level in topology.levels:
+                levels = topology.levels[: topology.levels.index(level) + 1]
+                break
+        path = [node.hostname if key == HOSTNAME else node.labels.get(key) for key in levels]
+        return tuple(value for value in path if value is not None) if None not in path else None

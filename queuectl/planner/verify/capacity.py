@@ -1,0 +1,95 @@
+"""No node over its allocatable, in both views of time.
+
+- *now*: allocatable less all admitted (leaving ones included) less strangers. Everything that starts must fit here.
+- *after*: the same less only those that stay. Everything that starts and every lease must fit here together.
+
+Only the nodes and resources the plan adds to are looked at: an excess from outside is not the plan's doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from queuectl.domain.workload import Placement, Workload
+from queuectl.planner.verify.books import Books, Claim
+from queuectl.planner.verify.report import Rule, Violation
+
+Use = dict[str, dict[str, int]]  # node name -> resource -> amount
+
+
+def check_capacity(books: Books) -> Iterator[Violation]:
+    """Node by node over what the plan touches."""
+    now, after = _asked(books)
+    touched = now.keys() | after.keys()
+    used_now, used_after = _used(books, touched)
+    yield from _compare(books, now, used_now, "now")
+    yield from _compare(books, after, used_after, "after the victims left")
+
+
+def _asked(books: Books) -> tuple[Use, Use]:
+    """What the plan adds to each node now, and what its claims hold of it after."""
+    now: Use = {}
+    after: Use = {}
+    for claim in books.claims:
+        _add(after, claim.workload, claim.placement)
+        if claim.now and claim.running is None:
+            _add(now, claim.workload, claim.placement)
+        elif claim.running is not None:
+            _add_moved(now, claim)
+    return now, after
+
+
+def _add(use: Use, workload: Workload, placement: Placement) -> None:
+    for podset in workload.podsets:
+        placed = placement.of(podset.name)
+        for name, count in placed.nodes if placed is not None else ():
+            row = use.setdefault(name, {})
+            for resource, amount in podset.shape.requests.items():
+                row[resource] = row.get(resource, 0) + amount * count
+
+
+def _add_moved(use: Use, claim: Claim) -> None:
+    """Of a repaired gang, only what a node gains: what stays is already counted as admitted."""
+    assert claim.running is not None
+    before: Use = {}
+    behind: Use = {}
+    _add(before, claim.workload, claim.running.placement)
+    _add(behind, claim.workload, claim.placement)
+    for name, row in behind.items():
+        for resource, amount in row.items():
+            gained = amount - before.get(name, {}).get(resource, 0)
+            if gained > 0:
+                into = use.setdefault(name, {})
+                into[resource] = into.get(resource, 0) + gained
+
+
+def _used(books: Books, touched: set[str]) -> tuple[Use, Use]:
+    """What admitted gangs and strangers use of the touched nodes, now and after."""
+    now: Use = {name: dict(books.snapshot.strangers.get(name, {})) for name in touched}
+    after: Use = {name: dict(row) for name, row in now.items()}
+    repaired = {c.workload.uid for c in books.claims if c.running is not None}
+    for gang in books.snapshot.admitted:
+        stays = gang.workload.uid not in books.gone_after and gang.workload.uid not in repaired
+        for podset in gang.workload.podsets:
+            placed = gang.placement.of(podset.name)
+            for name, count in placed.nodes if placed is not None else ():
+                if name in touched:
+                    for resource, amount in podset.shape.requests.items():
+                        now[name][resource] = now[name].get(resource, 0) + amount * count
+                        if stays:
+                            after[name][resource] = after[name].get(resource, 0) + amount * count
+    return now, after
+
+
+def _compare(
+    books: Books, asked: Use, used: Mapping[str, Mapping[str, int]], when: str
+) -> Iterator[Violation]:
+    for name in sorted(asked):
+        node = books.nodes.get(name)
+        if node is None:
+            continue  # reported as not eligible
+        for resource, amount in sorted(asked[name].items()):
+            free = node.allocatable[resource] - used[name].get(resource, 0)
+            if amount > free:
+                text = f"{resource}: asks {amount}, free {free} {when}"
+                yield Violation(Rule.CAPACITY, name, text)

@@ -1,0 +1,148 @@
+"""Checks of one placement by itself: whole, on eligible nodes, inside its domains, healthy slots kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queuectl.domain.fleet import HOSTNAME, Node, NodeRules
+from queuectl.domain.queues import ResourceFlavor
+from queuectl.domain.workload import PodSet, PodSetPlacement, TopologyMode
+from queuectl.planner.verify.books import Books, Claim
+from queuectl.planner.verify.report import Rule, Violation
+
+
+def check_gangs(books: Books) -> Iterator[Violation]:
+    """Every admission, repair and lease on its own, without its neighbours."""
+    verdicts: dict[tuple[NodeRules, tuple[str, ...], str], str | None] = {}
+    for claim in books.claims:
+        yield from _whole(books, claim)
+        yield from _eligible(books, claim, verdicts)
+        yield from _topology(books, claim)
+        if claim.running is not None:
+            yield from _repaired(claim)
+
+
+def _whole(books: Books, claim: Claim) -> Iterator[Violation]:
+    uid = claim.workload.uid
+    names = [p.podset for p in claim.placement.podsets]
+    if names != [p.name for p in claim.workload.podsets]:
+        yield Violation(Rule.WHOLE, uid, f"places podsets {names}, not those of the gang in order")
+        return
+    for podset, placed in claim.parts():
+        expected = podset.count if books.takes_nodes(placed) else 0
+        if placed.count != expected or any(count <= 0 for _, count in placed.nodes):
+            yield Violation(
+                Rule.WHOLE, uid, f"podset {podset.name}: {placed.count} of {expected} pods placed"
+            )
+
+
+def _eligible(
+    books: Books,
+    claim: Claim,
+    verdicts: dict[tuple[NodeRules, tuple[str, ...], str], str | None],
+) -> Iterator[Violation]:
+    for podset, placed in claim.parts():
+        kept = _kept_slots(claim, podset.name)
+        flavors = books.flavors_of(placed)
+        names = tuple(f.name for f in flavors)
+        for name, count in placed.nodes:
+            if count <= kept.get(name, 0):
+                continue
+            key = (podset.shape.rules, names, name)
+            if key not in verdicts:
+                verdicts[key] = _node_refusal(books, podset, flavors, name)
+            why = "excluded after a failed pin" if name in claim.excluded else verdicts[key]
+            if why is not None:
+                text = f"podset {podset.name} on node {name}: {why}"
+                yield Violation(Rule.ELIGIBLE, claim.workload.uid, text)
+
+
+def _node_refusal(
+    books: Books, podset: PodSet, flavors: list[ResourceFlavor], name: str
+) -> str | None:
+    node = books.nodes.get(name)
+    if node is None:
+        return "no such node"
+    if not node.ready:
+        return "not ready"
+    for flavor in flavors:
+        why = _flavor_refusal(books, flavor, node)
+        if why is not None:
+            return why
+    rules = podset.shape.rules
+    extra = tuple(t for flavor in flavors for t in flavor.tolerations)
+    return NodeRules(rules.selector, rules.affinity, rules.tolerations + extra).refusal(node)
+
+
+def _flavor_refusal(books: Books, flavor: ResourceFlavor, node: Node) -> str | None:
+    for key, value in flavor.node_labels:
+        if node.labels.get(key) != value:
+            return f"not of flavor {flavor.name}: {key}={value}"
+    topology = books.snapshot.config.topologies.get(flavor.topology or "")
+    for level in topology.levels if topology is not None else ():
+        if level != HOSTNAME and level not in node.labels:
+            return f"outside topology {flavor.topology}: no label {level}"
+    return None
+
+
+def _topology(books: Books, claim: Claim) -> Iterator[Violation]:
+    """A podset alone is a group of one; all of a group share one domain at each level a member requires."""
+    groups: dict[tuple[str, str], list[tuple[PodSet, PodSetPlacement]]] = {}
+    for podset, placed in claim.parts():
+        key = ("group", podset.group) if podset.group is not None else ("podset", podset.name)
+        groups.setdefault(key, []).append((podset, placed))
+    for (_, name), members in groups.items():
+        required = {
+            podset.topology.level
+            for podset, _ in members
+            if podset.topology is not None and podset.topology.mode is TopologyMode.REQUIRED
+        }
+        for level in sorted(level for level in required if level is not None):
+            domains = _domains(books, members, level)
+            if len(domains) > 1 or None in domains:
+                text = f"{name} requires one {level}, placed in {sorted(map(str, domains))}"
+                yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
+
+
+def _domains(
+    books: Books, members: list[tuple[PodSet, PodSetPlacement]], level: str
+) -> set[tuple[str, ...] | None]:
+    found: set[tuple[str, ...] | None] = set()
+    for _, placed in members:
+        topologies = books.topologies_for(placed)
+        for name, _ in placed.nodes:
+            node = books.nodes.get(name)
+            found.add(books.domain(node, level, topologies) if node is not None else None)
+    return found
+
+
+def _kept_slots(claim: Claim, podset: str) -> dict[str, int]:
+    """Slots per node that a repaired gang keeps: its placement without the lost ones."""
+    if claim.running is None:
+        return {}
+    placed = claim.running.placement.of(podset)
+    kept: dict[str, int] = {}
+    for name, count in placed.nodes if placed is not None else ():
+        kept[name] = kept.get(name, 0) + count
+    for lost_podset, name, count in claim.running.lost:
+        if lost_podset == podset:
+            kept[name] = kept.get(name, 0) - count
+    return kept
+
+
+def _repaired(claim: Claim) -> Iterator[Violation]:
+    assert claim.running is not None
+    uid = claim.workload.uid
+    if claim.running.leaving or not claim.running.lost:
+        yield Violation(Rule.REPAIR, uid, "repaired, but it is leaving or has lost nothing")
+    for podset, placed in claim.parts():
+        slots: dict[str, int] = {}
+        for name, count in placed.nodes:
+            slots[name] = slots.get(name, 0) + count
+        for name, count in _kept_slots(claim, podset.name).items():
+            if slots.get(name, 0) < count:
+                text = f"podset {podset.name} leaves {count} healthy slots of node {name}"
+                yield Violation(Rule.REPAIR, uid, text)
+        before = claim.running.placement.of(podset.name)
+        if before is not None and dict(before.flavors) != dict(placed.flavors):
+            yield Violation(Rule.REPAIR, uid, f"podset {podset.name} changes its flavors")

@@ -1,0 +1,141 @@
+"""Flavors are charged as the ClusterQueue's resource groups say, and nominal quotas hold, now and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queuectl.domain.fleet import Effect
+from queuectl.domain.quantity import PODS
+from queuectl.domain.queues import ClusterQueue, ResourceFlavor, ResourceGroup
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
+from queuectl.planner.verify.books import Books, Claim
+from queuectl.planner.verify.report import Rule, Violation
+
+Row = tuple[str, str, str]  # ClusterQueue, flavor, resource
+
+
+def check_quota(books: Books) -> Iterator[Violation]:
+    """Flavor choice of each claim, then each quota row the plan adds to."""
+    for claim in books.claims:
+        queue = books.queue_of(claim.workload)
+        if queue is not None:
+            yield from _flavors(books, queue, claim)
+    yield from _rows(books)
+
+
+def _flavors(books: Books, queue: ClusterQueue, claim: Claim) -> Iterator[Violation]:
+    uid = claim.workload.uid
+    for podset, placed in claim.parts():
+        covered: set[str] = set()
+        for group in queue.groups:
+            covered.update(group.covered)
+            why = _group_refusal(books, group, podset, placed)
+            if why is not None:
+                yield Violation(Rule.FLAVOR, uid, f"podset {podset.name}: {why}")
+        missing = sorted(set(podset.shape.requests) - covered - {PODS} - podset.shape.incidental)
+        if missing:
+            text = f"podset {podset.name} asks {missing}, which {queue.name} does not cover"
+            yield Violation(Rule.FLAVOR, uid, text)
+
+
+def _group_refusal(
+    books: Books, group: ResourceGroup, podset: PodSet, placed: PodSetPlacement
+) -> str | None:
+    asked = [r for r in group.covered if podset.shape.requests[r]]
+    chosen = {placed.flavors.get(r) for r in asked}
+    if not asked:
+        return None
+    if len(chosen) != 1:
+        return f"{asked} need one flavor, got {sorted(map(str, chosen))}"
+    name = chosen.pop()
+    if name not in {f.flavor for f in group.flavors}:
+        return f"flavor {name} is not of the group that covers {asked}"
+    flavor = books.snapshot.config.flavors.get(name or "")
+    return flavor_refusal(group, flavor, podset, books) if flavor else f"no flavor {name}"
+
+
+def flavor_refusal(
+    group: ResourceGroup, flavor: ResourceFlavor, podset: PodSet, books: Books
+) -> str | None:
+    """Why ``podset`` may not use ``flavor`` on any node: its taints, or labels the podset selects otherwise."""
+    rules = podset.shape.rules
+    tolerations = rules.tolerations + flavor.tolerations
+    for taint in flavor.node_taints:
+        if taint.effect is not Effect.PREFER_NO_SCHEDULE and not any(
+            t.tolerates(taint) for t in tolerations
+        ):
+            return f"flavor {flavor.name}: taint {taint.key} is not tolerated"
+    known = books.snapshot.config.flavors
+    keys = {k for f in group.flavors if f.flavor in known for k, _ in known[f.flavor].node_labels}
+    labels = dict(flavor.node_labels)
+    for key, value in rules.selector:
+        if key in keys and labels.get(key) != value:
+            return f"flavor {flavor.name}: the podset selects {key}={value}"
+    return None
+
+
+def _rows(books: Books) -> Iterator[Violation]:
+    now: dict[Row, int] = {}
+    after: dict[Row, int] = {}
+    for claim in books.claims:
+        if claim.running is not None:
+            continue  # a repaired gang is charged already
+        for row, amount in _charges(books, claim.workload, claim.placement):
+            after[row] = after.get(row, 0) + amount
+            if claim.now:
+                now[row] = now.get(row, 0) + amount
+    used_now, used_after = _used(books, now.keys() | after.keys())
+    yield from _compare(books, now, used_now, "now")
+    yield from _compare(books, after, used_after, "after the victims left")
+
+
+def _used(books: Books, touched: set[Row]) -> tuple[dict[Row, int], dict[Row, int]]:
+    now = dict.fromkeys(touched, 0)
+    after = dict.fromkeys(touched, 0)
+    queues = {row[0] for row in touched}
+    for gang in books.snapshot.admitted:
+        queue = books.queue_of(gang.workload)
+        if queue is None or queue.name not in queues:
+            continue
+        stays = gang.workload.uid not in books.gone_after
+        for row, amount in _charges(books, gang.workload, gang.placement):
+            if row in touched:
+                now[row] += amount
+                after[row] += amount if stays else 0
+    return now, after
+
+
+def _charges(books: Books, workload: Workload, placement: Placement) -> Iterator[tuple[Row, int]]:
+    queue = books.queue_of(workload)
+    if queue is None:
+        return
+    for podset in workload.podsets:
+        placed = placement.of(podset.name)
+        if placed is None:
+            continue
+        pods = books.pods_charged(podset, placed)
+        for resource, flavor in placed.flavors.items():
+            if amount := podset.shape.requests[resource] * pods:
+                yield (queue.name, flavor, resource), amount
+
+
+def _compare(
+    books: Books, asked: dict[Row, int], used: dict[Row, int], when: str
+) -> Iterator[Violation]:
+    for row, amount in sorted(asked.items()):
+        queue, flavor, resource = row
+        nominal = _nominal(books.snapshot.config.cluster_queues[queue], flavor, resource)
+        if amount + used[row] > nominal:
+            text = (
+                f"{flavor}/{resource}: {used[row]} used {when}, {amount} asked, nominal {nominal}"
+            )
+            yield Violation(Rule.QUOTA, queue, text)
+
+
+def _nominal(queue: ClusterQueue, flavor: str, resource: str) -> int:
+    for group in queue.groups:
+        if resource in group.covered:
+            for quotas in group.flavors:
+                if quotas.flavor == flavor:
+                    return quotas.nominal.get(resource, 0)
+    return 0

@@ -1,0 +1,80 @@
+"""Preemptions are legal and each is for a named gang that holds a lease; whether it fits, the capacity checks say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queuectl.domain.plan import Preemption
+from queuectl.domain.queues import WithinClusterQueue
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Workload
+from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.report import Rule, Violation
+
+
+def check_victims(books: Books) -> Iterator[Violation]:
+    """Each preemption by the policy of the preemptor's ClusterQueue, and each lease by its dates."""
+    seen: dict[str, str] = {}
+    for preemption in books.plan.preempted:
+        why = _illegal(books, preemption, seen)
+        seen.setdefault(preemption.victim, preemption.preemptor)
+        if why is not None:
+            text = f"for {preemption.preemptor}: {why}"
+            yield Violation(Rule.VICTIM, preemption.victim, text)
+    for refusal in books.plan.pending:
+        if refusal.lease is not None and refusal.lease.expires_at <= books.snapshot.now:
+            yield Violation(Rule.LEASE, refusal.uid, "its lease has ended")
+
+
+def _illegal(books: Books, preemption: Preemption, seen: dict[str, str]) -> str | None:
+    victim = books.running.get(preemption.victim)
+    preemptor = books.pending.get(preemption.preemptor)
+    if victim is None or preemptor is None:
+        return "victim is not admitted or preemptor not pending"
+    if preemption.victim in seen:
+        return f"already the victim of {seen[preemption.victim]}"
+    if preemption.cost.priority != victim.workload.priority:
+        return f"cost states priority {preemption.cost.priority}, it is {victim.workload.priority}"
+    return (
+        _without_lease(books, preemption)
+        or _shielded(books, victim)
+        or _against_policy(books, preemptor.workload, victim.workload)
+    )
+
+
+def _without_lease(books: Books, preemption: Preemption) -> str | None:
+    refusal = books.refused.get(preemption.preemptor)
+    if refusal is None or refusal.lease is None:
+        return "the preemptor is not pending with a lease"
+    if preemption.victim not in refusal.lease.victims:
+        return "the preemptor's lease does not name it"
+    return None
+
+
+def _shielded(books: Books, victim: Admitted) -> str | None:
+    uid = victim.workload.uid
+    if not victim.workload.preemptible:
+        return "not preemptible"
+    if victim.leaving:
+        return "leaving already"
+    if any(e.uid == uid for e in books.plan.evicted):
+        return "evicted as well"
+    if any(a.uid == uid for a in books.plan.admitted):
+        return "repaired as well"
+    return None
+
+
+def _against_policy(books: Books, preemptor: Workload, victim: Workload) -> str | None:
+    queue = books.queue_of(preemptor)
+    other = books.queue_of(victim)
+    if queue is None or other is None or queue.name != other.name:
+        return "not in the same ClusterQueue"
+    policy = queue.within_cluster_queue
+    if policy is WithinClusterQueue.NEVER:
+        return f"{queue.name} forbids preemption"
+    if victim.priority < preemptor.priority:
+        return None
+    newer_equal = victim.priority == preemptor.priority and victim.queued_at > preemptor.queued_at
+    if policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY and newer_equal:
+        return None
+    return f"priority {victim.priority} against {preemptor.priority} under {policy}"

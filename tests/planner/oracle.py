@@ -1,0 +1,150 @@
+"""Brute force for tiny clusters: the answer by definition, without numpy, solver or any planner code.
+
+- :func:`starts`: the lexicographically greatest set of gangs, in queue order, that can start together.
+- :func:`least_victims`: the least legal victim set by the ClusterQueue's layers, over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+
+from queuectl.domain.plan import Cost
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy, VictimKey, WithinClusterQueue
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Placement, TopologyMode, Workload
+from tests.planner.oracle_fit import ANYWHERE, Oracle, Way
+
+
+def queue_order(entry: Pending) -> tuple[int, float, str]:
+    return -entry.workload.priority, entry.workload.queued_at, entry.workload.uid
+
+
+def starts(snapshot: Snapshot) -> dict[str, bool]:
+    """Which pending gangs start, by uid in queue order, when nobody may preempt. Kept leases stay promised."""
+    entries = sorted(snapshot.pending, key=queue_order)
+    answer: dict[str, bool] = {}
+    kept: list[list[Way]] = []
+    barred: dict[str, frozenset[str]] = {}
+    for entry in entries:
+        queue = Oracle(snapshot).queue_of(entry.workload)
+        name = queue.name if queue is not None else ""
+        promised = [
+            (e.workload, e.lease.placement)
+            for e in entries
+            if e.lease is not None and e is not entry and not answer.get(e.workload.uid, False)
+        ]
+        oracle = Oracle(snapshot, promised=promised)
+        ways = list(_all_ways(oracle, entry, barred.get(name, frozenset())))
+        fits = entry.blocked is None and oracle.fits([*kept, ways])
+        answer[entry.workload.uid] = fits
+        if fits:
+            kept.append(ways)
+        elif queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+            barred[name] = barred.get(name, frozenset()) | _could_use(oracle, queue, entry)
+    return answer
+
+
+def _all_ways(oracle: Oracle, entry: Pending, banned: frozenset[str]) -> Iterator[Way]:
+    """Preferred levels never decide whether a gang fits, so only the last relaxation matters."""
+    return oracle.ways(entry, banned, step=ANYWHERE)
+
+
+def _could_use(oracle: Oracle, queue: ClusterQueue, entry: Pending) -> frozenset[str]:
+    if entry.blocked is not None:
+        return frozenset()
+    return frozenset(
+        f
+        for p in entry.workload.podsets
+        for flavors in oracle.flavor_choices(queue, p)
+        for f in flavors.values()
+    )
+
+
+def legal_victims(snapshot: Snapshot, preemptor: Workload) -> list[Admitted]:
+    """Whom the preemptor's ClusterQueue lets it evict."""
+    oracle = Oracle(snapshot)
+    queue = oracle.queue_of(preemptor)
+    if queue is None or queue.within_cluster_queue is WithinClusterQueue.NEVER:
+        return []
+    newer = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+    return [
+        a
+        for a in snapshot.admitted
+        if a.workload.preemptible
+        and not a.leaving
+        and oracle.queue_of(a.workload) == queue
+        and (
+            a.workload.priority < preemptor.priority
+            or (
+                newer
+                and a.workload.priority == preemptor.priority
+                and a.workload.queued_at > preemptor.queued_at
+            )
+        )
+    ]
+
+
+def layers(order: Sequence[VictimKey], costs: Sequence[Cost]) -> tuple[int, ...]:
+    """A victim set's place in the order: smaller is better. No victims at all beats everything."""
+    value = {
+        VictimKey.MAX_PRIORITY: max((c.priority for c in costs), default=-(2**40)),
+        VictimKey.LOST_WORK: sum(c.lost_work for c in costs),
+        VictimKey.COUNT: len(costs),
+    }
+    return tuple(value[key] for key in order)
+
+
+def least_victims(
+    snapshot: Snapshot,
+    entry: Pending,
+    costs: Mapping[str, Cost],
+    promised: Sequence[tuple[Workload, Placement]] = (),
+    only: Sequence[Mapping[str, str]] | None = None,
+) -> tuple[tuple[int, ...], frozenset[str]] | None:
+    """The least legal victims after whose exit the gang fits, with their layers; None when no set helps.
+
+    ``only`` fixes the flavors of its podsets.
+    Preferred levels come first: a narrower level that legal victims can clear beats cheaper victims elsewhere.
+    """
+    queue = Oracle(snapshot).queue_of(entry.workload)
+    order = queue.victim_order if queue is not None else tuple(VictimKey)
+    legal = sorted(a.workload.uid for a in legal_victims(snapshot, entry.workload))
+    sets = [frozenset(s) for k in range(len(legal) + 1) for s in combinations(legal, k)]
+    sets.sort(key=lambda s: (layers(order, [costs[u] for u in s]), sorted(s)))
+    for step in relaxations(snapshot, entry.workload):
+
+        def fits(victims: frozenset[str], step: int = step) -> bool:
+            oracle = Oracle(snapshot, victims, promised)
+            return oracle.fits([list(oracle.ways(entry, step=step, only=only))], views=(1,))
+
+        chosen = _first_that_fits(sets, fits)
+        if chosen is not None:
+            return layers(order, [costs[u] for u in chosen]), chosen
+    return None
+
+
+def _first_that_fits(
+    sets: Sequence[frozenset[str]], fits: Callable[[frozenset[str]], bool]
+) -> frozenset[str] | None:
+    """The first victim set that helps; whatever lies inside one that does not help cannot help either."""
+    if not fits(max(sets, key=len)):
+        return None
+    hopeless: list[frozenset[str]] = []
+    for victims in sets:
+        if any(victims <= known for known in hopeless):
+            continue
+        if fits(victims):
+            return victims
+        hopeless.append(victims)
+    raise AssertionError("the largest set fits, so the loop ends before")
+
+
+def relaxations(snapshot: Snapshot, workload: Workload) -> range:
+    """Relaxations of preferred levels: from none at all to anywhere; a gang without any needs only the last."""
+    last = max((len(t.levels) for t in snapshot.config.topologies.values()), default=0)
+    prefers = any(
+        p.topology is not None and p.topology.mode is TopologyMode.PREFERRED
+        for p in workload.podsets
+    )
+    return range(0 if prefers else last, last + 1)

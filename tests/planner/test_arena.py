@@ -1,0 +1,211 @@
+"""The snapshot as numbers: topology order, eligibility, free capacity, and use carried from cycle to cycle."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuectl.domain.fleet import (
+    HOSTNAME,
+    Effect,
+    Fleet,
+    Node,
+    NodeRules,
+    Requirement,
+    SelectorTerm,
+    Taint,
+    Toleration,
+)
+from queuectl.domain.quantity import GPU, PODS, Resources
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.arena import caps, survey
+from queuectl.planner.fleetindex import FleetIndex, index_of
+from queuectl.planner.ledger import open_ledger
+from queuectl.planner.topology import grow
+from queuectl.planner.usage import usage_of
+from tests.planner import generate
+from tests.planner.build import gang, holding, node, podset, resources, world
+
+# Topology.
+
+
+def test_domains_are_numbered_in_natural_order_and_children_are_neighbours() -> None:
+    nodes = [node(f"n{i}", f"b{i % 3}/r{i}") for i in (10, 2, 0, 5, 11)]
+    tree = grow(nodes, ("block", "rack", HOSTNAME))
+    assert tree.names[0] == (("b0",), ("b1",), ("b2",))
+    assert tree.names[1] == (("b0", "r0"), ("b1", "r10"), ("b2", "r2"), ("b2", "r5"), ("b2", "r11"))
+    assert [nodes[i].name for i in tree.order] == ["n0", "n10", "n2", "n5", "n11"]
+    assert tree.sums(0, np.arange(5)).tolist() == [2, 0, 1 + 3 + 4]
+
+
+def test_equal_names_under_different_parents_are_different_domains() -> None:
+    tree = grow([node("x", "b0/r0"), node("y", "b1/r0")], ("block", "rack"))
+    assert tree.names[1] == (("b0", "r0"), ("b1", "r0"))
+
+
+def test_a_node_without_a_level_label_is_in_no_domain() -> None:
+    bare = Node("bare", {"block": "b"}, resources(gpu=8))
+    tree = grow([bare, node("n0", "b/r")], ("block", "rack", HOSTNAME))
+    assert tree.domain[0].tolist() == [-1, 0]
+    assert tree.order.tolist() == [1]
+    assert tree.level_of(HOSTNAME) == tree.depth == 2
+    assert tree.level_of("row") is None
+
+
+# Eligibility: by class of nodes, and the same as asking node by node.
+
+keys = st.sampled_from(["a", "b", HOSTNAME])
+values = st.sampled_from(["1", "2", "n0", "n1"])
+requirements = st.builds(
+    Requirement,
+    keys,
+    st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]),
+    st.tuples(values),
+    st.just(False),
+) | st.builds(
+    Requirement, st.just("metadata.name"), st.just("In"), st.tuples(values), st.just(True)
+)
+effects = st.sampled_from(list(Effect))
+tolerations = st.builds(
+    Toleration,
+    st.sampled_from(["", "t", "u"]),
+    st.sampled_from(["Equal", "Exists"]),
+    st.sampled_from(["", "v"]),
+    st.none() | effects,
+)
+rules = st.builds(
+    NodeRules,
+    st.lists(st.tuples(keys, values), max_size=2, unique_by=lambda kv: kv[0]).map(
+        lambda pairs: tuple(sorted(pairs))
+    ),
+    st.none()
+    | st.lists(
+        st.builds(SelectorTerm, st.lists(requirements, max_size=2).map(tuple)), max_size=2
+    ).map(tuple),
+    st.lists(tolerations, max_size=2).map(tuple),
+)
+taints = st.builds(Taint, st.sampled_from(["t", "u"]), effects, st.sampled_from(["", "v"]))
+fleets = st.lists(
+    st.tuples(
+        st.dictionaries(keys, values, max_size=3),
+        st.lists(taints, max_size=2).map(tuple),
+        st.booleans(),
+    ),
+    max_size=4,
+).map(
+    lambda rows: Fleet(
+        tuple(
+            Node(f"n{i}", labels, resources(gpu=1), marks, unschedulable=cordoned)
+            for i, (labels, marks, cordoned) in enumerate(rows)
+        )
+    )
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(fleets, rules)
+def test_masks_say_what_the_domain_rule_says_of_every_node(fleet: Fleet, wanted: NodeRules) -> None:
+    mask = FleetIndex(fleet).mask(wanted)
+    assert mask.tolist() == [wanted.refusal(n) is None for n in fleet.nodes]
+
+
+def test_passing_conditions_do_not_count_for_what_could_ever_run() -> None:
+    cordoned = replace(node("n0", gpu=8), unschedulable=True)
+    tainted = replace(
+        node("n1", gpu=8), taints=(Taint("node.kubernetes.io/not-ready", Effect.NO_EXECUTE),)
+    )
+    dedicated = replace(node("n2", gpu=8), taints=(Taint("dedicated", Effect.NO_SCHEDULE),))
+    index = FleetIndex(Fleet((cordoned, tainted, dedicated)))
+    assert index.mask(NodeRules()).tolist() == [False, False, False]
+    assert index.lasting_mask(NodeRules()).tolist() == [True, True, False]
+
+
+# Free capacity.
+
+
+def test_two_views_of_free_capacity() -> None:
+    nodes = [node("n0", gpu=8), node("n1", gpu=8)]
+    stays = holding(gang("s", podset(gpu=2)), {"n0": 1})
+    goes = holding(gang("g", podset(count=2, gpu=3)), {"n0": 1, "n1": 1}, leaving=True)
+    arena = survey(world(nodes, (), [stays, goes], strangers={"n1": resources(gpu=1)}))
+    column = arena.resources.index(GPU)
+    assert arena.now[column].tolist() == [3, 4]
+    assert arena.later[column].tolist() == [6, 7]
+
+
+def test_pods_per_node_are_counted_like_any_resource() -> None:
+    nodes = [node("n0", gpu=8, pods=2)]
+    arena = survey(world(nodes, (), [holding(gang("r", podset(cpu=0)), {"n0": 1})]))
+    shape = arena.shape(resources(pods=1, gpu=1), NodeRules())
+    assert caps(arena.now, shape).tolist() == [1]
+
+
+def test_an_overcommitted_node_fits_nothing_and_a_resource_nobody_offers_fits_nowhere() -> None:
+    nodes = [node("n0", gpu=8), node("n1", gpu=2)]
+    running = holding(gang("r", podset(count=2, gpu=4)), {"n1": 2})
+    arena = survey(world(nodes, (), [running]))
+    assert caps(arena.now, arena.shape(resources(gpu=1), NodeRules())).tolist() == [8, 0]
+    assert caps(arena.now, arena.shape(Resources({"x/y": 1}), NodeRules())).tolist() == [0, 0]
+    assert caps(arena.now, arena.shape(Resources(), NodeRules())).min() > 10**6
+
+
+def test_counts_of_changed_nodes_are_those_of_a_fresh_count() -> None:
+    nodes = [node(f"n{i}", gpu=8) for i in range(4)]
+    arena = survey(world(nodes, (), [holding(gang("r", podset(gpu=4)), {"n3": 1})]))
+    ledger = open_ledger(arena)
+    shape = arena.shape(resources(pods=1, gpu=3), NodeRules())
+    assert ledger.caps(shape).tolist() == [2, 2, 2, 1]
+    (running,) = list(ledger.evictable())
+    ledger.evict(running)
+    assert ledger.caps(shape).tolist() == [2, 2, 2, 1]  # it has not left yet
+    assert caps(ledger.later_free(), shape).tolist() == [2, 2, 2, 2]
+    assert list(ledger.evictable()) == []
+
+
+# Use carried from cycle to cycle.
+
+
+@settings(max_examples=100, deadline=None)
+@given(generate.snapshots(tenants=6), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
+def test_carried_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) -> None:
+    usage_of(snapshot)
+    later = replace(
+        snapshot,
+        admitted=tuple(
+            replace(g, leaving=not g.leaving) if i in leaving else g
+            for i, g in enumerate(snapshot.admitted)
+            if i not in dropped
+        ),
+    )
+    carried = usage_of(later)
+    fresh = usage_of(replace(later, fleet=Fleet(later.fleet.nodes)))
+    assert (carried.held == fresh.held).all()
+    assert (carried.staying == fresh.staying).all()
+    for ours, theirs in (
+        (carried.quota_held, fresh.quota_held),
+        (carried.quota_staying, fresh.quota_staying),
+    ):
+        assert {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}
+
+
+def test_a_fleet_is_indexed_once_and_forgotten_with_it() -> None:
+    fleet = Fleet((node("n0", gpu=8),))
+    assert index_of(fleet) is index_of(fleet)
+    watch = weakref.ref(index_of(fleet))
+    del fleet
+    gc.collect()
+    assert watch() is None
+
+
+def test_nodes_that_are_gone_hold_nothing() -> None:
+    running = holding(gang("r", podset(count=2, gpu=4)), {"n0": 1, "gone": 1})
+    arena = survey(world([node("n0", gpu=8)], (), [running]))
+    nodes, amounts = arena.use_of(running)
+    assert nodes.tolist() == [0]
+    assert amounts[arena.resources.index(GPU)].tolist() == [4]
+    assert amounts[arena.resources.index(PODS)].tolist() == [1]

@@ -1,0 +1,185 @@
+"""Queue order: who is looked at first, whom a StrictFIFO queue holds back, and what a long queue costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.plan import Plan, Proof
+from queuectl.domain.queues import LocalQueue, QueueingStrategy, ResourceFlavor, StopPolicy
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from tests.planner.build import gang, holding, node, podset, queue, world
+
+STRICT = QueueingStrategy.STRICT_FIFO
+
+
+def planned(snapshot: Snapshot) -> Plan:
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    return made
+
+
+def started(made: Plan) -> list[str]:
+    return [a.uid for a in made.admitted]
+
+
+def codes(made: Plan) -> dict[str, Code]:
+    return {r.uid: r.reasons[0].code for r in made.pending}
+
+
+def whole(uid: str, nodes: int, **kwargs):
+    return gang(uid, podset(count=nodes, gpu=8), **kwargs)
+
+
+def test_priority_then_time_then_uid_decide() -> None:
+    gangs = [
+        whole("late", 1, queued_at=2.0),
+        whole("b", 1, queued_at=1.0),
+        whole("a", 1, queued_at=1.0),
+        whole("high", 1, queued_at=9.0, priority=5),
+    ]
+    made = planned(world([node("n0", gpu=8), node("n1", gpu=8)], gangs))
+    assert started(made) == ["high", "a"]
+    assert [r.uid for r in made.pending] == ["b", "late"]
+
+
+def test_best_effort_passes_a_gang_that_cannot_start() -> None:
+    gangs = [whole("large", 2, queued_at=1.0), whole("small", 1, queued_at=2.0)]
+    busy = holding(whole("r", 1), {"n1": 1})
+    nodes = [node("n0", gpu=8), node("n1", gpu=8)]
+    assert started(planned(world(nodes, gangs, [busy]))) == ["small"]
+
+
+def test_strict_fifo_waits_and_names_the_head() -> None:
+    gangs = [whole("large", 2, queued_at=1.0), whole("small", 1, queued_at=2.0)]
+    busy = holding(whole("r", 1), {"n1": 1})
+    nodes = [node("n0", gpu=8), node("n1", gpu=8)]
+    made = planned(world(nodes, gangs, [busy], queue(strategy=STRICT)))
+    assert started(made) == []
+    assert codes(made) == {
+        "large": Code.TOPOLOGY_PLACEMENT_FAILED,
+        "small": Code.WAITING_IN_ORDER,
+    }
+    assert "team/large" in made.pending[1].reasons[0].message
+
+
+def test_strict_fifo_holds_back_only_its_own_queue() -> None:
+    gangs = [
+        whole("large", 2, queued_at=1.0),
+        replace(whole("other", 1, queued_at=2.0), queue="free"),
+    ]
+    busy = holding(whole("r", 1), {"n1": 1})
+    nodes = [node("n0", gpu=8), node("n1", gpu=8)]
+    snapshot = world(nodes, gangs, [busy], queue(strategy=STRICT), queue("free"))
+    assert started(planned(snapshot)) == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [
+        (podset(count=3, gpu=8), Code.SHAPE_NEVER_FITS),
+        (podset(count=1, gpu=9), Code.SHAPE_NEVER_FITS),
+        (podset(count=1, gpu=8, select={"no": "where"}), Code.SHAPE_NEVER_FITS),
+    ],
+    ids=["too many", "too large", "nowhere"],
+)
+def test_a_head_that_never_fits_holds_nobody_back(head, code: Code) -> None:
+    """It could not have used what the others take."""
+    gangs = [gang("never", head, queued_at=1.0), whole("small", 1, queued_at=2.0)]
+    nodes = [node("n0", gpu=8), node("n1", gpu=8)]
+    made = planned(world(nodes, gangs, (), queue(strategy=STRICT)))
+    assert started(made) == ["small"]
+    assert codes(made) == {"never": code}
+
+
+def test_a_blocked_gang_holds_no_place_in_a_strict_queue() -> None:
+    held = Pending(whole("held", 1, queued_at=1.0), blocked=Reason(Code.HELD, "held"))
+    made = planned(
+        world([node("n0", gpu=8)], [held, whole("g", 1, queued_at=2.0)], (), queue(strategy=STRICT))
+    )
+    assert started(made) == ["g"]
+    assert codes(made) == {"held": Code.HELD}
+
+
+def test_strict_fifo_leaves_flavors_the_head_cannot_use() -> None:
+    """The head may use model a alone; what needs model b goes on."""
+    flavors = [ResourceFlavor(m, (("model", m),), topology="gpus") for m in "ab"]
+    nodes = [node(f"{m}0", gpu=8, labels={"model": m}) for m in "ab"]
+    gangs = [
+        gang("head", podset(count=2, gpu=4, select={"model": "a"}), queued_at=1.0),
+        gang("a", podset(gpu=1, select={"model": "a"}), queued_at=2.0),
+        gang("b", podset(gpu=1, select={"model": "b"}), queued_at=3.0),
+        gang("any", podset(gpu=2), queued_at=4.0),
+    ]
+    busy = holding(gang("r", podset(gpu=2)), {"a0": 1}, flavor="a")
+    strict = queue(strategy=STRICT, flavors=("a", "b"))
+    made = planned(world(nodes, gangs, [busy], strict, flavors=flavors))
+    assert started(made) == ["b", "any"]
+    assert codes(made)["a"] is Code.WAITING_IN_ORDER
+    assert made.admitted[1].placement.podsets[0].flavors["nvidia.com/gpu"] == "b"
+
+
+def test_one_search_refuses_any_number_of_equal_gangs() -> None:
+    gangs = [
+        gang(f"g{i}", podset("x", 2, gpu=5), podset("y", 1, gpu=3), queued_at=float(i))
+        for i in range(50)
+    ]
+    made = planned(world([node("n0", gpu=8), node("n1", gpu=8), node("n2", gpu=2)], gangs))
+    assert started(made) == ["g0"]
+    assert made.stats["solves"] <= 2
+    assert len({repr(r.reasons) for r in made.pending}) == 1
+
+
+def test_beyond_the_window_nobody_is_looked_at_but_refuted_gangs_do_not_count() -> None:
+    gangs = [gang(f"no{i}", podset(gpu=9 + i), queued_at=float(i)) for i in range(5)]
+    gangs += [whole(f"g{i}", 1, queued_at=float(10 + i)) for i in range(4)]
+    snapshot = world([node(f"n{i}", gpu=8) for i in range(4)], gangs)
+    made = planned(replace(snapshot, limits=SolverLimits(window=3)))
+    assert started(made) == ["g0", "g1", "g2"]
+    assert codes(made)["g3"] is Code.PENDING_EVALUATION
+    assert made.pending[-1].proof is Proof.UNDECIDED
+    assert made.proof is Proof.FEASIBLE
+
+
+def _stopped(snapshot: Snapshot) -> Snapshot:
+    queues = {"main": queue()}
+    queues["main"] = replace(queues["main"], stop_policy=StopPolicy.HOLD)
+    return replace(snapshot, config=replace(snapshot.config, cluster_queues=queues))
+
+
+def _local_stopped(snapshot: Snapshot) -> Snapshot:
+    local = {("team", "main"): LocalQueue("team", "main", "main", StopPolicy.HOLD)}
+    return replace(snapshot, config=replace(snapshot.config, local_queues=local))
+
+
+def _no_local(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, config=replace(snapshot.config, local_queues={}))
+
+
+def _no_cluster(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, config=replace(snapshot.config, cluster_queues={}))
+
+
+def _no_namespace(snapshot: Snapshot) -> Snapshot:
+    queues = {"main": replace(queue(), namespace_selector=None)}
+    return replace(snapshot, config=replace(snapshot.config, cluster_queues=queues))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (_stopped, Code.QUEUE_STOPPED),
+        (_local_stopped, Code.LOCAL_QUEUE_STOPPED),
+        (_no_local, Code.MISCONFIGURED),
+        (_no_cluster, Code.MISCONFIGURED),
+        (_no_namespace, Code.MISCONFIGURED),
+    ],
+)
+def test_queues_that_admit_nobody(change, code: Code) -> None:
+    made = planned(change(world([node("n0", gpu=8)], [whole("g", 1)])))
+    assert started(made) == []
+    assert codes(made) == {"g": code}

@@ -1,0 +1,138 @@
+"""Gangs that lost nodes: the lost pods alone move, inside the domain, or the gang is evicted whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuectl.domain.plan import Plan
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from tests.planner.build import gang, holding, node, podset, queue, world
+
+
+def planned(snapshot: Snapshot) -> Plan:
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    return made
+
+
+def broken(pods, where, lost, uid: str = "g", **kwargs) -> Admitted:
+    return holding(gang(uid, *pods, **kwargs), *where, lost=lost)
+
+
+RACKS = [node(f"{r}{i}", r, gpu=8) for r in "ab" for i in range(3)]
+
+
+def out(*names: str):
+    """The racks with some nodes not ready."""
+    return [node(n.name, n.labels["rack"], gpu=8, ready=n.name not in names) for n in RACKS]
+
+
+def test_only_the_lost_pods_move_and_they_stay_in_the_rack() -> None:
+    running = broken(
+        [podset(count=2, gpu=8, required="rack")], [{"a0": 1, "a1": 1}], (("w", "a1", 1),)
+    )
+    made = planned(world(out("a1"), [], [running]))
+    (admission,) = made.admitted
+    assert admission.repaired
+    assert admission.placement.podsets[0].nodes == (("a0", 1), ("a2", 1))
+    assert made.evicted == ()
+    assert made.stats["solves"] == 1
+
+
+def test_several_lost_nodes_at_once() -> None:
+    running = broken(
+        [podset(count=3, gpu=4, required="rack")],
+        [{"a0": 1, "a1": 1, "a2": 1}],
+        (("w", "a1", 1), ("w", "a2", 1)),
+    )
+    nodes = [node("a0", "a", gpu=4), node("a3", "a", gpu=8), node("b0", "b", gpu=8)]
+    made = planned(world(nodes, [], [running]))
+    assert made.admitted[0].placement.podsets[0].nodes == (("a0", 1), ("a3", 2))
+
+
+def test_no_room_in_the_domain_evicts_the_gang_whole() -> None:
+    running = broken(
+        [podset(count=3, gpu=8, required="rack")],
+        [{"a0": 1, "a1": 1, "a2": 1}],
+        (("w", "a1", 1),),
+    )
+    made = planned(world(out("a1"), [], [running]))
+    (eviction,) = made.evicted
+    assert (eviction.uid, eviction.code) == ("g", Code.NODE_FAILURES)
+    assert "a1" in eviction.message
+    assert made.admitted == ()
+
+
+def test_a_gang_that_lost_everything_may_go_to_another_domain() -> None:
+    running = broken([podset(count=1, gpu=8, required="rack")], [{"a0": 1}], (("w", "a0", 1),))
+    nodes = [node("b0", "b", gpu=8)]
+    made = planned(world(nodes, [], [running]))
+    assert made.admitted[0].placement.podsets[0].nodes == (("b0", 1),)
+
+
+def test_unconstrained_pods_are_repaired_near_the_healthy_ones_if_they_can() -> None:
+    running = broken([podset(count=2, gpu=8)], [{"b0": 1, "b1": 1}], (("w", "b1", 1),))
+    made = planned(world(out("b1"), [], [running]))
+    assert made.admitted[0].placement.podsets[0].nodes == (("b0", 1), ("b2", 1))
+    busy = holding(gang("r", podset(gpu=8)), {"b2": 1})
+    made = planned(world(out("b1"), [], [running, busy]))
+    assert made.admitted[0].placement.podsets[0].nodes == (("a0", 1), ("b0", 1))
+
+
+def test_podsets_of_a_group_keep_their_common_domain() -> None:
+    """The master lost its node; its workers hold rack b."""
+    pods = [
+        podset("master", 1, gpu=1, required="rack", group="job"),
+        podset("worker", 2, gpu=8, required="rack", group="job"),
+    ]
+    running = broken(pods, [{"b2": 1}, {"b0": 1, "b1": 1}], (("master", "b2", 1),))
+    assert planned(world(out("b2"), [], [running])).evicted
+    roomy = [*out("b2"), node("b3", "b", gpu=8)]
+    (admission,) = planned(world(roomy, [], [running])).admitted
+    master, worker = admission.placement.podsets
+    assert master.nodes == (("b3", 1),)
+    assert worker.nodes == (("b0", 1), ("b1", 1))
+
+
+def test_repairs_come_before_new_gangs_and_are_charged_once() -> None:
+    running = broken(
+        [podset(count=2, gpu=8, required="rack")], [{"a0": 1, "a1": 1}], (("w", "a1", 1),)
+    )
+    eager = gang("eager", podset(gpu=8, required="rack", select={"rack": "a"}), priority=99)
+    made = planned(world(out("a1"), [eager], [running], queue(gpu=24)))
+    assert [a.uid for a in made.admitted] == ["g"]
+    assert [r.uid for r in made.pending] == ["eager"]
+    (reason,) = made.pending[0].reasons
+    assert reason.code is Code.TOPOLOGY_PLACEMENT_FAILED
+
+
+def test_a_repaired_gang_is_moved_again_rather_than_a_later_one_refused() -> None:
+    """The lost pod could go to a1 or a2; only a2 serves the gang that comes after."""
+    running = broken(
+        [podset(count=2, gpu=8, required="rack")], [{"a0": 1, "x": 1}], (("w", "x", 1),)
+    )
+    nodes = [node("a0", "a", gpu=8), node("a1", "a", gpu=8, cpu=1), node("a2", "a", gpu=8, cpu=9)]
+    picky = gang("picky", podset(gpu=8, cpu=9))
+    made = planned(world(nodes, [picky], [running]))
+    placements = {a.uid: a.placement.podsets[0].nodes for a in made.admitted}
+    assert placements == {"g": (("a0", 1), ("a1", 1)), "picky": (("a2", 1),)}
+
+
+@pytest.mark.parametrize("leaving", [True, False])
+def test_leaving_gangs_are_not_repaired(leaving: bool) -> None:
+    workload = gang("g", podset(count=2, gpu=8))
+    running = holding(workload, {"a0": 1, "a1": 1}, leaving=leaving, lost=(("w", "a1", 1),))
+    made = planned(world(out("a1"), [], [running]))
+    assert bool(made.admitted) == (not leaving)
+
+
+def test_a_repaired_gang_is_nobodys_victim() -> None:
+    running = broken([podset(count=2, gpu=8)], [{"a0": 1, "a1": 1}], (("w", "a1", 1),))
+    nodes = [node("a0", "a", gpu=8), node("a2", "a", gpu=8)]
+    high = gang("high", podset(gpu=8), priority=9)
+    made = planned(world(nodes, [high], [running]))
+    assert [a.uid for a in made.admitted] == ["g"]
+    assert made.preempted == ()

@@ -1,0 +1,370 @@
+"""The victims found are the least legal ones, and the gang fits where it is told to run once they left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from queuectl.domain.plan import Cost, Plan, Proof, Refusal
+from queuectl.domain.queues import ClusterQueue, ResourceFlavor, WithinClusterQueue
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
+from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.planner import preempt_goal, preempt_mixed, preempt_search
+from queuectl.planner.arena import survey
+from queuectl.planner.asking import demand_of
+from queuectl.planner.cost import RESTART_COST, costs
+from queuectl.planner.demand import Demand
+from queuectl.planner.flavors import options_of
+from queuectl.planner.ledger import open_ledger
+from queuectl.planner.preempt import Victims, find_victims
+from queuectl.planner.preempt_search import Found
+from queuectl.planner.solve import Model, Outcome, Solver, Status
+from queuectl.planner.verify import verify
+from tests.planner import cases, generate
+from tests.planner.build import (
+    FLAVOR,
+    NOW,
+    gang,
+    holding,
+    node,
+    podset,
+    queue,
+    resources,
+    world,
+)
+from tests.planner.oracle import layers, least_victims, legal_victims, relaxations
+from tests.planner.oracle_fit import Oracle
+
+WAITS = (Reason(Code.WAITING_FOR_PREEMPTED, "victims are leaving"),)
+SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+MANY = settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+SOME = settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+SEEDS = st.integers(0, 2**32)
+CLUSTERS = st.one_of(
+    generate.snapshots(),
+    generate.contested(),
+    SEEDS.map(generate.crowded),
+    SEEDS.map(generate.crowded),
+    SEEDS.map(lambda seed: generate.crowded(seed, mixed=True)),
+)
+
+
+def answers(
+    snapshot: Snapshot, solver: Solver | None = None
+) -> Iterator[tuple[Demand, ClusterQueue, Victims | None]]:
+    """Victims for the first pending gang under each of its choices of flavors."""
+    entry = snapshot.pending[0]
+    workload = entry.workload
+    main = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    assert main is not None
+    arena = survey(snapshot)
+    options = options_of(workload, main, arena)
+    for choice in () if options.impossible else options.choices():
+        flavors = options.flavors_by_podset(choice, main, workload)
+        demand = demand_of(arena, entry, main, flavors)
+        asked = solver or Solver(snapshot.limits)
+        yield demand, main, find_victims(open_ledger(arena), demand, main, asked)
+        assert not asked.alarms
+
+
+def only_answer(snapshot: Snapshot) -> Victims | None:
+    ((_, _, answer),) = answers(snapshot)
+    return answer
+
+
+def evicted(answer: Victims | None) -> set[str] | None:
+    return None if answer is None else {p.victim for p in answer.victims}
+
+
+def plan_of(snapshot: Snapshot, demand: Demand, answer: Victims) -> Plan:
+    """The plan that evicts them and leases the placement to the gang."""
+    per_podset: dict[int, tuple[tuple[str, int], ...]] = {}
+    names = [n.name for n in snapshot.fleet.nodes]
+    for pods, (nodes, counts) in zip(demand.pods, answer.spots, strict=True):
+        per_podset[pods.podset] = tuple(
+            (names[n], int(c)) for n, c in zip(nodes, counts, strict=True)
+        )
+    placement = Placement(
+        tuple(
+            PodSetPlacement(p.name, per_podset.get(i, ()), demand.flavors[i])
+            for i, p in enumerate(demand.pending.workload.podsets)
+        )
+    )
+    victims = tuple(p.victim for p in answer.victims)
+    lease = CapacityLease(placement, victims, NOW, NOW + 600)
+    refusal = Refusal(demand.pending.workload.uid, WAITS, lease)
+    return Plan(preempted=answer.victims, pending=(refusal,))
+
+
+# -- known cases
+
+
+@pytest.mark.parametrize("order", [cases.DEFAULT, cases.COUNT_FIRST], ids=["lost", "count"])
+@pytest.mark.parametrize("case", cases.PREEMPT, ids=lambda c: c.name)
+def test_known_optimum(case: cases.Preempt, order) -> None:
+    snapshot = case.snapshot(order)
+    for demand, _, answer in answers(snapshot):
+        assert evicted(answer) == case.victims[order]
+        if answer is not None:
+            assert answer.proof is Proof.OPTIMAL
+            assert not verify(snapshot, plan_of(snapshot, demand, answer))
+
+
+# -- against brute force
+
+
+def agrees_with_brute_force(snapshot: Snapshot) -> None:
+    entry = snapshot.pending[0]
+    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
+    for demand, main, answer in answers(snapshot):
+        best = least_victims(snapshot, entry, priced, only=demand.flavors)
+        assert (answer is None) == (best is None)
+        if answer is not None and best is not None:
+            assert answer.proof is Proof.OPTIMAL
+            assert layers(main.victim_order, [p.cost for p in answer.victims]) == best[0]
+            assert not verify(snapshot, plan_of(snapshot, demand, answer))
+
+
+@MANY
+@given(CLUSTERS)
+def test_least_victims_of_all_legal_sets(snapshot: Snapshot) -> None:
+    agrees_with_brute_force(snapshot)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["one shape", "several"])
+@pytest.mark.parametrize("block", range(5))
+def test_least_victims_on_crowded_clusters(block: int, mixed: bool) -> None:
+    for seed in range(250 * block, 250 * (block + 1)):
+        agrees_with_brute_force(generate.crowded(seed, mixed=mixed))
+
+
+@SOME
+@given(CLUSTERS)
+def test_layers_too_large_for_one_sum_are_solved_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
+) -> None:
+    monkeypatch.setattr(preempt_goal, "_RANGE", 1)
+    agrees_with_brute_force(snapshot)
+
+
+@SOME
+@given(CLUSTERS)
+def test_the_solver_alone_finds_the_same(
+    monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
+) -> None:
+    """Without greedy sets to start from every answer is the model's."""
+    monkeypatch.setattr(preempt_search, "_GREEDY_DOMAINS", 0)
+    monkeypatch.setattr(preempt_mixed, "_GREEDY_SCOPES", 0)
+    agrees_with_brute_force(snapshot)
+
+
+@SOME
+@given(CLUSTERS)
+def test_same_snapshot_same_answer(snapshot: Snapshot) -> None:
+    def told() -> list[object]:
+        return [
+            (a and (a.victims, a.proof, [(n.tolist(), c.tolist()) for n, c in a.spots]))
+            for _, _, a in answers(snapshot)
+        ]
+
+    assert told() == told()
+
+
+@SOME
+@given(CLUSTERS)
+def test_a_search_cut_short_still_evicts_nobody_in_vain(snapshot: Snapshot) -> None:
+    entry = snapshot.pending[0]
+    cut_short = Solver(SolverLimits(deterministic_time=1e-9, growth=1.0))
+    for demand, _, answer in answers(snapshot, cut_short):
+        if answer is None or answer.proof is Proof.UNDECIDED:
+            continue
+        assert not verify(snapshot, plan_of(snapshot, demand, answer))
+        victims = evicted(answer) or set()
+        if len({p.shape for p in demand.pods}) > 1 or len(demand.units) > 1:
+            continue  # a greedy packing of several shapes may miss that fewer would do
+        step = next(
+            s
+            for s in relaxations(snapshot, entry.workload)
+            if _fits(snapshot, entry, demand, victims, s)
+        )
+        for needed in victims:
+            assert not _fits(snapshot, entry, demand, victims - {needed}, step)
+
+
+def _fits(snapshot: Snapshot, entry: Pending, demand: Demand, victims: set[str], step: int) -> bool:
+    oracle = Oracle(snapshot, frozenset(victims))
+    return oracle.fits([list(oracle.ways(entry, step=step, only=demand.flavors))], views=(1,))
+
+
+# -- what it may use, and what else blocks
+
+
+def low(uid: str, where: dict[str, int], gpu: int = 8, priority: int = 0, **kw):
+    workload = gang(uid, podset(count=sum(where.values()), gpu=gpu), priority=priority)
+    return holding(workload, where, **kw)
+
+
+PAIR = [node("a0", "a", gpu=8), node("b0", "b", gpu=8)]
+HIGH = gang("high", podset(gpu=8), priority=9)
+
+
+def test_nobody_leaves_when_those_leaving_make_room() -> None:
+    answer = only_answer(
+        world(PAIR, [HIGH], [low("x", {"a0": 1}, leaving=True), low("y", {"b0": 1})])
+    )
+    assert answer is not None
+    assert answer.victims == ()
+    assert answer.proof is Proof.OPTIMAL
+    assert answer.spots[0][0].tolist() == [0]
+
+
+def test_what_is_leased_to_others_is_not_free() -> None:
+    snapshot = world(PAIR, [HIGH], [low("x", {"a0": 1})])
+    arena = survey(snapshot)
+    main = snapshot.config.cluster_queues["main"]
+    flavors = (dict.fromkeys(HIGH.podsets[0].shape.requests, FLAVOR),)
+    demand = demand_of(arena, snapshot.pending[0], main, flavors)
+    ledger = open_ledger(arena)
+    idle = find_victims(ledger, demand, main, Solver(snapshot.limits))
+    ledger.lease(demand, ((np.array([1]), np.array([1])),))
+    leased = find_victims(ledger, demand, main, Solver(snapshot.limits))
+    assert evicted(idle) == set()
+    assert evicted(leased) == {"x"}
+
+
+def test_a_victim_of_this_plan_is_not_evicted_twice() -> None:
+    snapshot = world(PAIR[:1], [HIGH], [low("x", {"a0": 1})])
+    arena = survey(snapshot)
+    main = snapshot.config.cluster_queues["main"]
+    flavors = (dict.fromkeys(HIGH.podsets[0].shape.requests, FLAVOR),)
+    demand = demand_of(arena, snapshot.pending[0], main, flavors)
+    ledger = open_ledger(arena)
+    ledger.evict(snapshot.admitted[0])
+    ledger.lease(demand, ((np.array([0]), np.array([1])),))
+    assert find_victims(ledger, demand, main, Solver(snapshot.limits)) is None
+
+
+def test_quota_alone_takes_the_cheapest_wherever_it_sits() -> None:
+    nodes = [*PAIR, node("c0", "c", gpu=8)]
+    dear, cheap = low("dear", {"a0": 1}, started_at=0.0), low("cheap", {"b0": 1})
+    answer = only_answer(world(nodes, [HIGH], [dear, cheap], queue(gpu=16)))
+    assert evicted(answer) == {"cheap"}
+    assert answer is not None
+    assert answer.spots[0][0].tolist() in ([1], [2])
+
+
+def test_quota_and_room_are_freed_by_one_set() -> None:
+    """Room alone would take the cheap half-node gang; only the dear one frees quota enough as well."""
+    nodes = [node("a0", "a", gpu=8), node("b0", "b", gpu=8, cpu=1)]
+    half = low("half", {"a0": 1}, gpu=4)
+    full = low("full", {"b0": 1}, started_at=NOW - 1000)
+    blocked = gang("high", podset(gpu=8), priority=9)
+    assert evicted(only_answer(world(nodes, [blocked], [half, full]))) == {"half"}
+    tight = queue(gpu=12)
+    assert evicted(only_answer(world(nodes, [blocked], [half, full], tight))) == {"full"}
+
+
+def test_a_quota_only_flavor_needs_no_node() -> None:
+    flat = [ResourceFlavor(FLAVOR)]
+    running = [
+        holding(gang(f"r{i}", podset(gpu=4)), {}, started_at=NOW - 100 * i) for i in range(3)
+    ]
+    answer = only_answer(world(PAIR, [HIGH], running, queue(gpu=12), flavors=flat))
+    assert answer is not None
+    assert evicted(answer) == {"r0", "r1"}
+    assert answer.spots == ()
+
+
+def test_alike_gangs_leave_until_every_missing_quota_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of them frees GPUs enough, all three are needed for the cpu."""
+    monkeypatch.setattr(preempt_search, "_GREEDY_DOMAINS", 0)
+    running = [holding(gang(f"r{i}", podset(gpu=4, cpu=1)), {}) for i in range(3)]
+    blocked = gang("high", podset(gpu=4, cpu=3), priority=9)
+    main = queue(gpu=12, cpu=3)
+    answer = only_answer(world([], [blocked], running, main, flavors=[ResourceFlavor(FLAVOR)]))
+    assert evicted(answer) == {"r0", "r1", "r2"}
+
+
+def test_more_than_the_whole_quota_evicts_nobody() -> None:
+    assert only_answer(world(PAIR, [HIGH], [low("x", {"a0": 1})], queue(gpu=7))) is None
+
+
+def test_policy_never_evicts_nobody() -> None:
+    never = queue(within=WithinClusterQueue.NEVER)
+    full = [low("x", {"a0": 1}), low("y", {"b0": 1})]
+    assert only_answer(world(PAIR, [HIGH], full, never)) is None
+
+
+def test_the_cost_of_each_victim_is_stated() -> None:
+    used = low("x", {"a0": 1}, started_at=NOW - 100, utilization=0.5)
+    answer = only_answer(world(PAIR[:1], [HIGH], [used]))
+    assert answer is not None
+    (preemption,) = answer.victims
+    assert preemption.preemptor == "high"
+    assert preemption.cost == Cost(0, 8 * 100 // 2 + RESTART_COST, 8)
+
+
+def test_an_idle_gang_goes_before_a_busy_one() -> None:
+    idle = low("idle", {"a0": 1}, started_at=0.0, utilization=0.0)
+    busy = low("busy", {"b0": 1}, started_at=NOW - 60)
+    assert evicted(only_answer(world(PAIR, [HIGH], [idle, busy]))) == {"idle"}
+
+
+def test_a_node_that_is_over_does_not_force_evictions_elsewhere() -> None:
+    """The excess on a0 is nobody's business while the gang goes to b0."""
+    running = [low("x", {"a0": 1}), low("y", {"b0": 1})]
+    snapshot = world(PAIR, [HIGH], running, strangers={"a0": resources(gpu=4)})
+    assert evicted(only_answer(snapshot)) == {"y"}
+
+
+class Exhausted(Solver):
+    """A solver whose limit always ends first."""
+
+    def solve(self, model: Model, budget: int = 0) -> Outcome:
+        return Outcome(Status.UNKNOWN)
+
+
+def test_a_search_that_finds_nothing_in_time_is_undecided_not_no(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preempt_search, "_GREEDY_DOMAINS", 0)
+    snapshot = world(PAIR, [HIGH], [low("x", {"a0": 1}), low("y", {"b0": 1})])
+    ((_, _, answer),) = answers(snapshot, solver=Exhausted(snapshot.limits))
+    assert answer == Victims((), (), Proof.UNDECIDED)
+
+
+def test_higher_priorities_stay_while_lower_ones_are_undecided_until_the_budget_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody finds that the low gang suffices; only at the largest budget may the search look further up."""
+
+    def spared(*args: object) -> None:
+        return None
+
+    snapshot = world(PAIR, [HIGH], [low("x", {"a0": 1}), low("y", {"b0": 1}, priority=3)])
+    exhausted = Exhausted(snapshot.limits)
+    monkeypatch.setattr(preempt_search, "greedy_in", spared)
+    ((_, _, answer),) = answers(snapshot, solver=exhausted)
+    assert answer is not None
+    assert answer.proof is Proof.UNDECIDED
+    ranks: list[int] = []
+
+    def gives_up(search: preempt_search.Search, goals: object) -> Found:
+        ranks.append(search.bench.size)
+        return Found(proved=False)
+
+    monkeypatch.setattr(preempt_search.Search, "run", gives_up)
+    spent = replace(snapshot, pending=(Pending(HIGH, budget=snapshot.limits.max_budget),))
+    list(answers(spent, solver=exhausted))
+    assert ranks == [1, 2]
+    ranks.clear()
+    list(answers(snapshot, solver=exhausted))
+    assert ranks == [1]

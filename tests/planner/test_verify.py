@@ -1,0 +1,324 @@
+"""The verifier lets a right plan pass and names the rule each wrong one breaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queuectl.domain.fleet import Effect, Taint, Toleration
+from queuectl.domain.plan import Admission, Cost, Eviction, Plan, Preemption, Refusal
+from queuectl.domain.queues import (
+    QueueingStrategy,
+    ResourceFlavor,
+    StopPolicy,
+)
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
+from queuectl.planner.verify import Rule, verify
+from tests.planner.build import (
+    NOW,
+    gang,
+    holding,
+    node,
+    placed,
+    podset,
+    queue,
+    resources,
+    without_quota,
+    world,
+)
+from tests.planner.plans import NODES, REASON, lease, rules, start, waits
+
+PAIR = gang("pair", podset(count=2, gpu=8, required="rack"))
+
+
+def test_a_right_plan_passes() -> None:
+    assert verify(world(NODES, [PAIR]), start(PAIR, {"a0": 1, "a1": 1})) == ()
+
+
+@pytest.mark.parametrize(
+    ("where", "rule"),
+    [
+        ({"a0": 1}, Rule.WHOLE),
+        ({"a0": 1, "a1": 1, "b0": 1}, Rule.WHOLE),
+        ({"a0": 3, "a1": -1}, Rule.WHOLE),
+        ({"a0": 1, "b0": 1}, Rule.TOPOLOGY),
+        ({"a0": 2}, Rule.CAPACITY),
+        ({"a0": 1, "nowhere": 1}, Rule.ELIGIBLE),
+    ],
+)
+def test_a_wrong_placement(where: dict[str, int], rule: Rule) -> None:
+    assert rule in rules(world(NODES, [PAIR]), start(PAIR, where))
+
+
+def test_podsets_must_be_the_gangs_own() -> None:
+    other = gang("pair", podset("x", count=2, gpu=8))
+    assert rules(world(NODES, [PAIR]), start(other, {"a0": 1, "a1": 1})) == {Rule.WHOLE}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(),
+        Plan(pending=(waits(PAIR), waits(PAIR))),
+        replace(start(PAIR, {"a0": 1, "a1": 1}), pending=(waits(PAIR),)),
+        Plan(pending=(waits(PAIR), Refusal("stranger", REASON))),
+        Plan(pending=(waits(PAIR),), evicted=(Eviction("stranger", Code.NODE_FAILURES, "gone"),)),
+    ],
+)
+def test_each_pending_gang_stands_exactly_once_and_nobody_else(plan: Plan) -> None:
+    assert Rule.PARTITION in rules(world(NODES, [PAIR]), plan)
+
+
+def test_every_refusal_says_why() -> None:
+    assert rules(world(NODES, [PAIR]), Plan(pending=(Refusal("pair", ()),))) == {Rule.REASON}
+
+
+TAINT = Taint("dedicated", Effect.NO_SCHEDULE, "team")
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted", "eligible"),
+    [
+        ({"taints": [TAINT]}, {}, False),
+        ({"taints": [TAINT]}, {"tolerations": [Toleration("dedicated", "Exists")]}, True),
+        ({"ready": False}, {}, False),
+        ({"labels": {"model": "h100"}}, {"select": {"model": "h200"}}, False),
+        ({"labels": {"model": "h200"}}, {"select": {"model": "h200"}}, True),
+        ({"labels": {"rack": ""}}, {}, True),
+    ],
+)
+def test_eligibility_of_nodes(
+    changed: dict[str, Any], wanted: dict[str, Any], eligible: bool
+) -> None:
+    one = gang("one", podset(gpu=8, **wanted))
+    found = rules(world([node("a0", gpu=8, **changed)], [one]), start(one, {"a0": 1}))
+    assert found == (set() if eligible else {Rule.ELIGIBLE})
+
+
+def test_a_node_outside_the_flavors_topology_is_invisible() -> None:
+    one = gang("one", podset(gpu=8))
+    bare = replace(node("a0", gpu=8), labels={"rack": "r"})
+    assert rules(world([bare], [one]), start(one, {"a0": 1})) == {Rule.ELIGIBLE}
+
+
+def test_an_excluded_node_is_not_tried_again() -> None:
+    one = gang("one", podset(gpu=8))
+    entry = Pending(one, excluded=frozenset({"a0"}))
+    assert rules(world(NODES, [entry]), start(one, {"a0": 1})) == {Rule.ELIGIBLE}
+
+
+@pytest.mark.parametrize(
+    ("asks", "selects", "rule"),
+    [("fast", {}, None), ("slow", {}, Rule.ELIGIBLE), ("slow", {"model": "h100"}, Rule.FLAVOR)],
+)
+def test_flavors_bind_nodes_and_selectors(
+    asks: str, selects: dict[str, str], rule: Rule | None
+) -> None:
+    flavors = [
+        ResourceFlavor("fast", (("model", "h100"),), topology="gpus"),
+        ResourceFlavor("slow", (("model", "a100"),), topology="gpus"),
+    ]
+    one = gang("one", podset(gpu=8, select=selects))
+    nodes = [node("a0", gpu=8, labels={"model": "h100"})]
+    main = queue(flavors=("fast", "slow"))
+    snapshot = world(nodes, [one], (), main, flavors=flavors)
+    found = rules(snapshot, start(one, {"a0": 1}, flavor=asks))
+    assert (rule in found) if rule else not found
+
+
+def test_flavor_taints_must_be_tolerated_and_flavor_tolerations_count() -> None:
+    one = gang("one", podset(gpu=8))
+    nodes = [node("a0", gpu=8, taints=[TAINT])]
+    shut = ResourceFlavor("default", (), (TAINT,), (), "gpus")
+    opened = replace(shut, tolerations=(Toleration("dedicated", "Exists"),))
+    plan = start(one, {"a0": 1})
+    assert Rule.FLAVOR in rules(world(nodes, [one], flavors=[shut]), plan)
+    assert not rules(world(nodes, [one], flavors=[opened]), plan)
+
+
+def test_one_flavor_per_resource_group_and_every_resource_covered() -> None:
+    one = gang("one", podset(gpu=8, cpu=1, widgets=1))
+    snapshot = world([node("a0", gpu=8, cpu=1, widgets=1)], [one])
+    assert rules(snapshot, start(one, {"a0": 1}, flavor=None)) == {Rule.FLAVOR}
+    assert Rule.FLAVOR in rules(snapshot, start(one, {"a0": 1}))  # nobody covers widgets
+
+
+def test_a_gang_without_a_queue_has_no_quota_and_no_flavor() -> None:
+    one = without_quota(gang("one", podset(count=2, gpu=8, required="rack")))
+    snapshot = world(NODES, [one], (), queue(gpu=0))
+    assert not rules(snapshot, start(one, {"a0": 1, "a1": 1}, flavor=None))
+    assert rules(snapshot, start(one, {"a0": 1, "b1": 1}, flavor=None)) == {Rule.TOPOLOGY}
+
+
+def test_same_rack_name_in_two_blocks_is_two_domains() -> None:
+    nodes = [node("x", "b1/r", gpu=8), node("y", "b2/r", gpu=8)]
+    assert rules(world(nodes, [PAIR]), start(PAIR, {"x": 1, "y": 1})) == {Rule.TOPOLOGY}
+
+
+def test_podsets_of_a_group_share_the_domain() -> None:
+    one = gang(
+        "one",
+        podset("x", 1, gpu=8, required="rack", group="g"),
+        podset("y", 1, gpu=8, required="rack", group="g"),
+    )
+    assert not rules(world(NODES, [one]), start(one, {"a0": 1}, {"a1": 1}))
+    assert rules(world(NODES, [one]), start(one, {"a0": 1}, {"b1": 1})) == {Rule.TOPOLOGY}
+
+
+def test_a_quota_only_flavor_is_charged_and_not_placed() -> None:
+    flat = [ResourceFlavor("default")]
+    one = gang("one", podset(count=2, gpu=8))
+    assert not rules(world(NODES, [one], (), queue(gpu=16), flavors=flat), start(one, {}))
+    assert rules(world(NODES, [one], (), queue(gpu=15), flavors=flat), start(one, {})) == {
+        Rule.QUOTA
+    }
+
+
+# -- the two views
+
+BUSY = holding(gang("busy", podset(gpu=8)), {"a0": 1})
+ONE = gang("one", podset(gpu=8))
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        world(NODES, [ONE], [BUSY]),
+        world(NODES, [ONE], [replace(BUSY, leaving=True)]),
+        world(NODES, [ONE], strangers={"a0": resources(gpu=1)}),
+        world([node("a0", gpu=8, pods=0)], [ONE]),
+    ],
+    ids=["admitted", "leaving", "stranger", "pods"],
+)
+def test_what_is_taken_now_cannot_be_given(snapshot: Snapshot) -> None:
+    assert rules(snapshot, start(ONE, {"a0": 1})) == {Rule.CAPACITY}
+
+
+def test_an_excess_from_outside_elsewhere_is_not_the_plans_doing() -> None:
+    snapshot = world(NODES, [ONE], [BUSY], strangers={"a0": resources(gpu=8)})
+    assert not rules(snapshot, start(ONE, {"a1": 1}))
+
+
+def test_two_that_fit_alone_do_not_fit_together() -> None:
+    two = gang("two", podset(gpu=4))
+    plan = Plan(
+        admitted=(
+            Admission("one", placed(ONE, {"a0": 1})),
+            Admission("two", placed(two, {"a0": 1})),
+        )
+    )
+    assert rules(world(NODES, [ONE, two]), plan) == {Rule.CAPACITY}
+
+
+def test_a_lease_keeps_its_place_from_others_but_may_wait_for_the_leaving() -> None:
+    leaving = replace(BUSY, leaving=True)
+    late = gang("late", podset(gpu=8))
+    held = Pending(ONE, lease(placed(ONE, {"a0": 1}), "busy"))
+    keeps = waits(ONE, held.lease)
+    snapshot = world(NODES, [held, late], [leaving])
+    plan = replace(start(late, {"b0": 1}), pending=(keeps,))
+    assert not rules(snapshot, plan)
+    gone = world(NODES, [held, late])
+    assert rules(gone, replace(start(late, {"a0": 1}), pending=(keeps,))) == {Rule.CAPACITY}
+
+
+def test_quota_counts_leaving_gangs_now_and_leases_after() -> None:
+    main = queue(gpu=8)
+    assert rules(world(NODES, [ONE], [BUSY], main), start(ONE, {"a1": 1})) == {Rule.QUOTA}
+    leaving = replace(BUSY, leaving=True)
+    assert rules(world(NODES, [ONE], [leaving], main), start(ONE, {"a1": 1})) == {Rule.QUOTA}
+    waiting = gang("waiting", podset(gpu=8))
+    keeps = waits(waiting, lease(placed(waiting, {"b0": 1})))
+    plan = replace(start(ONE, {"a1": 1}), pending=(keeps,))
+    assert rules(world(NODES, [ONE, waiting], (), main), plan) == {Rule.QUOTA}
+    held = Plan(pending=(keeps, waits(ONE)))
+    assert not rules(world(NODES, [ONE, waiting], [leaving], main), held)
+
+
+def test_a_lease_that_has_ended_holds_nothing() -> None:
+    ended = CapacityLease(placed(ONE, {"a0": 1}), (), NOW - 600, NOW)
+    plan = Plan(pending=(waits(ONE, ended),))
+    assert rules(world(NODES, [ONE]), plan) == {Rule.LEASE}
+
+
+# -- who may start
+
+
+@pytest.mark.parametrize(
+    "entry_and_queue",
+    [
+        (Pending(ONE, blocked=Reason(Code.HELD)), queue()),
+        (Pending(ONE), replace(queue(), stop_policy=StopPolicy.HOLD)),
+        (Pending(ONE), replace(queue(), namespace_selector=None)),
+        (Pending(replace(ONE, queue="unknown")), queue()),
+    ],
+    ids=["blocked", "stopped", "namespace", "unknown"],
+)
+def test_inadmissible_gangs_do_not_start(entry_and_queue) -> None:
+    entry, main = entry_and_queue
+    snapshot = world(NODES, [entry], (), main)
+    assert Rule.INADMISSIBLE in rules(snapshot, start(ONE, {"a0": 1}))
+
+
+HEAD = gang("head", podset(count=3, gpu=8, required="rack"), queued_at=1.0)
+NEXT = gang("next", podset(gpu=8), queued_at=2.0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "code", "violated"),
+    [
+        (QueueingStrategy.STRICT_FIFO, Code.TOPOLOGY_PLACEMENT_FAILED, True),
+        (QueueingStrategy.BEST_EFFORT_FIFO, Code.TOPOLOGY_PLACEMENT_FAILED, False),
+        (QueueingStrategy.STRICT_FIFO, Code.SHAPE_NEVER_FITS, False),
+    ],
+)
+def test_nobody_passes_the_head_of_a_strict_queue(
+    strategy: QueueingStrategy, code: Code, violated: bool
+) -> None:
+    snapshot = world(NODES, [HEAD, NEXT], (), queue(strategy=strategy))
+    plan = replace(start(NEXT, {"a0": 1}), pending=(Refusal("head", (Reason(code, "no"),)),))
+    assert (Rule.ORDER in rules(snapshot, plan)) is violated
+
+
+def test_a_blocked_gang_holds_no_place_in_a_strict_queue() -> None:
+    strict = queue(strategy=QueueingStrategy.STRICT_FIFO)
+    held = Pending(HEAD, blocked=Reason(Code.HELD, "by user"))
+    plan = replace(start(NEXT, {"a0": 1}), pending=(waits(HEAD),))
+    assert not rules(world(NODES, [held, NEXT], (), strict), plan)
+
+
+def test_the_strict_head_is_not_passed_on_a_flavor_it_cannot_use() -> None:
+    flavors = [
+        ResourceFlavor("fast", (("model", "h100"),), topology="gpus"),
+        ResourceFlavor("slow", (("model", "a100"),), topology="gpus"),
+    ]
+    nodes = [
+        node("a0", gpu=8, labels={"model": "h100"}),
+        node("b0", gpu=8, labels={"model": "a100"}),
+    ]
+    head = gang("head", podset(count=2, gpu=8, select={"model": "h100"}), queued_at=1.0)
+    strict = queue(strategy=QueueingStrategy.STRICT_FIFO, flavors=("fast", "slow"))
+    snapshot = world(nodes, [head, NEXT], (), strict, flavors=flavors)
+    beside = replace(start(NEXT, {"b0": 1}, flavor="slow"), pending=(waits(head),))
+    assert not rules(snapshot, beside)
+    before = replace(start(NEXT, {"a0": 1}, flavor="fast"), pending=(waits(head),))
+    assert rules(snapshot, before) == {Rule.ORDER}
+
+
+def test_preemption_for_a_later_gang_passes_the_strict_head_too() -> None:
+    victim = holding(gang("victim", podset(gpu=8), priority=-1), {"a0": 1})
+    strict = queue(strategy=QueueingStrategy.STRICT_FIFO)
+    snapshot = world(NODES, [HEAD, NEXT], [victim], strict)
+    plan = Plan(
+        preempted=(Preemption("victim", "next", Cost(-1, 1, 8)),),
+        pending=(waits(HEAD), waits(NEXT, lease(placed(NEXT, {"a0": 1}), "victim"))),
+    )
+    assert rules(snapshot, plan) == {Rule.ORDER}
+
+
+def test_a_violation_says_which_node_and_by_how_much() -> None:
+    found = verify(world(NODES, [ONE], [BUSY]), start(ONE, {"a0": 1}))
+    assert str(found[0]) == "Capacity a0: nvidia.com/gpu: asks 8, free 0 now"

@@ -1,0 +1,148 @@
+"""What the verifier says of evictions, leases for them, and repairs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queuectl.domain.plan import Admission, Cost, Eviction, Plan, Preemption
+from queuectl.domain.queues import (
+    WithinClusterQueue,
+)
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Admitted
+from queuectl.planner.verify import Rule
+from tests.planner.build import (
+    gang,
+    holding,
+    node,
+    placed,
+    podset,
+    queue,
+    resources,
+    world,
+)
+from tests.planner.plans import NODES, lease, rules, waits
+
+ONE = gang("one", podset(gpu=8))
+
+
+WANTED = gang("wanted", podset(gpu=8), priority=5, queued_at=5.0)
+
+
+def evicting(victim: Admitted, within: WithinClusterQueue = WithinClusterQueue.LOWER_PRIORITY):
+    """A snapshot and a plan in which ``wanted`` takes the victim's node."""
+    uid = victim.workload.uid
+    nodes = [node("a0", gpu=8)]
+    snapshot = world(nodes, [WANTED], [victim], queue(within=within), queue("other", within=within))
+    cost = Cost(victim.workload.priority, 60, 8)
+    plan = Plan(
+        preempted=(Preemption(uid, "wanted", cost),),
+        pending=(waits(WANTED, lease(placed(WANTED, {"a0": 1}), uid)),),
+    )
+    return snapshot, plan
+
+
+def victim(**kw: Any) -> Admitted:
+    leaving = kw.pop("leaving", False)
+    return holding(gang("victim", podset(gpu=8), **kw), {"a0": 1}, leaving=leaving)
+
+
+NEWER = WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+LOWER = WithinClusterQueue.LOWER_PRIORITY
+
+
+@pytest.mark.parametrize(
+    ("taken", "within", "legal"),
+    [
+        (victim(priority=4), LOWER, True),
+        (victim(priority=5, queued_at=9.0), LOWER, False),
+        (victim(priority=5, queued_at=9.0), NEWER, True),
+        (victim(priority=5, queued_at=5.0), NEWER, False),
+        (victim(priority=6), NEWER, False),
+        (victim(priority=4), WithinClusterQueue.NEVER, False),
+        (victim(priority=4, preemptible=False), LOWER, False),
+        (victim(priority=4, queue="other"), LOWER, False),
+        (victim(priority=4, leaving=True), LOWER, False),
+    ],
+)
+def test_victims_are_legal_by_the_queues_policy(
+    taken: Admitted, within: WithinClusterQueue, legal: bool
+) -> None:
+    assert rules(*evicting(taken, within)) == (set() if legal else {Rule.VICTIM})
+
+
+def test_nobody_is_evicted_without_a_lease_that_names_him() -> None:
+    snapshot, plan = evicting(victim(priority=4))
+    assert Rule.VICTIM in rules(snapshot, replace(plan, pending=(waits(WANTED),)))
+    unnamed = waits(WANTED, lease(placed(WANTED, {"a0": 1})))
+    assert rules(snapshot, replace(plan, pending=(unnamed,))) == {Rule.VICTIM}
+
+
+def test_evicting_too_little_is_an_excess_after() -> None:
+    snapshot, plan = evicting(victim(priority=4))
+    crowded = replace(snapshot, strangers={"a0": resources(gpu=1)})
+    assert rules(crowded, plan) == {Rule.CAPACITY}
+
+
+def test_a_victim_belongs_to_one_preemptor_and_one_fate() -> None:
+    snapshot, plan = evicting(victim(priority=4))
+    twice = replace(plan, preempted=plan.preempted * 2)
+    assert rules(snapshot, twice) == {Rule.VICTIM}
+    also = replace(plan, evicted=(Eviction("victim", Code.NODE_FAILURES, "node lost"),))
+    assert rules(snapshot, also) == {Rule.VICTIM}
+
+
+def test_the_stated_cost_is_the_victims() -> None:
+    snapshot, plan = evicting(victim(priority=4))
+    wrong = replace(plan.preempted[0], cost=Cost(0, 60, 8))
+    assert rules(snapshot, replace(plan, preempted=(wrong,))) == {Rule.VICTIM}
+
+
+# -- repair
+
+BROKEN = holding(
+    gang("broken", podset(count=2, gpu=8, required="rack")),
+    {"a0": 1, "gone": 1},
+    lost=(("w", "gone", 1),),
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "rule"),
+    [
+        ({"a0": 1, "a1": 1}, None),
+        ({"a0": 1, "b0": 1}, Rule.TOPOLOGY),
+        ({"a1": 1, "a0": 1}, None),
+        ({"b0": 1, "b1": 1}, Rule.REPAIR),
+        ({"a0": 1}, Rule.WHOLE),
+        ({"a0": 1, "gone": 1}, Rule.ELIGIBLE),
+    ],
+)
+def test_a_repair_keeps_healthy_slots_and_the_domain(
+    where: dict[str, Any], rule: Rule | None
+) -> None:
+    snapshot = world(NODES, (), [BROKEN])
+    plan = Plan(admitted=(Admission("broken", placed(BROKEN.workload, where), repaired=True),))
+    found = rules(snapshot, plan)
+    assert (rule in found) if rule else not found
+
+
+def test_a_repair_takes_no_room_twice_and_none_of_others() -> None:
+    snapshot = world(NODES, [ONE], [BROKEN])
+    fixed = Admission("broken", placed(BROKEN.workload, {"a0": 1, "a1": 1}), repaired=True)
+    both = Plan(admitted=(fixed, Admission("one", placed(ONE, {"b0": 1}))))
+    assert not rules(snapshot, both)
+    clash = Plan(admitted=(fixed, Admission("one", placed(ONE, {"a1": 1}))))
+    assert rules(snapshot, clash) == {Rule.CAPACITY}
+
+
+def test_only_a_gang_that_lost_slots_is_repaired() -> None:
+    whole = replace(BROKEN, lost=())
+    snapshot = world(NODES, (), [whole])
+    plan = Plan(
+        admitted=(Admission("broken", placed(whole.workload, {"a0": 1, "a1": 1}), repaired=True),)
+    )
+    assert Rule.REPAIR in rules(snapshot, plan)
