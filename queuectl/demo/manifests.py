@@ -81,14 +81,15 @@ def job(
     seconds: float | None = None,
     priority_class: str | None = None,
     indexed: bool = True,
+    retries: int = 0,
     annotations: Mapping[str, str] | None = None,
 ) -> Document:
-    """A batch/v1 Job of one gang; ``queue`` None leaves it unmanaged."""
+    """A batch/v1 Job of one gang; ``queue`` None leaves it unmanaged, ``retries`` is its backoffLimit."""
     spec = {
         "parallelism": pods.count,
         "completions": pods.count,
         "completionMode": "Indexed" if indexed else "NonIndexed",
-        "backoffLimit": 0,
+        "backoffLimit": retries,
         "template": pods.template("main", seconds, restart="Never"),
     }
     meta = _metadata(name, namespace, queue, priority_class, annotations)

@@ -327,9 +327,9 @@ def gang(kind: str, name: str, pods: int, priority: str = "low", **options: Any)
     """A gang of 8-GPU pods of either kind."""
     shape = Pods(count=pods, gpus=8)
     if kind == "Job":
-        document = m.job(name, "default", "research", shape, priority_class=priority, **options)
-        document["spec"]["backoffLimit"] = 6
-        return document
+        return m.job(
+            name, "default", "research", shape, priority_class=priority, retries=6, **options
+        )
     master = Pods(count=1, gpus=8)
     document = m.pytorchjob(
         name, "default", "research", master=master, worker=Pods(count=pods - 1, gpus=8),

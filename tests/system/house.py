@@ -67,11 +67,13 @@ class House:
         )
         with Recorder(self.cluster.kubeconfig) as recorder:
             room = Room(self, name, recorder)
-            yield room
-            recorder.settle()
-            problems = [p for finding in checks(recorder.recording()) for p in finding.problems]
-            assert problems == []
-            room.empty()
+            try:
+                yield room
+                recorder.settle()
+                found = checks(recorder.recording())
+                assert [problem for finding in found for problem in finding.problems] == []
+            finally:
+                room.empty()
 
 
 @dataclass

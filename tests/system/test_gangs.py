@@ -30,7 +30,7 @@ def test_twenty_gangs_submitted_at_once_all_run_and_end(home: House) -> None:
 def test_a_preemptor_starts_when_its_victim_has_left_and_the_victim_runs_again(
     home: House, kind: str
 ) -> None:
-    with home.room(128) as room:
+    with home.room(128, strategy="StrictFIFO") as room:
         room.gang(kind, "low", 16, priority_class="low")
         room.until(lambda: len(room.running("low")) == 16, "the victim fills the cluster")
         room.gang(kind, "high", 8, priority_class="high", seconds=3)
@@ -40,7 +40,7 @@ def test_a_preemptor_starts_when_its_victim_has_left_and_the_victim_runs_again(
         assert (victim["evictions"], victim["attempt"]) == (1, 2)
         evicted = next(line for line in room.history("low") if line["toState"] == "Evicting")
         assert evicted["reason"]["details"]["lostGpuSeconds"] > 0
-        # The victim kept its place, so the later gang of the same priority did not slip in before it.
+        # The victim kept its place: the later gang of the same priority did not slip in before it.
         assert room.state("thief") == "Pending"
 
 
@@ -78,10 +78,8 @@ def test_ranks_sit_in_the_order_of_the_racks(home: House) -> None:
 
 def test_a_failed_pod_is_replaced_in_its_slot(home: House) -> None:
     with home.room(128) as room:
-        room.job("train", Pods(4, gpus=8))
-        path = room.made[-1]
+        room.job("train", Pods(4, gpus=8), retries=6)
         room.until_state("train", "Running")
-        room.client.patch(path, {"spec": {"backoffLimit": 6}})
         before = {p.rank: p.node for p in room.running("train")}
         victim = room.running("train")[0]
         room.client.delete(f"/api/v1/namespaces/{room.namespace}/pods/{victim.name}")
@@ -98,7 +96,7 @@ def test_a_failed_pod_is_replaced_in_its_slot(home: House) -> None:
 
 def test_pods_of_a_lost_node_move_and_the_others_stay(home: House) -> None:
     with home.room(128) as room:
-        room.job("train", Pods(3, gpus=8, required=RACK))
+        room.job("train", Pods(3, gpus=8, required=RACK), retries=6)
         room.until_state("train", "Running")
         lost = room.running("train")[0]
         stayed = {p.uid for p in room.running("train")} - {lost.uid}
