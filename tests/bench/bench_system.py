@@ -17,6 +17,7 @@ from collections.abc import Callable
 from queuectl.demo import manifests as m
 from queuectl.demo.audit import Finding
 from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.rest import ApiRefused
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
 from tests.bench.stage import BLOCK, RACK, Stage, stage
@@ -219,18 +220,16 @@ def refusal() -> None:
 def reason_of(play: Stage, name: str) -> str:
     """Wait for a reason other than being queued; from the REST API, as a user would."""
     assert play.rest is not None
-    while True:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
         try:
             found = play.rest.explain(SPACE, name)
-        except Exception as error:
-            if "not" not in str(error).lower():
-                raise
+        except ApiRefused:  # the ledger does not know it yet
             continue
-        reason = found["reason"]
-        if reason["code"] != "Queued":
-            proof = reason["details"].get("proof", "")
-            return f"{reason['code']} ({proof}): {reason['message']}"
+        if found["code"] != "Queued":
+            return f"{found['code']} ({found['details'].get('proof')}): {found['message']}"
         time.sleep(0.002)
+    raise TimeoutError(f"{name} has no reason after 30 s")
 
 
 # ---- preemption of many small gangs

@@ -38,12 +38,19 @@ def test_a_user_cannot_resume_a_managed_job(home: House, kind: str) -> None:
 
 
 def test_a_user_cannot_drop_the_gate_of_a_pod(home: House) -> None:
-    with home.room(128) as room:
-        # A bare pod with our gate: nobody but queuectl may let it go.
+    with home.room(0) as room:
+        # A pod of a job that waits, made by hand, so that it stays gated while we look.
+        room.job("waits", Pods(1, gpus=8))
+        job = room.client.get(room.made[-1])
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "waits", "controller": True}
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": "gated", "namespace": room.namespace},
+            "metadata": {
+                "name": "gated",
+                "namespace": room.namespace,
+                "ownerReferences": [owner | {"uid": job["metadata"]["uid"]}],
+            },
             "spec": {
                 "schedulingGates": [{"name": "queuectl.dev/placement"}],
                 "containers": [{"name": "main", "image": "none"}],
@@ -153,5 +160,5 @@ def test_every_mistake_is_told_on_the_object_and_disturbs_nobody(home: House) ->
             note = told(room, name, code)
             explained = room.rest.explain(room.namespace, name)
             assert word in note, (mistake.__name__, note)
-            assert explained["reason"]["code"] == code
-            assert word in explained["reason"]["message"]
+            assert explained["code"] == code
+            assert word in explained["message"]

@@ -60,4 +60,4 @@ def test_a_gang_of_512_pods_starts_whole_and_a_full_cluster_says_no(
                 f"no after {since(began)}: {room.rest.explain(room.namespace, 'late')['sentence']}"
             )
         explained = room.rest.explain(room.namespace, "late")
-        assert explained["reason"]["details"]["proof"] == "optimal"
+        assert explained["details"]["proof"] == "optimal"
