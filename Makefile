@@ -3,7 +3,9 @@
 
 PYTHON ?= python3
 VENV := .venv
-UV := $(VENV)/tools/bin/uv
+# uv lives beside the environment it manages, so that neither removes the other.
+TOOLS := .tools
+UV := $(TOOLS)/bin/uv
 RUN := $(VENV)/bin
 PYTEST_ARGS ?=
 
@@ -14,12 +16,11 @@ help: ## list the targets
 
 setup: $(VENV)/.ready ## make .venv with everything in uv.lock
 
-# uv itself lives beside the environment it manages, so that syncing never removes it.
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	@echo "setup: installing uv"
-	@$(PYTHON) -m venv $(VENV)/tools
-	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	@$(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
 
 $(VENV)/.ready: pyproject.toml uv.lock | $(UV)
 	@echo "setup: syncing the environment"
@@ -38,7 +39,7 @@ controlplane: setup
 test: test-fast test-system ## all tests; builds the control plane the first time
 
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/pytest -m "not system and not bench" -n 2 $(PYTEST_ARGS)
+	$(RUN)/pytest -m "not system and not bench" -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 test-system: controlplane ## on a real control plane
 	$(RUN)/pytest -m "system and not bench" $(PYTEST_ARGS)
@@ -50,4 +51,4 @@ bench: controlplane ## every figure of docs/benchmarks.md; about half an hour
 	$(RUN)/python -m tests.bench
 
 clean: ## remove what setup made here
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

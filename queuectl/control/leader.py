@@ -41,6 +41,7 @@ class Leadership:
         self._duration = duration
         self._renew = renew
         self._held: LeaderRecord | None = None
+        self.trouble = ""  # why the lease could not be read or written the last time
         # A foreign lease counts as expired only after we ourselves saw it unchanged for its whole duration: clocks differ.
         self._seen: tuple[str, float] = ("", 0.0)
 
@@ -49,6 +50,7 @@ class Leadership:
         while True:
             try:
                 record = await self._try()
+                self.trouble = ""
                 if record is not None:
                     epoch = await self._store.take_over(self._holder, record.epoch)
                     self._held = await self._cluster.write_leader(
@@ -57,7 +59,7 @@ class Leadership:
                     log.info("leading", holder=self._holder, epoch=epoch)
                     return epoch
             except (ClusterError, StoreUnavailable) as error:
-                log.warning("cannot_lead_yet", why=str(error))
+                self._worry("cannot_lead_yet", error)
             await asyncio.sleep(self._renew)
 
     async def _try(self) -> LeaderRecord | None:
@@ -91,8 +93,9 @@ class Leadership:
                     replace(self._held, renewed=self._clock()), self._held
                 )
                 deadline = now + self._duration
+                self.trouble = ""
             except ClusterUnavailable as error:
-                log.warning("lease_not_renewed", why=str(error), left=round(deadline - now, 1))
+                self._worry("lease_not_renewed", error)
                 if now >= deadline:
                     raise LeadershipLost("the LeaderLease ran out") from error
             except ClusterError as error:
@@ -107,6 +110,11 @@ class Leadership:
         if current is None or current.holder != self._holder:
             raise LeadershipLost("somebody else holds the LeaderLease") from error
         self._held = current
+
+    def _worry(self, event: str, error: Exception) -> None:
+        if not self.trouble:  # once is enough for the log; /readyz tells it all the while
+            log.warning(event, why=str(error))
+        self.trouble = f"leader lease: {error}"
 
     async def release(self) -> None:
         """Give the lease up so that a standby need not wait for it to run out. Best effort."""

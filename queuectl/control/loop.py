@@ -67,6 +67,7 @@ class Loop:
         self._epoch = 0
         self._cycle = 0
         self._plan_again = True
+        self._said = "nothing waits"
         self._wake = asyncio.Event()
         self._stop = StopSignal()
         self._patience = Patience(settings.start_seconds, settings.unschedulable_seconds)
@@ -171,7 +172,9 @@ class Loop:
         began = time.perf_counter()
         text = await self._plan()
         took = time.perf_counter() - began
-        log.info("planned", did=text, ms=round(took * 1000, 1))
+        say = log.info if text != self._said else log.debug  # the same again is news to nobody
+        self._said = text
+        say("planned", did=text, ms=round(took * 1000, 1))
         # A planner that is always asked must not starve the API server of the CPU it shares on a small machine.
         share = self._settings.planning_share
         await asyncio.sleep(took * (1.0 - share) / share)

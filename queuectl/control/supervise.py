@@ -62,7 +62,8 @@ class Supervisor:
     def blockers(self) -> list[str]:
         """Why this process is not ready to lead or to stand by; empty when it is."""
         waiting = [f"watch: {resource} not listed yet" for resource in sorted(self._missing)]
-        return waiting + self._policies
+        trouble = [self._leadership.trouble] if self._leadership.trouble else []
+        return waiting + self._policies + trouble
 
     @property
     def leading(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from queuectl.control.ports import Cluster
-from queuectl.domain.errors import ClusterError
+from queuectl.domain.errors import ClusterError, WriteConflict
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord
@@ -21,6 +21,7 @@ from queuectl.objects.protocol import status_text
 
 log = structlog.get_logger()
 
+AGAIN = 1.0  # seconds after a conflict
 BACKLOG = 5000  # jobs waiting to be told; the oldest word is dropped beyond it
 WARNINGS = frozenset(
     {
@@ -113,14 +114,18 @@ class Teller:
         kind = "Warning" if entry.reason.code in WARNINGS else "Normal"
         text = entry.reason.message or str(entry.state)
         try:
+            await self._annotate(job, status_text(entry))
             await self._cluster.create_event(job, kind, str(entry.reason.code), text)
             self._last[entry.uid] = said
-            if job.status != status_text(entry):
-                await self._cluster.patch_job(
-                    job.kind,
-                    job.namespace,
-                    job.name,
-                    KINDS[job.kind].status_patch(job, status_text(entry)),
-                )
+        except (
+            WriteConflict
+        ):  # its echo is on the way; a newer word, if there is one by then, goes first
+            due = asyncio.get_running_loop().time() + AGAIN
+            self._words.setdefault(entry.uid, (due, entry))
         except ClusterError as error:
-            log.info("event_not_written", workload=entry.ref, why=str(error))
+            log.info("not_told", workload=entry.ref, why=str(error))
+
+    async def _annotate(self, job: JobRecord, text: str) -> None:
+        if job.status != text:
+            patch = KINDS[job.kind].status_patch(job, text)
+            await self._cluster.patch_job(job.kind, job.namespace, job.name, patch)

@@ -51,6 +51,14 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopt:
+    """The watch shows it running, whole, as an attempt the ledger knows nothing of."""
+
+    placement: Placement
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reserve:
     """Victims are leaving for it."""
 
@@ -114,6 +122,7 @@ Event = (
     Submitted
     | Described
     | Admit
+    | Adopt
     | Reserve
     | Refuse
     | Evict
@@ -173,6 +182,8 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return _described(entry, event, now)
         case Admit():
             return _admit(entry, event, now)
+        case Adopt():
+            return _adopt(entry, event, now)
         case Reserve() | Refuse():
             return _stay(entry, event, now)
         case Evict():
@@ -262,6 +273,23 @@ def _admit(entry: Entry, event: Admit, now: float) -> Change:
         ready_at=None,
         requeue_at=None,
         budget=0,
+    )
+
+
+def _adopt(entry: Entry, event: Adopt, now: float) -> Change:
+    if not entry.state.waiting:
+        raise IllegalTransition(f"Adopt in state {entry.state} of {entry.ref}")
+    return _move(
+        entry,
+        State.RUNNING,
+        now,
+        Reason(Code.ADOPTED, f"it runs already, as attempt {event.attempt}"),
+        attempt=event.attempt,
+        placement=event.placement,
+        lease=None,
+        started_at=now,
+        ready_at=now,
+        requeue_at=None,
     )
 
 
@@ -363,6 +391,5 @@ def violations(entry: Entry) -> list[str]:
         == (entry.state is State.BACKOFF),
         "a finish time exactly when finished": (entry.finished_at is not None)
         == (entry.state is State.FINISHED),
-        "attempts are counted": not held or entry.attempt > 0,
     }
     return [text for text, holds in rules.items() if not holds]

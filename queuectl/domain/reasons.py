@@ -33,6 +33,7 @@ class Code(StrEnum):
     # starting and running
     ADMITTED = "Admitted"
     PODS_READY = "PodsReady"
+    ADOPTED = "Adopted"  # it ran already when queuectl first saw it, or the ledger had forgotten
     REPAIRED = "Repaired"
     # evictions
     PREEMPTED = "Preempted"

@@ -68,7 +68,9 @@ class Freezer:
         pending = []
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
             job = self._mirror.jobs.get(entry.uid)
-            if job is None:
+            if (
+                job is None or not job.suspended
+            ):  # what runs without us is for observe.py to settle first
                 continue
             lease = entry.lease
             pending.append(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from queuectl.domain.ledger import Change, Entry, Intent, State
 from queuectl.domain.machine import (
+    Adopt,
     Described,
     Drained,
     Echoed,
@@ -26,6 +27,8 @@ from queuectl.domain.machine import (
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
+from queuectl.domain.workload import Placement
+from queuectl.state.adopt import running_placement
 from queuectl.state.freeze import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -119,7 +122,11 @@ def _trouble(
 ) -> Evict | None:
     placed = {p.podset: p.count for p in entry.placement.podsets} if entry.placement else {}
     asked = {p.name: p for p in job.podsets}
-    if any(name in asked and count not in (0, asked[name].count) for name, count in placed.items()):
+    # Fewer slots than the gang's full size are right for one adopted when some of its completions were done.
+    if any(
+        name in asked and count and not job.expects(asked[name]) <= count <= asked[name].count
+        for name, count in placed.items()
+    ):
         return Evict(
             Reason(Code.CHANGED_OUTSIDE, "the number of its pods was changed while it ran")
         )
@@ -214,6 +221,8 @@ class Observer:
         for event in observe(before, job, pods, now, self._patience, self._usage.names):
             change = handle(last.after if last else before, event, now, self._backoff)
             last = _joined(last, change)
+        if last is not None and last.after.state is State.EVICTING and before.state.waiting:
+            last = self._adopted(before, job, config, now) or last
         if last is None and job is not None and before.state.waiting:
             last = handle(before, self._described(job, config), now)
             self._plan_again |= last is not None
@@ -228,7 +237,24 @@ class Observer:
     def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> Change | None:
         self._plan_again = True
         described = self._described(job, config)
-        return handle(None, Submitted(job, described.priority, described.cluster_queue), now)
+        new = handle(None, Submitted(job, described.priority, described.cluster_queue), now)
+        placement = self._running(job, config)
+        if new is None or placement is None:
+            return new
+        return _joined(new, handle(new.after, Adopt(placement, job.attempt), now))
+
+    def _adopted(
+        self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
+    ) -> Change | None:
+        """A gang that runs as a later attempt than the ledger knows: the database is from the past."""
+        if job is None or job.attempt <= entry.attempt:
+            return None
+        placement = self._running(job, config)
+        return handle(entry, Adopt(placement, job.attempt), now) if placement else None
+
+    def _running(self, job: JobRecord, config: QueueConfig) -> Placement | None:
+        pods = self._mirror.pods_of(job.uid)
+        return running_placement(job, pods, self._mirror.fleet.by_name, config)
 
     def _described(self, job: JobRecord, config: QueueConfig) -> Described:
         queue = config.cluster_queue_of(job.namespace, job.queue)

@@ -22,6 +22,9 @@ from queuectl.telemetry.metrics import Metrics
 from tests.api.support import LIVES, FixedHealth, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
 
+# The last test counts what the others were answered, so all of them run in one process.
+pytestmark = pytest.mark.xdist_group("fuzz")
+
 HOST = {"Host": "127.0.0.1"}
 CHECKS = [
     status_code_conformance,

@@ -341,14 +341,12 @@ def gang(kind: str, name: str, pods: int, priority: str = "low", **options: Any)
 
 
 @asynccontextmanager
-async def rig(
-    url: str, machines: int, *, settings: Settings = QUICK, config: Sequence[Document] = ()
-) -> AsyncIterator[Rig]:
-    """A world with so many 8-GPU nodes and a queue over all of them."""
+async def rig(url: str, machines: int, *, cluster: FakeCluster | None = None) -> AsyncIterator[Rig]:
+    """A world with so many 8-GPU nodes, or ``cluster`` as it is, and a queue over all of them."""
     store = await PostgresStore.connect(DatabaseSettings(url))
-    world = Rig(FakeCluster(nodes(machines), clock=time.time), store, settings)
+    world = Rig(cluster or FakeCluster(nodes(machines), clock=time.time), store)
     try:
-        for document in config or configuration(machines * 8):
+        for document in configuration(machines * 8):
             await store.put_config(document)
         yield world
     finally:

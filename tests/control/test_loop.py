@@ -9,6 +9,7 @@ import pytest
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from tests.control.rig import gang, live, rig
+from tests.support.postgres import TestPostgres
 
 KINDS = ("Job", "PyTorchJob")
 
@@ -157,3 +158,23 @@ async def test_a_rush_is_admitted_together(database_url: str) -> None:
         for uid in uids:
             await world.until_state(uid, State.RUNNING)
         await world.at_rest()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_after_the_database_is_lost_running_gangs_run_on_and_are_counted(
+    postgres: TestPostgres, kind: str
+) -> None:
+    first, second = await postgres.fresh(), await postgres.fresh()
+    async with rig(postgres.server.url(first), 2) as world:
+        uid = world.cluster.submit(gang(kind, "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        pods = {p.uid for p in live(world.cluster.pods_of(uid))}
+        await world.stop()
+        async with rig(postgres.server.url(second), 2, cluster=world.cluster) as heir:
+            late = heir.cluster.submit(gang(kind, "late", 2))
+            entry = await heir.until_state(uid, State.RUNNING)
+            assert entry.reason.code is Code.ADOPTED
+            await heir.until_state(late, State.PENDING)
+            assert {p.uid for p in live(heir.cluster.pods_of(uid))} == pods
+            heir.cluster.finish(uid)
+            await heir.until_state(late, State.RUNNING)

@@ -127,7 +127,7 @@ def larger_than_a_node(document: Document) -> None:
 # (what is wrong, the reason's code, what the sentence names)
 MISTAKES = [
     (two_modes, "Misconfigured", "podset-"),
-    (unknown_level, "Misconfigured", "example.com/row"),
+    (unknown_level, "NoMatchingFlavor", "example.com/row"),
     (anti_affinity, "UnsupportedConstraint", "nti-affinity"),
     (other_queue, "Misconfigured", "LocalQueue nowhere"),
     (other_class, "Misconfigured", "WorkloadPriorityClass urgent"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from queuectl.domain.ledger import Change, Entry, Intent, State
 from queuectl.domain.machine import (
     Admit,
+    Adopt,
     Described,
     Drained,
     Echoed,
@@ -169,7 +170,7 @@ def test_a_description_that_says_nothing_new_is_not_a_change() -> None:
 
 EVENTS = st.sampled_from(
     [
-        Admit(PLACEMENT), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
+        Admit(PLACEMENT), Adopt(MOVED, 9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
         Echoed(), PodsReady(), Drained(), RetryDue(), Ended(Outcome.FAILED), Gone(),
     ]
 )  # fmt: skip
@@ -187,7 +188,7 @@ def test_whatever_happens_entries_stay_consistent_and_versions_rise(events: list
             continue
         assert change.before == entry
         assert change.after.version == entry.version + 1
-        assert change.after.attempt in (entry.attempt, entry.attempt + 1)
+        assert change.after.attempt in (entry.attempt, entry.attempt + 1, 9)
         assert violations(change.after) == []
         assert change.after.queued_at == entry.queued_at
         entry = change.after

@@ -304,6 +304,46 @@ def test_what_must_not_be_planned_says_why(
     assert text in pending.blocked.message
 
 
+RUNS = [on("p1", "n1"), on("p2", "n2")]
+
+
+@pytest.mark.parametrize(
+    ("entry", "job", "pods", "state"),
+    [
+        pytest.param(None, RESUMED, RUNS, State.RUNNING, id="whole at first sight"),
+        pytest.param(
+            None, replace(RESUMED, attempt=0), [replace(p, attempt=0, podset="") for p in RUNS],
+            State.RUNNING, id="started before queuectl came",
+        ),
+        pytest.param(None, RESUMED, RUNS[:1], State.PENDING, id="half of it is not adopted"),
+        pytest.param(None, RESUMED, [*RUNS[:1], pod("p2")], State.PENDING, id="nor a gated one"),
+        pytest.param(
+            replace(ENTRY, attempt=1), replace(RESUMED, attempt=3),
+            [replace(p, attempt=3) for p in RUNS], State.RUNNING, id="the ledger is from the past",
+        ),
+        pytest.param(
+            replace(ENTRY, attempt=1), RESUMED, RUNS, State.EVICTING, id="resumed by somebody else"
+        ),
+    ],
+)  # fmt: skip
+def test_what_runs_without_the_ledger(
+    entry: Entry | None, job: JobRecord, pods: list[PodRecord], state: State
+) -> None:
+    world = World(*([entry] if entry else []), records=[job, *pods])
+    world.look()
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert after.state is state
+    if state is State.RUNNING:
+        assert after.attempt == job.attempt
+        assert after.placement is not None
+        assert after.placement.podsets[0].nodes == (("n1", 1), ("n2", 1))
+        world.look()
+        assert world.ledger.get("u1") == after, "and it stays so"
+    else:
+        assert world.freeze().pending == (), "it is not planned while it runs"
+
+
 class TestFreeze:
     def test_an_evicted_gang_holds_all_slots_until_its_job_is_seen_suspended(self) -> None:
         leaving = replace(LIVE, state=State.EVICTING, intent=Intent.STOP)
