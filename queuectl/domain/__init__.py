@@ -10,4 +10,5 @@ Everything the other rooms exchange is defined here, so that the planner, the mi
 - :mod:`plan`: what one cycle decided
 - :mod:`machine`: the only door through which a workload changes state
 - :mod:`records`: what the watch says of jobs and pods
+- :mod:`words`: how numbers are said
 """

@@ -66,6 +66,7 @@ class Admitted:
         checkpoint_at: unix seconds of the last declared checkpoint, None if none was declared.
         utilization: 0..1 of its GPUs, None if unknown (counts as 1).
         lost: slots of ``placement`` whose node is gone or unusable: (podset, node, count). To be re-placed.
+        returns: leaving, and will queue again at its old place: a StrictFIFO queue keeps that place for it.
     """
 
     workload: Workload
@@ -75,6 +76,7 @@ class Admitted:
     checkpoint_at: float | None = None
     utilization: float | None = None
     lost: tuple[tuple[str, str, int], ...] = ()
+    returns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

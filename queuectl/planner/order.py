@@ -8,7 +8,8 @@ from typing import Final
 
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy, StopPolicy
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
 from queuectl.planner.flavors import Choice
 
@@ -18,9 +19,12 @@ NEVER: Final = frozenset({Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO
 
 def queue_order(pending: Iterable[Pending]) -> list[Pending]:
     """Priority first, then time queued, then uid: over all ClusterQueues."""
-    return sorted(
-        pending, key=lambda p: (-p.workload.priority, p.workload.queued_at, p.workload.uid)
-    )
+    return sorted(pending, key=lambda p: place(p.workload))
+
+
+def place(workload: Workload) -> tuple[int, float, str]:
+    """Sort key of the queue order."""
+    return -workload.priority, workload.queued_at, workload.uid
 
 
 def barred(snapshot: Snapshot, pending: Pending) -> Reason | None:
@@ -70,6 +74,13 @@ class StrictOrder:
             heads = self.heads.setdefault(queue.name, [])
             if not any(head.flavors <= known.flavors for known in heads):
                 heads.append(head)
+
+    def keep_place(self, gang: Admitted) -> None:
+        """Note an evicted gang that will queue again before those looked at from here on."""
+        workload = gang.workload
+        queue = self.arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+        flavors = {name for p in gang.placement.podsets for name in p.flavors.values()}
+        self.wait(queue, Head(workload.ref, frozenset(flavors), leased=False))
 
     def ahead(self, queue: ClusterQueue | None, choice: Choice) -> Head | None:
         """The first waiting head that could use what this choice of flavors takes."""

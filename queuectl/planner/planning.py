@@ -11,7 +11,7 @@ from queuectl.planner.classes import Classes
 from queuectl.planner.decide import confirm
 from queuectl.planner.leases import standing_leases
 from queuectl.planner.ledger import open_ledger
-from queuectl.planner.order import StrictOrder, queue_order
+from queuectl.planner.order import StrictOrder, place, queue_order
 from queuectl.planner.placing import placement_of
 from queuectl.planner.repair import Repaired, repair, repair_order
 from queuectl.planner.solve import Solver, Status, StopSignal
@@ -33,7 +33,12 @@ def plan(snapshot: Snapshot, stop: StopSignal | None = None) -> Plan:
     leases = standing_leases(arena, ledger, in_order)
     walk = Walk(arena, ledger, solver, leases, Classes(arena), StrictOrder(arena))
     repairs = _repair_all(walk)
+    returning = sorted(
+        (gang for gang in snapshot.admitted if gang.returns), key=lambda gang: place(gang.workload)
+    )
     for pending in in_order:
+        while returning and place(returning[0].workload) < place(pending.workload):
+            walk.strict.keep_place(returning.pop(0))
         walk.look(pending)
     repairs = _confirm(walk, repairs, in_order)
     return _answer(walk, repairs, in_order)

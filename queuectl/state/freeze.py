@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.machine import FAILED_START
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
@@ -107,6 +108,7 @@ class Freezer:
                     workload=self.workload(entry, job),
                     placement=self._still_held(entry, job) if leaving else entry.placement,
                     leaving=leaving,
+                    returns=leaving and entry.reason.code not in FAILED_START,
                     started_at=entry.started_at or entry.since,
                     checkpoint_at=job.checkpoint_at,
                     utilization=job.utilization,

@@ -228,7 +228,18 @@ class Observer:
             self._plan_again |= last is not None
         if last is not None and last.after.state is not before.state:
             self._plan_again = True
+        if before.state.live and self._on_lost_nodes(before):
+            self._plan_again = (
+                True  # one of its pods there may just have gone, so that its slot can move
+            )
         return last
+
+    def _on_lost_nodes(self, entry: Entry) -> bool:
+        nodes = self._mirror.nodes
+        placed = entry.placement.podsets if entry.placement is not None else ()
+        return any(
+            name not in nodes or not nodes[name].node.ready for p in placed for name, _ in p.nodes
+        )
 
     def _waits(self, uid: str) -> bool:
         entry = self._ledger.get(uid)

@@ -67,6 +67,19 @@ def test_strict_fifo_waits_and_names_the_head() -> None:
     assert "team/large" in made.pending[1].reasons[0].message
 
 
+@pytest.mark.parametrize(
+    ("strategy", "starts"), [(STRICT, []), (QueueingStrategy.BEST_EFFORT_FIFO, ["later"])]
+)
+def test_a_preempted_gang_on_its_way_out_keeps_its_place_in_a_strict_queue(
+    strategy: QueueingStrategy, starts: list[str]
+) -> None:
+    evicted = holding(whole("victim", 1, queued_at=1.0), {"n1": 1}, leaving=True)
+    nodes = [node("n0", gpu=8), node("n1", gpu=8)]
+    later = whole("later", 1, queued_at=2.0)
+    seen = world(nodes, [later], [replace(evicted, returns=True)], queue(strategy=strategy))
+    assert started(planned(seen)) == starts
+
+
 def test_strict_fifo_holds_back_only_its_own_queue() -> None:
     gangs = [
         whole("large", 2, queued_at=1.0),

@@ -363,6 +363,20 @@ class TestFreeze:
         world.mirror.apply([Deleted("pods", "p2", 9)])
         assert world.freeze().admitted[0].lost == (("main", "n2", 1),)
 
+    def test_a_pod_that_goes_after_its_node_is_a_reason_to_plan(self) -> None:
+        running = replace(LIVE, state=State.RUNNING, intent=None)
+        world = World(running, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
+        world.mirror.apply([Deleted("nodes", "n2", 9)])
+        world.look()
+        world.mirror.apply([Deleted("pods", "p2", 9)])
+        assert world.look().plan_again
+
+    def test_only_a_gang_that_queues_again_keeps_its_place(self) -> None:
+        for code, returns in ((Code.PREEMPTED, True), (Code.PODS_READY_TIMEOUT, False)):
+            leaving = replace(LIVE, state=State.EVICTING, intent=Intent.STOP, reason=Reason(code))
+            (gang,) = World(leaving, records=[RESUMED]).freeze().admitted
+            assert gang.returns is returns
+
     def test_a_lease_that_ran_out_is_not_shown(self) -> None:
         lease = CapacityLease(PLACEMENT, ("v",), 0.0, expires_at=50.0)
         reserved = replace(ENTRY, state=State.RESERVED, lease=lease, reason=Reason(Code.UNDECIDED))
