@@ -22,7 +22,7 @@ RUN uv sync --frozen --no-dev --no-editable
 
 FROM python:3.13-slim
 COPY --from=build /opt/queuectl /opt/queuectl
-# The solver's and the client's temporary files go to /tmp, the only place that need be writable.
+# Nothing need be writable but /tmp, for a library that wants a temporary file.
 ENV PATH=/opt/queuectl/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1

@@ -39,7 +39,7 @@ controlplane: setup
 test: test-fast test-system ## all tests; builds the control plane the first time
 
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/pytest -m "not system and not bench" -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(RUN)/pytest -m "not system and not bench" -n 2 $(PYTEST_ARGS)
 
 test-system: controlplane ## on a real control plane
 	$(RUN)/pytest -m "system and not bench" $(PYTEST_ARGS)

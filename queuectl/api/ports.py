@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from queuectl.domain.ledger import Document, Entry
@@ -25,6 +25,9 @@ class ApiStore(Protocol):
 
     async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
         """One document, or None."""
+
+    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
+        """Revision and all documents, of one moment."""
 
     async def put_config(self, document: Document, if_match: int | None = None) -> int:
         """Create or replace; the new version, or the present one when nothing changes.
@@ -55,6 +58,9 @@ class ApiStore(Protocol):
 
     async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
         """The workload of this name: the live one, else the newest finished one, else None."""
+
+    async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
+        """``namespace/name`` of those of these workloads that are known, finished or not."""
 
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100

@@ -12,11 +12,14 @@ from queuectl.domain.reasons import Code
 # As many as one cycle looks at (SolverLimits.window): behind them a number would say little and cost much.
 COUNTED: Final = 1000
 
-# They wait for a person, not in line.
+# They wait for something else than their turn: a person, or more than the cluster or the quota has when empty.
 _ASIDE: Final = frozenset(
     {
         Code.MISCONFIGURED,
         Code.UNSUPPORTED,
+        Code.NO_MATCHING_FLAVOR,
+        Code.EXCEEDS_MAX_QUOTA,
+        Code.SHAPE_NEVER_FITS,
         Code.QUEUE_STOPPED,
         Code.LOCAL_QUEUE_STOPPED,
         Code.HELD,

@@ -83,7 +83,9 @@ class ConfigApplied(View):
     """Answer to a PUT."""
 
     result: Literal["created", "configured", "unchanged"]
-    warnings: list[str] = Field(description="Fields that are known but not honoured yet.")
+    warnings: list[str] = Field(
+        description="Fields that are known but not honoured yet, and names it refers to that do not exist."
+    )
     object: ConfigObject
 
 
@@ -147,6 +149,9 @@ class PlacementView(View):
 
 class ReservationView(View):
     victims: list[str] = Field(description="Uids of the workloads that leave for it.")
+    victim_names: list[str] = Field(
+        description="The same as namespace/name, in the same order; a uid nobody knows stays one."
+    )
     created_at: datetime
     expires_at: datetime
 

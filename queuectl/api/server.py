@@ -72,7 +72,7 @@ def require_loopback(address: Address) -> None:
     if not address.loopback:
         raise CannotListen(
             f"refusing to serve the API on {address}: it has no authentication yet, so it listens on loopback only "
-            "(127.0.0.1, ::1 or localhost); metrics and health may listen elsewhere with --metrics-listen"
+            "(127.0.0.1, ::1 or localhost); metrics and health may listen elsewhere: QUEUECTL_METRICS_LISTEN"
         )
 
 

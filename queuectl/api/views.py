@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from queuectl.api.conditions import conditions
@@ -20,6 +21,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
 
 # Where the planner's advice travels inside a reason's details.
@@ -57,8 +59,16 @@ def workload_view(entry: Entry) -> WorkloadView:
     )
 
 
-def explain_view(entry: Entry, position: int | None) -> ExplainView:
-    """A workload's reason in full; ``position`` is its place in line."""
+def explain_view(
+    entry: Entry, position: int | None, victims: Mapping[str, str] | None = None
+) -> ExplainView:
+    """A workload's reason in full.
+
+    Args:
+        entry: its row.
+        position: its place in line.
+        victims: names of those it waits for, by uid.
+    """
     details: dict[str, Any] = {k: v for k, v in entry.reason.details.items() if k != UNBLOCK}
     return ExplainView(
         uid=entry.uid,
@@ -72,7 +82,7 @@ def explain_view(entry: Entry, position: int | None) -> ExplainView:
         unblock=[str(item) for item in entry.reason.details.get(UNBLOCK, ())],
         position=position,
         placement=_placement(entry),
-        reservation=_reservation(entry.lease),
+        reservation=_reservation(entry.lease, victims or {}),
     )
 
 
@@ -96,9 +106,9 @@ def _doing(entry: Entry) -> str:
         case State.RESERVED:
             return "has capacity reserved and waits for others to leave"
         case State.STARTING:
-            return f"is starting {entry.pods} pods on {_nodes(entry)} nodes"
+            return f"is starting {_where(entry)}"
         case State.RUNNING:
-            return f"is running {entry.pods} pods on {_nodes(entry)} nodes"
+            return f"is running {_where(entry)}"
         case State.EVICTING:
             return "is being evicted and will be queued again"
         case State.BACKOFF:
@@ -110,9 +120,10 @@ def _doing(entry: Entry) -> str:
             return "has finished"
 
 
-def _nodes(entry: Entry) -> int:
+def _where(entry: Entry) -> str:
     podsets = entry.placement.podsets if entry.placement else ()
-    return len({node for podset in podsets for node, _ in podset.nodes})
+    nodes = {node for podset in podsets for node, _ in podset.nodes}
+    return f"{counted(entry.pods, 'pod')} on {counted(len(nodes), 'node')}"
 
 
 def _placement(entry: Entry) -> PlacementView | None:
@@ -145,11 +156,12 @@ def _by_node(nodes: tuple[tuple[str, int], ...]) -> dict[str, int]:
     return pods
 
 
-def _reservation(lease: CapacityLease | None) -> ReservationView | None:
+def _reservation(lease: CapacityLease | None, names: Mapping[str, str]) -> ReservationView | None:
     if lease is None:
         return None
     return ReservationView(
         victims=list(lease.victims),
+        victim_names=[names.get(uid, uid) for uid in lease.victims],
         created_at=moment(lease.created_at),
         expires_at=moment(lease.expires_at),
     )

@@ -1,7 +1,8 @@
 """``queuectl apply``: create or replace configuration from files, ours or Kueue's.
 
 The whole input is read before anything is sent, so a typing mistake in the last document leaves nothing half done. What
-only the server can judge is told per object, and the other objects are still applied.
+only the server can judge is told per object, and the other objects are still applied. What others refer to goes first,
+so that the server's warning about a name that leads nowhere is never about one that comes later in the same input.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -19,6 +20,15 @@ from queuectl.cli.client import config_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.errors import BadInput
 from queuectl.objects.documents import Document, read_documents
+
+_ORDER: Final = (
+    "Topology",
+    "ResourceFlavor",
+    "WorkloadPriorityClass",
+    "Cohort",
+    "ClusterQueue",
+    "LocalQueue",
+)
 
 
 def apply_command(
@@ -33,6 +43,7 @@ def apply_command(
     """Create or replace ClusterQueues, LocalQueues, Cohorts, ResourceFlavors, Topologies and priority classes."""
     documents = [document for file in files for document in _read(file)]
     _check(documents)
+    documents.sort(key=lambda document: _ORDER.index(document.kind))
     with connect(server) as client:
         worst = max((_apply(client, each, namespace) for each in documents), default=Exit.OK)
     raise typer.Exit(worst)

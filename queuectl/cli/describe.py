@@ -21,11 +21,14 @@ from queuectl.cli.client import (
 )
 from queuectl.cli.explain import Kind, explain_lines
 from queuectl.cli.render import age
+from queuectl.domain.words import counted
 
 _UNFINISHED = [
     "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
 ]  # fmt: skip
 _HISTORY = 500
+_HEAD = ("apiVersion", "kind", "metadata")  # told in another order, or not at all
+_WIDTH = 1000  # of a line of YAML: text is not folded
 
 
 def describe_command(
@@ -49,19 +52,38 @@ def describe_command(
 
 def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) -> list[str]:
     body = client.get(config_path(kind, name, namespace))
-    lines = yaml.safe_dump(body, sort_keys=False, allow_unicode=True).splitlines()
+    meta = body["metadata"]
+    shown = {
+        "name": meta["name"],
+        "namespace": meta.get("namespace"),
+        "kind": body["kind"],
+        "labels": meta.get("labels"),
+        "annotations": meta.get("annotations"),
+        "version": int(meta["resourceVersion"]),
+        **{key: value for key, value in body.items() if key not in _HEAD},
+    }
     if kind.kind == "ClusterQueue":
-        lines += _heads(client, cluster_queue=name)
+        shown["workloads"] = _heads(client, cluster_queue=name)
     elif kind.kind == "LocalQueue":
-        lines += _heads(client, queue=name, namespace=body["metadata"]["namespace"])
-    return lines
+        shown["workloads"] = _heads(client, queue=name, namespace=meta["namespace"])
+    told = {key: _for_people(value) for key, value in shown.items() if value is not None}
+    return yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=_WIDTH).splitlines()
 
 
-def _heads(client: Client, **filters: str) -> list[str]:
+def _for_people(value: Any) -> Any:
+    """The same, with names first, then plain values, then what is nested: the database keeps no order."""
+    if isinstance(value, list):
+        return [_for_people(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    plain = sorted(value, key=lambda key: (key != "name", isinstance(value[key], (dict, list))))
+    return {key: _for_people(value[key]) for key in plain}
+
+
+def _heads(client: Client, **filters: str) -> str:
     """How many unfinished workloads of a queue stand where."""
     states = Counter(w["state"] for w in client.workloads(state=_UNFINISHED, **filters))
-    counts = ", ".join(f"{states[state]} {state}" for state in _UNFINISHED if states[state])
-    return [f"# workloads: {counts or 'none'}"]
+    return ", ".join(f"{states[state]} {state}" for state in _UNFINISHED if states[state]) or "none"
 
 
 def _workload(client: Client, path: str, kind: Kind) -> list[str]:
@@ -75,7 +97,7 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
         "Uid": body["uid"],
         "Queue": f"{body['queue']} of {body['clusterQueue'] or 'no ClusterQueue'}",
         "Priority": body["priority"],
-        "Size": f"{body['pods']} pods, {body['gpus']} GPUs",
+        "Size": f"{counted(body['pods'], 'pod')}, {counted(body['gpus'], 'GPU')}",
         "Queued": _ago(body["queuedAt"]),
         "Started": _ago(body["startedAt"]),
         "Ready": _ago(body["readyAt"]),

@@ -9,6 +9,7 @@ import typer
 
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
 from queuectl.cli.render import emit_json, emit_yaml
+from queuectl.domain.words import counted
 
 Kind = Annotated[
     str | None, typer.Option(help="Kind of the job, when several have this name: Job, PyTorchJob.")
@@ -52,7 +53,7 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
         lines += [f"  - {item}" for item in body["unblock"]]
     lines += placement_lines(body["placement"])
     if body["reservation"] is not None:
-        leaving = ", ".join(body["reservation"]["victims"]) or "nobody"
+        leaving = ", ".join(body["reservation"]["victimNames"]) or "nobody"
         lines.append(f"Held for it until {body['reservation']['expiresAt']}; leaving: {leaving}")
     return lines
 
@@ -68,5 +69,5 @@ def placement_lines(placement: dict[str, Any] | None) -> list[str]:
         )
         flavors = ", ".join(sorted(set(podset["flavors"].values())))
         by = f" of flavor {flavors}" if flavors else ""
-        lines.append(f"  {podset['name']}: {podset['count']} pods{by} on {nodes}")
+        lines.append(f"  {podset['name']}: {counted(podset['count'], 'pod')}{by} on {nodes}")
     return lines

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from queuectl.cli.render import natural_width
 from queuectl.domain.errors import BadInput
 from queuectl.domain.plan import Plan
 from queuectl.objects.config import read_configuration
@@ -123,10 +124,14 @@ def _print_tables(document: dict[str, Any]) -> None:
     for gang in document["pending"]:
         reason = gang["reasons"][0]
         waits.add_row(gang["workload"], reason["code"], reason["message"])
-    for table in (starts, victims, waits):
-        if table.row_count:
-            console.print(table)
-            console.print()
+    tables = [table for table in (starts, victims, waits) if table.row_count]
+    if (
+        not console.is_terminal
+    ):  # a terminal's last column is folded; a program wants one line a row
+        console.width = max([console.width, *map(natural_width, tables)])
+    for table in tables:
+        console.print(table)
+        console.print()
     console.print(_summary(document), markup=False)
     for warning in document["warnings"]:
         console.print(f"warning: {warning}", markup=False)

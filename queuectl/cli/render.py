@@ -69,9 +69,13 @@ def emit_table(columns: Sequence[Column], rows: Iterable[Json], *, wide: bool) -
         column.no_wrap = True
     for row in rows:
         table.add_row(*(_cell(column.value(row)) for column in shown))
+    Console(width=natural_width(table), highlight=False).print(table)
+
+
+def natural_width(table: Table) -> int:
+    """Columns the terminal would need for the table to be neither cut nor wrapped."""
     endless = Console(width=100_000)
-    width = Measurement.get(endless, endless.options, table).maximum
-    Console(width=max(width, 1), highlight=False).print(table)
+    return max(Measurement.get(endless, endless.options, table).maximum, 1)
 
 
 def _cell(value: object) -> Text:

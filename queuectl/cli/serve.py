@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,10 +20,16 @@ def serve_command(
     """Run the controller. Its settings are QUEUECTL_… environment variables: see docs/reference/settings.md."""
     from pydantic import ValidationError
 
+    from queuectl.control.environment import unknown_variables
     from queuectl.control.settings import Settings
     from queuectl.domain.errors import QueuectlError
     from queuectl.telemetry.logs import LogFormat, configure
 
+    unknown = unknown_variables(os.environ)
+    for sentence in unknown:
+        typer.echo(sentence, err=True)
+    if unknown:
+        raise typer.Exit(2)
     try:
         configure(LogFormat(log_format), log_level)
         settings = Settings()

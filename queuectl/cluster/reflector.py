@@ -191,7 +191,12 @@ class Reflector:
         if batch.error is not None:
             raise batch.error
         if self._listed and batch.events:
-            self._failures = 0
+            self._healthy()
+
+    def _healthy(self) -> None:
+        if self._failures:
+            log.info("%s: followed again after %d failures", self._resource.name, self._failures)
+        self._failures = 0
 
     def _complete(self) -> None:
         self._listed = True
@@ -202,7 +207,9 @@ class Reflector:
             self._synced(self._resource.name)
 
     async def _pause(self, error: ClusterError) -> None:
-        log.warning("%s: %s", self._resource.name, error)
+        # The first failure is news; that it goes on is not, until it is over.
+        level = logging.DEBUG if self._failures else logging.WARNING
+        log.log(level, "%s: %s", self._resource.name, error)
         self._hooks.interrupted(self._resource.name, str(error))
         wait = min(self._pace.ceiling, self._pace.backoff * 2.0 ** min(self._failures, 20))
         self._failures += 1

@@ -107,6 +107,15 @@ async def page_of(
     return WorkloadPage(entries, Position.of(entries[-1]).cursor if more else None)
 
 
+async def names_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, str]:
+    """``namespace/name`` by uid, of those that exist."""
+    w = workloads.c
+    wanted = w.uid == func.any(cast(bindparam("uids", type_=_TEXTS), _TEXTS))
+    found = select(w.uid, w.namespace, w.name).where(wanted)
+    rows = await connection.execute(found, {"uids": list(uids)})
+    return {row.uid: f"{row.namespace}/{row.name}" for row in rows}
+
+
 def history_after(uid: str | None, after: int, limit: int) -> Select[Any]:
     """The statement behind :func:`history_lines`; the tests pin its plans."""
     statement = select(history).where(history.c.id > after).order_by(history.c.id).limit(limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Self
 
@@ -154,6 +154,11 @@ class PostgresStore:
         """The workload of this name: the live one, else the newest finished one, else None."""
         async with self._snapshot("finding a workload") as connection:
             return await reads.entry_named(connection, kind, namespace, name)
+
+    async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
+        """``namespace/name`` by uid, of those that exist."""
+        async with self._transaction("naming workloads") as connection:
+            return await reads.names_of(connection, uids)
 
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100

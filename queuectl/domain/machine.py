@@ -237,12 +237,17 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> Change | No
         gpus=job.gpus,
         pods=job.pods,
         attempt=job.attempt,  # an attempt on the object above ours is adopted
-        queued_at=job.created_at,
+        queued_at=_arrival(job.created_at, now),
         since=now,
         reason=reason,
         version=1,
     )
     return Change(None, after, now, Note("Queued", None, State.PENDING, reason))
+
+
+def _arrival(created_at: float, now: float) -> float:
+    """When it was created, as finely as we know: the API server tells whole seconds, our sight of it may tell more."""
+    return min(max(created_at, now), created_at + 0.999)
 
 
 def _described(entry: Entry, event: Described, now: float) -> Change | None:
@@ -337,7 +342,8 @@ def _repair(entry: Entry, event: Repair, now: float) -> Change:
 def _ready(entry: Entry, now: float) -> Change | None:
     if entry.state is not State.STARTING:
         return None
-    reason = Reason(Code.PODS_READY, f"all {entry.pods} pods ready")
+    text = "its pod is ready" if entry.pods == 1 else f"all {entry.pods} pods ready"
+    reason = Reason(Code.PODS_READY, text)
     return _move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
 
 

@@ -47,14 +47,16 @@ class Assembly:
         self._now = now
         self._fleet = Fleet(tuple(sorted(parts.nodes, key=lambda node: node.name)))
         self._hosts = {node.hostname: node.name for node in self._fleet.nodes}
-        self._gangs, self._workload_names = self._join()
+        joined, self._workload_names = self._join()
+        self._owners = Owners(joined, self._workload_names)
+        self._gangs = self._with_drafts_waiting(joined)
 
     def snapshot(self) -> Snapshot:
         slots = Slots(self._fleet)
         running = [gang for gang in self._gangs if gang.running and self._holds(gang)]
         for gang in running:
             self._state(gang, slots)
-        slots.fill(self._parts.pods, Owners(self._gangs, self._workload_names))
+        slots.fill(self._parts.pods, self._owners)
         admitted = [self._admitted(gang, slots) for gang in running]
         pending = [gang for gang in self._gangs if not gang.running]
         return Snapshot(
@@ -91,6 +93,14 @@ class Assembly:
                 raise gang.document.error("metadata.uid", f"{gang.uid!r} is also that of {other}")
             gangs[gang.uid] = gang
         return list(gangs.values()), {key: uid for key, uid in names.items() if uid in gangs}
+
+    def _with_drafts_waiting(self, gangs: list[Gang]) -> list[Gang]:
+        """A job that was never submitted has no pods; one that has some was, whatever else its file leaves out."""
+        drafts = {gang.uid for gang in gangs if gang.draft}
+        if drafts:
+            owners = (self._owners.of(pod) for pod in self._parts.pods)
+            drafts -= {gang.uid for gang in owners if gang is not None}
+        return [replace(gang, running=False) if gang.uid in drafts else gang for gang in gangs]
 
     # ---- running gangs
 

@@ -39,6 +39,11 @@ class Warned:
     reason: str = "not honoured yet"
 
 
+def _warn_stop(policy: StopPolicy | None) -> Iterator[Warned]:
+    if policy is StopPolicy.HOLD_AND_DRAIN:
+        yield Warned("spec.stopPolicy", "HoldAndDrain only holds for now: what runs is not evicted")
+
+
 # ---- ClusterQueue and Cohort
 
 
@@ -179,6 +184,7 @@ def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
     for field, attribute in _POLICIES:
         asked[f"policy.{field}"] = getattr(spec.policy, attribute, None) not in _INERT
     yield from (Warned(f"spec.{field}") for field, set_ in asked.items() if set_)
+    yield from _warn_stop(spec.stop_policy)
     yield from _warn_groups(spec.resource_groups or [])
 
 
@@ -225,9 +231,10 @@ def read_local_queue(document: wire.LocalQueueDocument) -> LocalQueue:
 
 
 def warn_local_queue(document: wire.LocalQueueDocument) -> Iterator[Warned]:
-    """Its weight in fair sharing."""
+    """Its weight in fair sharing, and a drain."""
     if _weighs(document.spec.fair_sharing):
         yield Warned("spec.fairSharing")
+    yield from _warn_stop(document.spec.stop_policy)
 
 
 def read_flavor(document: wire.ResourceFlavorDocument) -> ResourceFlavor:

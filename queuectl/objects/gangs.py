@@ -26,6 +26,8 @@ class Gang:
         created_at: None if undated.
         error: why its request can never be honoured, or None.
         running: it holds capacity: admitted, or a job that is not suspended.
+        draft: a job as its user writes it, that no API server has seen: it would be suspended at its creation. So it
+            waits, unless pods in the input are its own.
         leaving: it is being evicted.
         assigned: what it holds by podset, where a Workload says so.
         inactive: held by ``spec.active: false``.
@@ -48,6 +50,7 @@ class Gang:
     error: str | None = None
     unsupported: bool = False
     running: bool = False
+    draft: bool = False
     leaving: bool = False
     finished: bool = False
     assigned: Mapping[str, Assigned] = field(default_factory=dict)
@@ -101,10 +104,16 @@ def read_job_gang(document: Document) -> Gang:
         error=record.error,
         unsupported=record.unsupported,
         running=not record.suspended,
+        draft=not record.suspended and record.queue is not None and _unseen(document, record.uid),
         finished=record.outcome is not None,
         utilization=record.utilization,
         checkpoint_at=record.checkpoint_at,
     )
+
+
+def _unseen(document: Document, uid: str) -> bool:
+    meta = document.body.get("metadata") or {}
+    return not (uid or meta.get("creationTimestamp") or document.body.get("status"))
 
 
 def owned(workload: Gang, jobs: Mapping[tuple[str, str, str], Gang]) -> Gang | None:
@@ -132,6 +141,7 @@ def merged(job: Gang, workload: Gang) -> Gang:
         error=job.error or workload.error,
         unsupported=job.unsupported if job.error else workload.unsupported,
         running=workload.running,
+        draft=False,
         leaving=workload.leaving,
         finished=job.finished or workload.finished,
         assigned=workload.assigned,

@@ -37,7 +37,7 @@ def plan_document(
             for admission in plan.admitted
         ],
         "preempted": _preempted(plan, known),
-        "pending": [_pending(refusal, known[refusal.uid]) for refusal in plan.pending],
+        "pending": [_pending(refusal, known) for refusal in plan.pending],
         "proof": plan.proof.value,
         "ignored": list(ignored),
         "warnings": list(warnings),
@@ -83,10 +83,10 @@ def _cost(cost: Cost) -> dict[str, int]:
     return {"priority": cost.priority, "lostWork": cost.lost_work, "gpus": cost.gpus}
 
 
-def _pending(refusal: Refusal, workload: Workload) -> dict[str, Any]:
+def _pending(refusal: Refusal, known: Mapping[str, Workload]) -> dict[str, Any]:
     written: dict[str, Any] = {
-        "workload": workload.ref,
-        "reasons": [_reason(reason) for reason in refusal.reasons],
+        "workload": known[refusal.uid].ref,
+        "reasons": [_reason(reason, known) for reason in refusal.reasons],
         "unblock": list(refusal.unblock),
     }
     if refusal.lease is not None:
@@ -94,9 +94,13 @@ def _pending(refusal: Refusal, workload: Workload) -> dict[str, Any]:
     return written
 
 
-def _reason(reason: Reason) -> dict[str, Any]:
-    return {
-        "code": reason.code.value,
-        "message": reason.message,
-        "details": dict(reason.details),
-    }
+def _name(uid: str, known: Mapping[str, Workload]) -> str:
+    return known[uid].ref if uid in known else uid
+
+
+def _reason(reason: Reason, known: Mapping[str, Workload]) -> dict[str, Any]:
+    """The planner names victims by uid; a reader knows them by name."""
+    details = dict(reason.details)
+    if "victims" in details:
+        details["victims"] = sorted(_name(uid, known) for uid in details["victims"])
+    return {"code": reason.code.value, "message": reason.message, "details": details}

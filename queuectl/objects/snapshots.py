@@ -1,8 +1,9 @@
 """A stream of ordinary objects to a Snapshot: the same planner, without a cluster.
 
-What counts: Nodes; configuration; suspended jobs and Workloads without admission as pending gangs; Workloads with
-``status.admission`` and resumed jobs with pods as running gangs; every other pod that uses a node as a stranger. A gang
-given in several forms counts once. Kinds nobody asks about are listed as ignored.
+What counts: Nodes; configuration; suspended jobs, labelled jobs as their users write them (no uid, creation time, status
+or pods) and Workloads without admission as pending gangs; Workloads with ``status.admission`` and resumed jobs with pods
+as running gangs; every other pod that uses a node as a stranger. A gang given in several forms counts once. Kinds nobody
+asks about are listed as ignored.
 """
 
 from __future__ import annotations

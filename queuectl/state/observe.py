@@ -27,6 +27,7 @@ from queuectl.domain.machine import (
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
+from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
 from queuectl.state.adopt import running_placement
 from queuectl.state.freeze import priority_of
@@ -145,7 +146,9 @@ def _trouble(
     ]
     if stuck:
         pins = sorted({names.get(pod.pin, pod.pin) for pod in stuck if pod.pin})
-        text = f"kube-scheduler refuses {len(stuck)} pinned pods on {', '.join(pins[:3])}"
+        text = (
+            f"kube-scheduler refuses {counted(len(stuck), 'pinned pod')} on {', '.join(pins[:3])}"
+        )
         return Evict(Reason(Code.PIN_UNSCHEDULABLE, text), excluded=tuple(pins))
     late = entry.state is State.STARTING and now - (entry.started_at or now) >= patience.start
     if late:
@@ -204,8 +207,9 @@ class Observer:
         self._plan_again |= any(map(self._waits, edited))
         mirror.planning_changed = False
         changes = []
-        for uid in sorted(touched):  # a stable order keeps histories alike
-            change = self._one(uid, config, now)
+        # In the order of the API server's revisions, so that of two jobs seen together the first created is first in line.
+        for number, uid in enumerate(sorted(touched, key=self._revision)):
+            change = self._one(uid, config, now + number * 1e-6)
             if change is not None:
                 changes.append(change)
         return Seen(changes, self._plan_again)
@@ -240,6 +244,10 @@ class Observer:
         return any(
             name not in nodes or not nodes[name].node.ready for p in placed for name, _ in p.nodes
         )
+
+    def _revision(self, uid: str) -> tuple[int, str]:
+        job = self._mirror.jobs.get(uid)
+        return (job.version if job is not None else 0, uid)
 
     def _waits(self, uid: str) -> bool:
         entry = self._ledger.get(uid)

@@ -11,6 +11,11 @@ import pytest
 import yaml
 
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, QUEUE_PATH
+from tests.doubles.store import MemoryStore
+
+FLAVOR_PATH = "/api/v1/resourceflavors/h100"
+TOPOLOGY_PATH = "/api/v1/topologies/racks"
+LOCAL_PATH = "/api/v1/namespaces/team-a/localqueues/default"
 
 
 async def put(
@@ -69,7 +74,44 @@ async def test_yaml_is_read_like_json(api: httpx2.AsyncClient) -> None:
     assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).json()["result"] == "unchanged"
 
 
+@pytest.mark.parametrize(
+    ("path", "given", "warning"),
+    [
+        (QUEUE_PATH, (), "ClusterQueue team-a: ResourceFlavor h100 does not exist"),
+        (
+            QUEUE_PATH,
+            (FLAVOR_PATH,),
+            None,
+        ),  # that the flavor's topology is missing is its own fault
+        (FLAVOR_PATH, (QUEUE_PATH,), "ResourceFlavor h100: Topology racks does not exist"),
+        (FLAVOR_PATH, (TOPOLOGY_PATH,), None),
+        (LOCAL_PATH, (), "LocalQueue team-a/default: ClusterQueue team-a does not exist"),
+        (LOCAL_PATH, (QUEUE_PATH,), None),
+    ],
+)
+async def test_a_name_that_leads_nowhere_is_told_to_who_wrote_it(
+    api: httpx2.AsyncClient, path: str, given: tuple[str, ...], warning: str | None
+) -> None:
+    for before in given:
+        await put(api, before, DOCUMENTS[before])
+    answer = await put(api, path, DOCUMENTS[path])
+    assert (answer.status_code, answer.json()["result"]) == (201, "created")
+    assert answer.json()["warnings"] == ([warning] if warning else [])
+
+
+async def test_a_document_another_release_stored_does_not_hide_that_the_put_worked(
+    client: httpx2.AsyncClient, memory: MemoryStore
+) -> None:
+    await memory.put_config({**DOCUMENTS[TOPOLOGY_PATH], "spec": {"levels": []}})
+    answer = await put(client, QUEUE_PATH, CLUSTER_QUEUE)
+    assert answer.status_code == 201
+    (warning,) = answer.json()["warnings"]
+    assert warning.startswith("ClusterQueue team-a: the names it refers to were not checked: ")
+    assert "Topology/racks" in warning
+
+
 async def test_known_fields_that_are_not_honoured_are_told(api: httpx2.AsyncClient) -> None:
+    await put(api, FLAVOR_PATH, DOCUMENTS[FLAVOR_PATH])
     document = deepcopy(CLUSTER_QUEUE)
     document["spec"]["cohortName"] = "all"
     warnings = (await put(api, QUEUE_PATH, document)).json()["warnings"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import socket
 
@@ -14,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from queuectl.api.server import Address, CannotListen, WebServer, require_loopback
+from queuectl.control.environment import settings_names
 from queuectl.domain.errors import BadInput
 
 ANY = Address("127.0.0.1", 0)
@@ -48,6 +50,14 @@ def test_the_api_may_listen_on_loopback(host: str) -> None:
 def test_the_api_may_listen_nowhere_else(host: str) -> None:
     with pytest.raises(CannotListen, match="no authentication"):
         require_loopback(Address(host, 8000))
+
+
+def test_the_refusal_names_the_setting_by_which_metrics_may_listen_elsewhere() -> None:
+    with pytest.raises(CannotListen) as refused:
+        require_loopback(Address("0.0.0.0", 8000))
+    named = re.findall(r"QUEUECTL_\w+", str(refused.value))
+    assert named == ["QUEUECTL_METRICS_LISTEN"]
+    assert set(named) <= settings_names()
 
 
 def test_a_taken_port_is_told_at_once() -> None:

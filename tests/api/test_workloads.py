@@ -197,6 +197,16 @@ class TestExplain:
         body = (await api.get(f"{NAMED}/reserved/explain")).json()
         assert body["placement"]["planned"] is True
         assert body["reservation"]["victims"] == ["uid-victim"]
+        assert body["reservation"]["victimNames"] == ["uid-victim"]  # nobody knows it
+
+    async def test_a_reserved_gang_is_told_the_names_of_its_victims(
+        self, api: httpx2.AsyncClient, store: AnyStore
+    ) -> None:
+        victim = replace(job("old"), uid="uid-victim")
+        await commit(store, live_through(victim, *LIVES["evicting"]))
+        body = (await api.get(f"{NAMED}/reserved/explain")).json()
+        assert body["reservation"]["victims"] == ["uid-victim"]
+        assert body["reservation"]["victimNames"] == ["team-a/old"]
 
     async def test_a_running_gang_learns_where_it_is(self, api: httpx2.AsyncClient) -> None:
         body = (await api.get(f"{NAMED}/running/explain")).json()
@@ -218,13 +228,33 @@ async def test_the_line_is_by_priority_then_time(api: httpx2.AsyncClient, store:
     await commit(store, live_through(job("late", at=3.0), QUOTA))
     await commit(store, live_through(job("early", at=2.0), QUOTA))
     await commit(store, live_through(job("urgent", at=4.0), QUOTA, priority=10))
-    broken = Refuse(Reason(Code.MISCONFIGURED, "no such queue"))
-    await commit(store, live_through(job("broken", at=1.0), broken, priority=99))
     found = {
         name: (await api.get(f"{NAMED}/{name}/explain")).json()["position"]
-        for name in ("urgent", "early", "late", "broken")
+        for name in ("urgent", "early", "late")
     }
-    assert found == {"urgent": 1, "early": 2, "late": 3, "broken": None}
+    assert found == {"urgent": 1, "early": 2, "late": 3}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        Code.MISCONFIGURED,
+        Code.UNSUPPORTED,
+        Code.NO_MATCHING_FLAVOR,
+        Code.EXCEEDS_MAX_QUOTA,
+        Code.SHAPE_NEVER_FITS,
+    ],
+)
+async def test_who_can_never_start_as_things_are_holds_no_place_in_line(
+    api: httpx2.AsyncClient, store: AnyStore, code: Code
+) -> None:
+    never = Refuse(Reason(code, "not like this"))
+    await commit(store, live_through(job("never", at=1.0), never, priority=99))
+    await commit(store, live_through(job("waits", at=2.0), QUOTA))
+    found = [
+        (await api.get(f"{NAMED}/{name}/explain")).json()["position"] for name in ("never", "waits")
+    ]
+    assert found == [None, 1]
 
 
 class TestSameName:

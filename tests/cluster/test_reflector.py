@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -265,6 +266,21 @@ async def test_pauses_double_to_the_ceiling_and_start_again_after_success(run: R
     limits = [1, 2, 4, 8, 8, 8, 1, 2]
     assert len(seen.waits) == len(limits)
     assert all(limit / 2 <= wait <= limit for wait, limit in zip(seen.waits, limits, strict=True))
+
+
+async def test_an_outage_is_a_warning_once_and_its_end_is_told(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "queuectl.cluster.reflector")
+    await run(
+        *[refuse(500)] * 6, stream(added("a", 5), ALL, added("b", 11), then="cut"), refuse(500)
+    )
+    told = [
+        record.levelname
+        for record in caplog.records
+        if record.name == "queuectl.cluster.reflector" and record.getMessage().startswith("pods: ")
+    ]
+    assert told == ["WARNING", *["DEBUG"] * 5, "INFO", "WARNING", "DEBUG"]
 
 
 async def test_the_servers_word_on_when_to_come_back_is_kept(run: Run) -> None:

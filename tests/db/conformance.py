@@ -358,6 +358,18 @@ class StoreConformance:
         with pytest.raises(BadInput):
             await store.list_workloads(WorkloadFilter(), cursor)
 
+    async def test_workloads_are_named_by_uid_and_unknown_ones_left_out(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        first, second = submitted("u1", "train"), submitted("u2", "eval", namespace="team-b")
+        await commit(store, epoch, first, second)
+        await commit(store, epoch, step(second.after, Gone()))
+        asked = ["u2", "nobody", "u1"]
+        assert await store.workload_names(asked) == {"u1": "team-a/train", "u2": "team-b/eval"}
+        assert await store.workload_names([]) == {}
+
     async def test_a_lease_keeps_its_victims_and_times(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -209,6 +209,10 @@ class MemoryStore:
         ]
         found.sort(key=lambda e: (e.state is State.FINISHED, -e.queued_at, e.uid))
         return next(iter(found), None)
+
+    async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
+        entries = (await self._reach()).entries
+        return {uid: entries[uid].ref for uid in uids if uid in entries}
 
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100

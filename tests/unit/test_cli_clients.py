@@ -14,6 +14,9 @@ import pytest
 import yaml
 
 from queuectl.cli.main import run
+from queuectl.domain.machine import Admit
+from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from tests.api.serving import serving
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, LOCAL_QUEUE, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -89,12 +92,12 @@ class TestApply:
         first = queuectl("apply", "-f", "-", stdin=EVERY)
         assert first.code == 0, first.err
         assert first.out.splitlines() == [
+            "topology/racks created",
+            "resourceflavor/h100 created",
+            "workloadpriorityclass/high created",
+            "cohort/all created",
             "clusterqueue/team-a created",
             "localqueue/default in team-a created",
-            "cohort/all created",
-            "resourceflavor/h100 created",
-            "topology/racks created",
-            "workloadpriorityclass/high created",
         ]
         changed = replace_in(CLUSTER_QUEUE, stopPolicy="Hold")
         second = queuectl("apply", "-f", "-", stdin=stream(changed, LOCAL_QUEUE))
@@ -127,6 +130,15 @@ class TestApply:
         result = queuectl("apply", "-f", "-", stdin=stream(replace_in(CLUSTER_QUEUE, cohort="all")))
         assert result.code == 0
         assert "warning: ClusterQueue/team-a: spec.cohort" in result.err
+
+    def test_a_name_that_leads_nowhere_is_warned_about_unless_it_comes_in_the_same_input(
+        self, queuectl: Cli
+    ) -> None:
+        alone = queuectl("apply", "-f", "-", stdin=stream(CLUSTER_QUEUE))
+        assert alone.code == 0
+        assert alone.err == "warning: ClusterQueue team-a: ResourceFlavor h100 does not exist\n"
+        every = queuectl("apply", "-f", "-", stdin=EVERY)  # in it the queue stands first
+        assert "does not exist" not in every.err
 
     def test_a_namespace_is_given_to_documents_that_name_none(self, queuectl: Cli) -> None:
         document = {**LOCAL_QUEUE, "metadata": {"name": "default"}}
@@ -198,6 +210,8 @@ class TestGet:
     @pytest.mark.usefixtures("ledger")
     def test_wide_adds_columns_and_cuts_nothing(self, queuectl: Cli) -> None:
         result = queuectl("get", "wl", "pending", "-n", "team-a", "-o", "wide")
+        header, row = result.out.splitlines()  # and nothing is wrapped
+        assert max(len(header), len(row)) > 80
         assert "uid-job-pending" in result.out
         assert "32 of 64 nvidia.com/gpu are in use" in result.out
 
@@ -235,6 +249,25 @@ class TestExplain:
         assert "Reason:  WaitingForQuota" in lines
         assert "  - 8 more nvidia.com/gpu in team-a" in lines
 
+    def test_the_victims_of_a_reservation_are_named(
+        self, queuectl: Cli, ledger: MemoryDatabase
+    ) -> None:
+        victim = replace(job("old"), uid="uid-victim")
+        for change in live_through(victim, *LIVES["evicting"]):
+            MemoryStore(ledger)._write(change, 1)
+        out = queuectl("explain", "team-a/reserved").out
+        assert "; leaving: team-a/old\n" in out
+
+    def test_one_pod_is_no_plural(self, queuectl: Cli, database: MemoryDatabase) -> None:
+        place = Placement((PodSetPlacement("main", (("node-1", 1),)),))
+        small = replace(job("small"), podsets=(PodSet("main", 1, PodShape(Resources({GPU: 1}))),))
+        for change in live_through(small, Admit(place)):
+            MemoryStore(database)._write(change, 1)
+        explained = queuectl("explain", "team-a/small").out
+        assert "is starting 1 pod on 1 node:" in explained
+        assert "  main: 1 pod on node-1\n" in explained
+        assert "Size:     1 pod, 1 GPU\n" in queuectl("describe", "wl", "team-a/small").out
+
     @pytest.mark.parametrize(
         ("name", "says"),
         [
@@ -268,11 +301,43 @@ class TestDescribe:
         queuectl("apply", "-f", "-", stdin=EVERY)
         for kind, name in (("cq", "team-a"), ("lq", "default")):
             out = queuectl("describe", kind, name, "-n", "team-a").out
-            *document, heads = out.splitlines()
-            assert yaml.safe_load("\n".join(document))["metadata"]["name"] == name
-            assert heads == (
-                "# workloads: 2 Pending, 1 Reserved, 1 Starting, 1 Running, 1 Evicting, 1 Backoff"
+            assert out.startswith(f"name: {name}\n")
+            assert list(told := yaml.safe_load(out))[-2:] == ["spec", "workloads"]
+            assert told["workloads"] == (
+                "2 Pending, 1 Reserved, 1 Starting, 1 Running, 1 Evicting, 1 Backoff"
             )
+
+    @pytest.mark.parametrize(
+        ("kind", "name", "keys"),
+        [
+            ("cq", "team-a", ["name", "kind", "version", "spec", "workloads"]),
+            ("lq", "default", ["name", "namespace", "kind", "version", "spec", "workloads"]),
+            ("flavor", "h100", ["name", "kind", "version", "spec"]),
+            ("wpc", "high", ["name", "kind", "version", "value", "description"]),
+        ],
+    )
+    def test_configuration_begins_with_its_name_and_nothing_is_left_out(
+        self, queuectl: Cli, database: MemoryDatabase, kind: str, name: str, keys: list[str]
+    ) -> None:
+        queuectl("apply", "-f", "-", stdin=EVERY)
+        for key, stored in database.documents.items():  # as jsonb gives it back: in its own order
+            shuffled = json.loads(json.dumps(stored.document, sort_keys=True))
+            database.documents[key] = replace(stored, document=shuffled)
+        told = yaml.safe_load(queuectl("describe", kind, name, "-n", "team-a").out)
+        assert sorted(told) == sorted(keys)
+        assert list(told)[: len(keys) - 2] == keys[: len(keys) - 2]
+        printed = yaml.safe_load(queuectl("get", kind, name, "-n", "team-a", "-o", "yaml").out)
+        assert told.get("spec") == printed.get("spec")
+        assert told.get("value") == printed.get("value")
+
+    def test_in_a_spec_names_come_first_and_nested_things_last(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "-", stdin=EVERY)
+        spec = yaml.safe_load(queuectl("describe", "cq", "team-a").out)["spec"]
+        assert next(iter(spec)) == "queueingStrategy"
+        assert set(spec) == {"queueingStrategy", "namespaceSelector", "resourceGroups"}
+        (flavor,) = spec["resourceGroups"][0]["flavors"]
+        assert list(flavor) == ["name", "resources"]
+        assert list(flavor["resources"][0]) == ["name", "nominalQuota"]
 
 
 class TestExitCodes:

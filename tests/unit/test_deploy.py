@@ -11,6 +11,7 @@ import pytest
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import deploy_folder, manifests
 from queuectl.cluster.review import PROTECTING
+from queuectl.control.environment import settings_names
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 
@@ -140,11 +141,14 @@ def test_the_controller_runs_with_as_little_as_it_can() -> None:
 
 
 def test_environment_variables_are_settings_that_exist() -> None:
-    from queuectl.control.settings import Settings
-
     [container] = named("Deployment", "queuectl")["spec"]["template"]["spec"]["containers"]
     for one in container["env"]:
-        assert one["name"].removeprefix("QUEUECTL_").lower() in Settings.model_fields
+        assert one["name"] in settings_names()
+    for path in deploy_folder().glob("*.yaml"):  # in comments too
+        assert set(re.findall(r"QUEUECTL_[A-Z_]+", path.read_text())) <= settings_names()
+    assert (
+        named("Deployment", "queuectl")["spec"]["template"]["spec"]["enableServiceLinks"] is False
+    )
 
 
 def test_without_the_controller_only_the_workloads_are_left_out() -> None:

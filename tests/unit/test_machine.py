@@ -123,8 +123,20 @@ def test_an_attempt_found_on_the_object_is_adopted() -> None:
 
 def test_a_preempted_gang_keeps_its_place_in_the_queue() -> None:
     entry = run(SUBMITTED, Admit(PLACEMENT), PodsReady(), EVICTED, Drained(), now=900.0)
-    assert entry.queued_at == JOB.created_at
+    assert entry.queued_at == run(SUBMITTED).queued_at
     assert entry.evictions == 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "queued"),
+    [
+        pytest.param(100.4, 100.4, id="seen within the second the API server tells"),
+        pytest.param(250.0, 100.999, id="seen late"),
+        pytest.param(99.5, 100.0, id="our clock is behind"),
+    ],
+)
+def test_the_place_in_line_is_as_fine_as_we_know(seen: float, queued: float) -> None:
+    assert run(SUBMITTED, now=seen).queued_at == pytest.approx(queued)
 
 
 def test_back_off_doubles_with_each_failed_start_and_is_forgotten_by_a_good_one() -> None:

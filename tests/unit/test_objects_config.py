@@ -301,6 +301,15 @@ def test_a_known_field_without_effect_is_told(field: str) -> None:
     assert warnings == (f"ClusterQueue/x: {field}: not honoured yet",)
 
 
+@pytest.mark.parametrize(("policy", "warned"), [("None", 0), ("Hold", 0), ("HoldAndDrain", 1)])
+@pytest.mark.parametrize("kind", ["ClusterQueue", "LocalQueue"])
+def test_a_drain_is_told_to_be_only_a_hold(kind: str, policy: str, warned: int) -> None:
+    spec = {"stopPolicy": policy} | ({"clusterQueue": "cq"} if kind == "LocalQueue" else {})
+    _, warnings = validate(document(kind, spec))
+    only = f"{kind}/x: spec.stopPolicy: HoldAndDrain only holds for now: what runs is not evicted"
+    assert warnings == (only,) * warned
+
+
 def test_defaults_that_a_server_fills_in_are_no_news() -> None:
     spec = {
         "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},

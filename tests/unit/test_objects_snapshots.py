@@ -111,6 +111,60 @@ def test_a_suspended_job_waits_in_its_queue() -> None:
     assert pending.blocked is None
 
 
+def written(labels: dict[str, str] | None = None, **meta: str) -> dict[str, Any]:
+    """A job as users write it, with what a server would have added in ``meta``."""
+    body = job(labels=labels)
+    del body["spec"]["suspend"]
+    body["metadata"].update(meta)
+    return body
+
+
+def test_a_job_as_its_user_writes_it_waits_because_it_would_be_born_suspended() -> None:
+    given_ = load(written())
+    (pending,) = given_.snapshot.pending
+    assert (pending.workload.ref, pending.blocked) == ("team-a/j", None)
+    assert (given_.snapshot.admitted, given_.warnings) == ((), ())
+
+
+def test_a_mistake_in_a_job_as_its_user_writes_it_is_told() -> None:
+    body = written()
+    body["spec"]["template"]["metadata"]["annotations"] = {
+        "queuectl.dev/podset-required-topology": RACK,
+        "queuectl.dev/podset-preferred-topology": RACK,
+    }
+    (pending,) = load(body).snapshot.pending
+    assert pending.blocked is not None
+    assert pending.blocked.code == "Misconfigured"
+
+
+def test_a_job_as_its_user_writes_it_without_queue_is_nobodys() -> None:
+    snapshot = load(written(labels={"app": "x"})).snapshot
+    assert (snapshot.pending, snapshot.admitted) == ((), ())
+
+
+SUBMITTED = {
+    "uid": {**written(uid="job-1")},
+    "creation time": {**written(creationTimestamp="2026-08-22T10:00:00Z")},
+    "status": {**written(), "status": {"active": 2}},
+}
+
+
+@pytest.mark.parametrize("what", SUBMITTED)
+def test_a_job_that_a_server_has_seen_unsuspended_runs(what: str) -> None:
+    given_ = load(SUBMITTED[what])
+    assert given_.snapshot.pending == ()
+    assert given_.warnings == (
+        "f.yaml: document 7 (Job/j): is not suspended, but neither its pods nor its admission are given",
+    )
+
+
+def test_a_job_with_pods_of_its_own_runs_whatever_else_its_file_leaves_out() -> None:
+    labels = {"batch.kubernetes.io/job-name": "j"}
+    pods = [pod(name, "r1-a", metadata={"labels": labels}) for name in "ab"]
+    snapshot = load(written(), *pods).snapshot
+    assert (len(snapshot.pending), len(snapshot.admitted)) == (0, 1)
+
+
 def test_a_workload_without_admission_waits_with_its_topology_request() -> None:
     spec = {
         "priority": 7,

@@ -87,6 +87,15 @@ def test_a_gang_that_waits_for_its_victims_shows_where_it_will_run() -> None:
     assert gang["podSets"][0]["nodes"] == {"r2-a": 1, "r2-b": 1}
 
 
+def test_in_a_pipe_every_gang_has_one_line() -> None:
+    arguments = ("-f", "cluster.yaml", "-f", "cases/gangs.yaml")
+    lines = run(*arguments).stdout.splitlines()
+    assert max(map(len, lines)) > 80
+    for gang in printed(*arguments)["pending"]:
+        (line,) = (line for line in lines if gang["workload"] in line.split())
+        assert gang["reasons"][0]["message"] in line
+
+
 def test_the_clock_can_be_fixed() -> None:
     def lost(*arguments: str) -> int:
         document = printed("-f", "cluster.yaml", "-f", "cases/preemption.yaml", *arguments)

@@ -253,6 +253,15 @@ def test_a_submitted_job_takes_priority_and_queue_from_the_configuration() -> No
     assert after.priority == 7
 
 
+def test_of_two_jobs_of_the_same_second_the_first_created_is_first_in_line() -> None:
+    world = World(records=[replace(JOB, uid="a", version=9), replace(JOB, uid="b", version=8)])
+    world.look(now=1.5)
+    first, second = (world.ledger.get(uid) for uid in ("b", "a"))
+    assert first is not None
+    assert second is not None
+    assert first.queued_at < second.queued_at
+
+
 def test_without_a_workload_priority_class_the_pods_class_counts() -> None:
     job = replace(JOB, pod_priority_class="urgent")
     world = World(records=[PriorityClassRecord("urgent", 1, 55), job])

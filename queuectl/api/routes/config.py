@@ -22,7 +22,8 @@ from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import ConfigApplied, ConfigList, ConfigObject
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.queries import ConfigDocument, DocumentKey
-from queuectl.objects.config import validate
+from queuectl.objects.config import build, dangling, validate
+from queuectl.objects.errors import DocumentError
 
 P = ProblemType
 
@@ -168,6 +169,7 @@ class _ConfigRoutes:
         except Conflict as error:
             raise Problem(P.PRECONDITION_FAILED, str(error)) from error
         result = "unchanged" if version == before else "configured" if before else "created"
+        warnings = (*warnings, *await self._dangling(key))
         shown = _shown(ConfigDocument(document, version))
         body = {"result": result, "warnings": list(warnings), "object": shown}
         created = result == "created"
@@ -185,6 +187,15 @@ class _ConfigRoutes:
         except Conflict as error:
             raise Problem(P.PRECONDITION_FAILED, str(error)) from error
         return Response(status_code=204)
+
+    async def _dangling(self, key: DocumentKey) -> tuple[str, ...]:
+        """Names in the stored object that lead nowhere, as it stands among all others now."""
+        revision, documents = await self._store.configuration()
+        try:
+            found = dangling(build(documents, revision))
+        except DocumentError as error:  # another object, stored by a more lenient release
+            return (f"{key}: the names it refers to were not checked: {error}",)
+        return tuple(sentence for sentence in found if sentence.startswith(f"{key}: "))
 
     async def _present(
         self, key: DocumentKey, if_match: str | None, if_none_match: str | None

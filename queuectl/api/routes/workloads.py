@@ -105,7 +105,9 @@ def _one(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: str
         responses=_ONE,
     )
     async def explain(entry: Found) -> ExplainView:
-        return explain_view(entry, await position(store, entry))
+        leaving = entry.lease.victims if entry.lease else ()
+        names = await store.workload_names(leaving) if leaving else {}
+        return explain_view(entry, await position(store, entry), names)
 
     @routes.get(
         f"{path}/history",

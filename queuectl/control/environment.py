@@ -1,0 +1,73 @@
+"""Environment variables with our prefix that nothing reads: a misspelled setting must not pass for the default.
+
+pydantic looks only for the names it knows, so a wrong *value* is its business and a wrong *name* is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Final
+
+from pydantic import BaseModel
+
+from queuectl.control.settings import Settings
+
+PREFIX: Final = "QUEUECTL_"
+
+OTHERS: Final = MappingProxyType(
+    {
+        "QUEUECTL_DATABASE_PGBOUNCER": "queuectl.db.engine",
+        "QUEUECTL_PG_BIN": "queuectl.db.binaries",
+        "QUEUECTL_CACHE": "queuectl.localcluster.cache",
+        "QUEUECTL_SERVER": "queuectl.cli.client",
+    }
+)
+"""Variables that are no Settings, and the module that reads each."""
+
+# What kubelet tells every pod about each Service of its namespace, e.g. QUEUECTL_METRICS_PORT_8080_TCP_ADDR.
+_SERVICE: Final = "_SERVICE_HOST"
+_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+
+
+def settings_names() -> frozenset[str]:
+    """Every variable that :class:`Settings` reads; one that nests may also be given whole, as JSON."""
+    return frozenset(PREFIX + name.upper() for name in _names(Settings))
+
+
+def _names(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield name
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from (f"{name}__{inner}" for inner in _names(kind))
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable with our prefix that nothing reads, by name."""
+    settings = settings_names()
+    services = {name.removesuffix(_SERVICE) for name in environ if name.endswith(_SERVICE)}
+    return [
+        _sentence(name, settings | OTHERS.keys())
+        for name in sorted(environ)
+        if name.upper().startswith(PREFIX)
+        and name.upper() not in settings  # pydantic does not mind the case
+        and name not in OTHERS
+        and not _is_link(name, services)
+    ]
+
+
+def _is_link(name: str, services: set[str]) -> bool:
+    return any(
+        name.startswith(service) and _LINK.fullmatch(name, len(service)) for service in services
+    )
+
+
+def _sentence(name: str, known: Iterable[str]) -> str:
+    rests = sorted(variable.removeprefix(PREFIX) for variable in known)
+    close = get_close_matches(name.upper().removeprefix(PREFIX), rests, n=3, cutoff=0.7)
+    meant = " or ".join(PREFIX + rest for rest in close)
+    hint = f"did you mean {meant}?" if meant else "docs/reference/settings.md lists all"
+    return f"{name}: nothing reads such a variable; {hint}"
