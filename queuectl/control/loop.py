@@ -181,10 +181,10 @@ class Loop:
         return text
 
     async def _plan(self) -> str:
+        if not self._anything_to_plan():
+            return "nothing waits"
         with self._metrics.stage(Stage.FREEZE):
             snapshot = self._freezer.freeze(self._config, self._clock(), self._limits)
-        if not snapshot.pending and not any(a.lost for a in snapshot.admitted):
-            return "nothing waits"
         decision, violations = await asyncio.to_thread(self._decide, snapshot)
         self._metrics.planned(decision)
         if decision.cut or violations:
@@ -200,6 +200,12 @@ class Loop:
             lambda uid: entries.get(uid, ""),
         )
         return sentence(decision, changes)
+
+    def _anything_to_plan(self) -> bool:
+        if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
+            return True
+        live = self.ledger.entries(State.STARTING, State.RUNNING)
+        return any(map(self._observer.on_lost_nodes, live))
 
     def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...]]:
         with self._metrics.stage(Stage.PLAN):

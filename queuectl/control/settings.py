@@ -51,7 +51,7 @@ class Settings(BaseSettings):
         0.02, ge=0, description="wait after the first change before a cycle, to batch"
     )
     planning_share: float = Field(
-        0.5, gt=0, le=1, description="largest share of time spent planning; the rest is paused"
+        0.25, gt=0, le=1, description="largest share of time spent planning; the rest is paused"
     )
     in_flight: int = Field(32, ge=1, description="API writes under way at once")
     events_per_second: float = Field(

@@ -232,13 +232,14 @@ class Observer:
             self._plan_again |= last is not None
         if last is not None and last.after.state is not before.state:
             self._plan_again = True
-        if before.state.live and self._on_lost_nodes(before):
+        if before.state.live and self.on_lost_nodes(before):
             self._plan_again = (
                 True  # one of its pods there may just have gone, so that its slot can move
             )
         return last
 
-    def _on_lost_nodes(self, entry: Entry) -> bool:
+    def on_lost_nodes(self, entry: Entry) -> bool:
+        """Whether any node of its placement is gone or not ready."""
         nodes = self._mirror.nodes
         placed = entry.placement.podsets if entry.placement is not None else ()
         return any(

@@ -1,0 +1,31 @@
+"""Every figure of docs/benchmarks.md, one table after the other: `make bench`, or `python -m tests.bench NAME…`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+BENCHES = ("planner", "preempt", "store", "reflector", "system")
+
+
+def main(names: list[str]) -> int:
+    unknown = sorted(set(names) - set(BENCHES))
+    if unknown:
+        print(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHES)}")
+        return 2
+    for name in names or BENCHES:
+        began = time.monotonic()
+        print(f"== {name}", flush=True)
+        # A process each: what one leaves in memory or in caches must not help or hurt the next.
+        code = subprocess.run(
+            [sys.executable, "-m", f"tests.bench.bench_{name}"], check=False
+        ).returncode
+        print(f"== {name}: {time.monotonic() - began:.0f} s\n", flush=True)
+        if code:
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
