@@ -23,7 +23,8 @@ pytestmark = pytest.mark.system
 TINY = ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, training_operator=False)
 # A process that starts a cluster, says so, and then waits to be ended.
 OWNER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 cluster = LocalCluster.start(ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, training_operator=False), name="owned")
 print(*cluster.pids().values(), flush=True)
