@@ -6,7 +6,7 @@ A real adapter and its in-memory double satisfy the same Protocol and pass the s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from queuectl.domain.ledger import Change, Document, Loaded
@@ -89,4 +89,3 @@ class Cluster(Protocol):
 
 
 Clock = Callable[[], float]
-Sleep = Callable[[float], Awaitable[None]]

@@ -65,10 +65,6 @@ class Supervisor:
         trouble = [self._leadership.trouble] if self._leadership.trouble else []
         return waiting + self._policies + trouble
 
-    @property
-    def leading(self) -> bool:
-        return self._leading is not None
-
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set.
 

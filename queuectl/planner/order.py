@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy, StopPolicy
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
+from queuectl.objects.standing import standing
 from queuectl.planner.arena import Arena
 from queuectl.planner.flavors import Choice
 
@@ -32,24 +33,8 @@ def barred(snapshot: Snapshot, pending: Pending) -> Reason | None:
     workload = pending.workload
     if pending.blocked is not None or workload.queue is None:
         return pending.blocked
-    config = snapshot.config
-    local = config.local_queues.get((workload.namespace, workload.queue))
-    if local is None:
-        text = f"namespace {workload.namespace} has no LocalQueue {workload.queue}"
-        return Reason(Code.MISCONFIGURED, text)
-    queue = config.cluster_queues.get(local.cluster_queue)
-    if queue is None:
-        text = f"LocalQueue {workload.queue} names ClusterQueue {local.cluster_queue}, which does not exist"
-        return Reason(Code.MISCONFIGURED, text)
-    if local.stop_policy is not StopPolicy.NONE:
-        return Reason(Code.LOCAL_QUEUE_STOPPED, f"LocalQueue {workload.queue} is stopped")
-    if queue.stop_policy is not StopPolicy.NONE:
-        return Reason(Code.QUEUE_STOPPED, f"ClusterQueue {queue.name} is stopped")
     labels = snapshot.namespaces.get(workload.namespace, {})
-    if queue.namespace_selector is None or not queue.namespace_selector.matches(labels):
-        text = f"ClusterQueue {queue.name} does not select namespace {workload.namespace}"
-        return Reason(Code.MISCONFIGURED, text)
-    return None
+    return standing(workload.namespace, workload.queue, snapshot.config, labels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,13 @@ with QPS 1000/2000. KWOK plays the kubelets.
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable
+
+import httpx2
 
 from queuectl.demo import manifests as m
 from queuectl.demo.audit import Finding
@@ -160,10 +163,6 @@ def gang() -> None:
 
 def stages(play: Stage) -> str:
     """Mean of each stage of a cycle, ms."""
-    import re
-
-    import httpx2
-
     assert play.controller is not None
     text = httpx2.get(f"{play.controller.metrics}/metrics", trust_env=False).text
     name = "queuectl_cycle_stage_duration_seconds"

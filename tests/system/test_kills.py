@@ -16,6 +16,7 @@ import pytest
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.controller import Controller
 from queuectl.demo.manifests import Pods
+from queuectl.demo.rest import Rest
 from tests.support.postgres import server_directory
 from tests.system.house import QUICK, House, Room
 
@@ -103,8 +104,6 @@ def apart(home: House) -> Iterator[tuple[House, EmbeddedServer]]:
         controller = Controller.start(home.cluster, QUICK | url, replica="-a")
         try:
             controller.wait_ready()
-            from queuectl.demo.rest import Rest
-
             with Rest(controller.api) as rest:
                 yield House(home.cluster, controller, rest), server
         finally:
@@ -152,8 +151,6 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(
             assert (leads(home.controller), leads(standby)) == (1.0, 0.0)
             assert writes(standby) == 0
             home.controller.kill()
-            from queuectl.demo.rest import Rest
-
             with Rest(standby.api) as rest:
                 house = House(home.cluster, standby, rest)
                 heir = Room(house, room.namespace, room.recorder, room.made)
