@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from queuectl.cluster.apply import apply, manifests, wait_until_in_force
 from queuectl.cluster.client import Api, Connection
 from queuectl.domain.errors import QueuectlError
 from queuectl.localcluster import LocalCluster
+from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.supervisor import Supervisor
 
 ACCOUNT: Final = "queuectl"
@@ -100,12 +100,12 @@ class Controller:
             ControllerFailed: its folder exists, so one runs for a cluster of this name already.
         """
         home = home_of(cluster.name + replica)
+        if home.exists():
+            raise ControllerFailed(f"{home} exists: take down what runs there first")
+        # The folder is made inside: an interrupt right after that must not leave it behind.
         try:
-            home.mkdir(mode=0o755)
-        except FileExistsError:
-            raise ControllerFailed(f"{home} exists: take down what runs there first") from None
-        home.chmod(0o755)  # whatever the umask says
-        try:
+            home.mkdir()
+            home.chmod(0o755)  # whatever the umask says
             account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, ACCOUNT)
             api, metrics = _free_addresses(2)
             environment = {
@@ -209,7 +209,7 @@ def _take_down(home: Path, supervisor: Supervisor) -> None:
         if _PROGRAM in supervisor.programs():
             supervisor.stop(_PROGRAM, _STOP_SECONDS)
         supervisor.shutdown()
-    shutil.rmtree(home, ignore_errors=True)
+    remove_tree(home)
 
 
 def _free_addresses(count: int) -> list[str]:

@@ -39,6 +39,7 @@ from typing import Any
 SOCKET = "keeper.sock"
 _POLL_SECONDS = 0.2
 _REQUEST_SECONDS = 5.0
+_REMOVE_SECONDS = 10.0  # less than the owner waits for the keeper
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -78,7 +79,7 @@ class Keeper:
                 self._end_all()
         if self._remove:
             os.chdir("/")
-            shutil.rmtree(self._directory, ignore_errors=True)
+            remove_tree(self._directory)
         else:
             Path(SOCKET).unlink(missing_ok=True)
 
@@ -162,6 +163,20 @@ class Keeper:
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline and any(map(_group_alive, self._programs.values())):
             time.sleep(0.01)
+
+
+def remove_tree(directory: Path, seconds: float = _REMOVE_SECONDS) -> None:
+    """Delete a directory that a program with a session of its own may still be writing to while it ends.
+
+    Such a one (a database that is told of its owner's death by the kernel) is nobody's to wait for, and each file it
+    makes between a look and the removal defeats that attempt; so it is tried again, for a while.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists() or time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
 
 
 def _group_alive(program: subprocess.Popen[bytes]) -> bool:

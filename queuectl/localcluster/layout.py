@@ -8,13 +8,13 @@ import json
 import os
 import re
 import secrets
-import shutil
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.keeper import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ class Layout:
 
     def remove(self) -> None:
         """Remove the folder; harmless if it has gone."""
-        shutil.rmtree(self.home, ignore_errors=True)
+        remove_tree(self.home)
 
 
 def create(name: str | None) -> Layout:
@@ -119,15 +119,23 @@ def create(name: str | None) -> Layout:
     with _locked():
         taken = {port for layout in find_all() for port in layout.ports.values()}
         layout = Layout(name, _free_ports(taken))
-        try:
-            layout.home.mkdir(mode=0o700)
-        except FileExistsError:
+        if layout.home.exists():
             raise LocalClusterError(
                 f"a cluster named {name} exists already in {layout.home}; take it down first, or choose another name"
-            ) from None
-        for folder in (layout.pki, layout.logs, layout.home / "kubeconfig", layout.home / "tmp"):
-            folder.mkdir()
-        return layout.write()
+            )
+        try:
+            layout.home.mkdir(mode=0o700)
+            for folder in (
+                layout.pki,
+                layout.logs,
+                layout.home / "kubeconfig",
+                layout.home / "tmp",
+            ):
+                folder.mkdir()
+            return layout.write()
+        except BaseException:  # an interrupt, too
+            layout.remove()
+            raise
 
 
 def find(name: str) -> Layout | None:

@@ -212,6 +212,25 @@ def test_the_end_of_the_keeper_takes_whole_process_groups(tmp_path: Path) -> Non
     supervisor.shutdown()
 
 
+def test_a_folder_goes_though_a_program_of_another_session_still_writes_there(
+    supervisor: Supervisor,
+) -> None:
+    home = supervisor.directory
+    # Like a database that goes down after its owner: out of the keeper's reach, and busy for another moment.
+    writer = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); mkdir -p d/$i && : > d/$i/f || exit; done"
+    supervisor.start(
+        "daemon",
+        ["/bin/sh", "-c", f"setsid sh -c '{writer}' & sleep 100"],
+        env={"PATH": os.defpath},
+        cwd=home,
+        log=home / "log",
+    )
+    while not (home / "d" / "10").exists():
+        time.sleep(0.01)
+    supervisor.shutdown()
+    assert not home.exists()
+
+
 def running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
