@@ -8,6 +8,7 @@ An API server answers for itself alone: behind a load balancer others may lag by
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
@@ -25,9 +26,10 @@ PROTECTING: Final = (
     "queuectl-pytorchjobs-scale",
     "queuectl-pods",
 )
-"""The ValidatingAdmissionPolicies of deploy/; each has a variable ``controller`` that names our identity."""
+"""The ValidatingAdmissionPolicies of deploy/; each has a match condition that lets our identity update."""
 
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_USER: Final = re.compile(r"request\.userInfo\.username != '([^']*)'")
 _Document = Mapping[str, Any]
 
 
@@ -85,10 +87,10 @@ async def _username(api: Api) -> str:
 
 
 def _named_controller(policy: _Document) -> str:
-    for variable in policy["spec"].get("variables", ()):
-        if variable["name"] == "controller":
-            literal: str = variable["expression"].strip().strip("'\"")
-            return literal
+    for condition in policy["spec"].get("matchConditions", ()):
+        if condition["name"] == "not-an-update-by-queuectl":
+            found = _USER.search(condition["expression"])
+            return found[1] if found else "nobody"
     return "nobody"
 
 
