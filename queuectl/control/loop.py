@@ -100,12 +100,12 @@ class Loop:
         """Of the configuration in use."""
         return self._config.revision
 
-    def seen(self) -> None:
-        """The mirror has just changed: wake up, and let the actuator answer at once."""
+    def seen(self, touched: Iterable[str]) -> None:
+        """The mirror has just changed in these jobs: wake up, and let the actuator answer at once."""
         if self._epoch:
             live = (State.STARTING, State.RUNNING, State.EVICTING)
             pokes = []
-            for uid in self._mirror.touched:
+            for uid in touched:
                 entry = self.ledger.get(uid)
                 if entry is not None and entry.state in live:
                     pokes.append(uid)

@@ -86,9 +86,9 @@ class Supervisor:
         await self._cluster.watch(self._sink, self._resource_synced)
 
     def _sink(self, deltas: Sequence[Delta]) -> None:
-        self._mirror.apply(deltas)
+        touched = self._mirror.apply(deltas)
         if self._leading is not None:
-            self._leading.seen()
+            self._leading.seen(touched)
 
     def _resource_synced(self, resource: str) -> None:
         self._missing.discard(resource)

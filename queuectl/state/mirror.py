@@ -57,8 +57,13 @@ class Mirror:
         self.unschedulable: set[str] = set()  # owners to look at again as time passes
         self._fleet: Fleet | None = None
 
-    def apply(self, deltas: Sequence[Delta]) -> None:
-        """Take in a batch of what the watch said."""
+    def apply(self, deltas: Sequence[Delta]) -> set[str]:
+        """Take in a batch of what the watch said.
+
+        Returns:
+            The uids of jobs it touched; they are in ``touched`` too.
+        """
+        earlier, self.touched = self.touched, set()
         for delta in deltas:
             match delta:
                 case Upserted():
@@ -70,6 +75,10 @@ class Mirror:
                         self._delete(delta.resource, key)
                 case _:
                     assert_never(delta)
+        fresh = self.touched
+        earlier |= fresh
+        self.touched = earlier
+        return fresh
 
     def pods_of(self, owner: str) -> Iterable[PodRecord]:
         """Pods whose controller is the object with this uid."""

@@ -232,8 +232,7 @@ class Rig:
         complete = asyncio.Event()
 
         def sink(deltas: Sequence[Delta]) -> None:
-            mirror.apply(deltas)
-            loop.seen()
+            loop.seen(mirror.apply(deltas))
 
         def synced(resource: str) -> None:
             listed.add(resource)
