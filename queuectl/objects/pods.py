@@ -24,6 +24,11 @@ _PHASES: Final = {phase.value: phase for phase in PodPhase}
 _NO_SPEC: Final = PodSpec()
 _NO_STATUS: Final = PodStatus()
 
+# The API server then stops tracking who set which field of this pod, until somebody server-side applies it. That tracking
+# is a third of the cost of every later write to the pod (binding, status, finalizer) and of its size in etcd and in every
+# watch; pods of jobs are never applied.
+_NOBODY_OWNS_FIELDS: Final[list[dict[str, Any]]] = [{}]
+
 # Uids repeat over a gang's pods only, so they are shared in a bounded table instead of being interned for ever.
 _share = lru_cache(maxsize=1 << 16)(str)
 
@@ -152,6 +157,10 @@ def pin_patch(
         # A merge patch replaces the list, and the API server refuses to lose one of the pod's own.
         spec["tolerations"] = [write_toleration(t) for t in (*pod.tolerations, *added)]
     return {
-        "metadata": {"uid": pod.uid, "resourceVersion": str(pod.version)},
+        "metadata": {
+            "uid": pod.uid,
+            "resourceVersion": str(pod.version),
+            "managedFields": _NOBODY_OWNS_FIELDS,
+        },
         "spec": spec,
     }

@@ -16,7 +16,7 @@ from queuectl.cluster.review import PROTECTING, probe_policies
 from queuectl.domain.errors import BadInput, ClusterUnavailable, WriteRefused
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.kubernetes_world import KubernetesWorld, refusals, world_on
-from tests.cluster.world import patched, start, submitted
+from tests.cluster.world import a_node, patched, place, start, submitted
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
 from tests.support.jobs import batch_job, pytorch_job
 
@@ -129,6 +129,20 @@ async def test_a_cluster_admin_is_no_exception(world: KubernetesWorld) -> None:
     world.user = world.admin
     with pytest.raises(WriteRefused, match="only queuectl may resume"):
         await world.user_patch("Job", job.name, {"spec": {"suspend": False}})
+
+
+async def test_a_placed_pod_costs_the_api_server_no_tracking_of_fields(
+    world: KubernetesWorld,
+) -> None:
+    job = await submitted(world, batch_job("untracked", pods=1, namespace=world.namespace))
+    [pod] = await start(world, job, 1)
+    where = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+    client = world.admin
+    assert client.get(where)["metadata"]["managedFields"]
+    await place(world, [pod], a_node(world))
+    running = client.get(where)
+    assert running["status"]["phase"] == "Running"
+    assert "managedFields" not in running["metadata"]
 
 
 async def test_a_gate_on_a_pod_of_nobody_is_refused(world: KubernetesWorld) -> None:

@@ -86,6 +86,8 @@ class Server:
         if meta.get("resourceVersion", version) != version:
             raise WriteConflict(f"{resource} {namespace}/{name}: the object has been modified")
         new = merge(old, patch)
+        if new["metadata"].get("managedFields") == [{}]:
+            del new["metadata"]["managedFields"]
         check(old, new)
         return self._replace(resource, (namespace, name), old, new)
 

@@ -230,7 +230,7 @@ def test_a_pin_names_the_host_drops_our_gate_and_keeps_all_else() -> None:
     flavor = Toleration("spot", "Exists", effect=Effect.NO_SCHEDULE)
     patch = pin_patch(pod(spec=GATED), "host-1", {"gpu": "h100", "tier": "a"}, [flavor])
     assert patch == {
-        "metadata": {"uid": "u", "resourceVersion": "42"},
+        "metadata": {"uid": "u", "resourceVersion": "42", "managedFields": [{}]},
         "spec": {
             "nodeSelector": {"gpu": "h100", "tier": "a", "kubernetes.io/hostname": "host-1"},
             "schedulingGates": [{"name": "example.com/other"}],
