@@ -54,6 +54,21 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Evict ``uid`` so that ``beneficiary`` fits; unlike a victim it has a place to start again at once.
+
+    Attributes:
+        placement: where it will start again; leased to it in the same commit.
+        cost: of the restart.
+    """
+
+    uid: str
+    beneficiary: str
+    placement: Placement
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
 class Eviction:
     """Evict a gang for a reason of its own, e.g. nodes lost and no repair possible."""
 
@@ -82,6 +97,7 @@ class Plan:
 
     admitted: tuple[Admission, ...] = ()
     preempted: tuple[Preemption, ...] = ()
+    moved: tuple[Move, ...] = ()
     evicted: tuple[Eviction, ...] = ()
     pending: tuple[Refusal, ...] = ()
     proof: Proof = Proof.OPTIMAL

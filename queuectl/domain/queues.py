@@ -52,10 +52,17 @@ class LabelSelector:
 
 @dataclass(frozen=True, slots=True)
 class FlavorQuotas:
-    """Nominal quota per resource (units of :mod:`queuectl.domain.quantity`) of one flavor in a resource group."""
+    """Quota per resource (units of :mod:`queuectl.domain.quantity`) of one flavor in a resource group.
+
+    Attributes:
+        borrowing: most that may be used beyond nominal, by resource; a resource that is absent has no limit.
+        lending: most of nominal that others of the cohort may use, by resource; absent = all of it.
+    """
 
     flavor: str
     nominal: Mapping[str, int]
+    borrowing: Mapping[str, int] = field(default_factory=dict)
+    lending: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,52 @@ class ResourceGroup:
 
     covered: tuple[str, ...]
     flavors: tuple[FlavorQuotas, ...]
+
+
+class WhenCan(StrEnum):
+    """What a flavor that would need borrowing, or preemption, means to the search for flavors."""
+
+    MAY_STOP_SEARCH = "MayStopSearch"
+    TRY_NEXT_FLAVOR = "TryNextFlavor"
+
+
+class FlavorPreference(StrEnum):
+    """Which of two imperfect flavors is better, once every flavor may be looked at."""
+
+    BORROWING_OVER_PREEMPTION = "BorrowingOverPreemption"
+    PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
+
+
+@dataclass(frozen=True, slots=True)
+class Fungibility:
+    """How the flavors of a resource group stand in for each other (Kueue's ``flavorFungibility``)."""
+
+    when_can_borrow: WhenCan = WhenCan.MAY_STOP_SEARCH
+    when_can_preempt: WhenCan = WhenCan.TRY_NEXT_FLAVOR
+    preference: FlavorPreference = FlavorPreference.BORROWING_OVER_PREEMPTION
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What shields running gangs of a queue from preemption (and from being moved).
+
+    Attributes:
+        min_runtime: seconds after its start in which a gang is no victim.
+        max_evictions_per_day: so often within 24 hours may it be evicted; None = no limit.
+        cooldown: seconds after an eviction in which it is no victim again.
+    """
+
+    min_runtime: float = 0.0
+    max_evictions_per_day: int | None = None
+    cooldown: float = 0.0
+
+
+class Defragment(StrEnum):
+    """Whether running gangs of a queue may be moved so that a blocked gang fits."""
+
+    OFF = "Off"
+    PLAN = "Plan"  # said, not done
+    EXECUTE = "Execute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +128,25 @@ class ClusterQueue:
     stop_policy: StopPolicy = StopPolicy.NONE
     namespace_selector: LabelSelector | None = None  # None admits no namespace, as in Kueue
     victim_order: tuple[VictimKey, ...] = DEFAULT_VICTIM_ORDER
+    cohort: str | None = None
+    fungibility: Fungibility = Fungibility()
+    split_flavors: bool = (
+        False  # pods of one podset may be charged to several flavors of a resource group
+    )
+    protection: Protection = Protection()
+    defragment: Defragment = Defragment.OFF
+    defragment_budget: int = (
+        0  # GPU-seconds of lost work a day that moving this queue's gangs may cost
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """ClusterQueues and cohorts that borrow from each other. One that is only named by others has no quota of its own."""
+
+    name: str
+    parent: str | None = None
+    groups: tuple[ResourceGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +184,7 @@ class QueueConfig:
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
     topologies: Mapping[str, Topology] = field(default_factory=dict)
     priority_classes: Mapping[str, int] = field(default_factory=dict)
+    cohorts: Mapping[str, Cohort] = field(default_factory=dict)
 
     def cluster_queue_of(self, namespace: str, queue: str | None) -> ClusterQueue | None:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""

@@ -66,6 +66,7 @@ class Admitted:
         checkpoint_at: unix seconds of the last declared checkpoint, None if none was declared.
         utilization: 0..1 of its GPUs, None if unknown (counts as 1).
         lost: slots of ``placement`` whose node is gone or unusable: (podset, node, count). To be re-placed.
+        evictions: unix seconds at which it was preempted or moved, those of the last 24 hours, oldest first.
         returns: leaving, and will queue again at its old place: a StrictFIFO queue keeps that place for it.
     """
 
@@ -77,6 +78,7 @@ class Admitted:
     utilization: float | None = None
     lost: tuple[tuple[str, str, int], ...] = ()
     returns: bool = False
+    evictions: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

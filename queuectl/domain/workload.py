@@ -17,11 +17,29 @@ class TopologyMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """Every ``size`` consecutive ranks share one domain of ``level`` (a node label of the topology)."""
+
+    level: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """``level`` is the node label of a topology level; None for Unconstrained."""
+    """Where a podset's pods want to be together.
+
+    Attributes:
+        mode: how binding ``level`` is.
+        level: node label of a topology level; None for Unconstrained.
+        slices: coarse to fine, at most three; each finer size divides the coarser one, each size the podset's count.
+        balanced: pods (whole slices, if any) are spread evenly over the domains used one level below the domain that
+            holds the podset: their numbers differ by at most one, over the fewest domains for which that is possible.
+    """
 
     mode: TopologyMode
     level: str | None = None
+    slices: tuple[Slice, ...] = ()
+    balanced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +59,10 @@ class PodShape:
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """``count`` equal pods. Podsets that name the same ``group`` share one domain at the group's required level."""
+    """``count`` equal pods. Podsets that name the same ``group`` share one domain at the group's required level.
+
+    ``min_count``: the gang may start with fewer pods of this podset, down to so many; None = all or nothing.
+    """
 
     name: str
     count: int
