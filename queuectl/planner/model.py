@@ -138,7 +138,7 @@ class Built:
                     continue
                 kinds = [k for k in np.flatnonzero(coeffs).tolist() if cell in self.pods[k]]
                 variables = [self.pods[k][cell] for k in kinds]
-                self.model.at_most(variables, [int(coeffs[k]) for k in kinds], int(limit[cell]))
+                self.model.row(variables, [int(coeffs[k]) for k in kinds], 0, int(limit[cell]))
 
     def _add_exact(self, cell: int) -> Exact:
         kinds = self.kinds_in(cell)

@@ -11,9 +11,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from math import gcd
 from typing import Final
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from queuectl.domain.snapshot import SolverLimits
@@ -106,7 +108,6 @@ class Model:
     objective: tuple[list[int], list[int]] | None = None
     hint: list[int] | None = None
     refuted: bool = False
-    overflow: str = ""
 
     def var(self, low: int, high: int) -> int:
         """New integer variable; an empty domain refutes the model."""
@@ -123,7 +124,6 @@ class Model:
         if scale > 1:
             coeffs = [c // scale for c in coeffs]
             low, high = -((-low) // scale), high // scale
-        self._guard(variables, coeffs)
         self.refuted |= low > high
         self.rows.append((list(variables), list(coeffs), low, high))
 
@@ -143,16 +143,22 @@ class Model:
             self.row(variables, coeffs, least, high)
 
     def minimize(self, variables: Sequence[int], coeffs: Sequence[int]) -> None:
-        self._guard(variables, coeffs)
         self.objective = (list(variables), [int(c) for c in coeffs])
 
-    def _guard(self, variables: Sequence[int], coeffs: Sequence[int]) -> None:
-        reach = sum(
-            abs(c) * max(abs(self.bounds[v][0]), abs(self.bounds[v][1]))
-            for v, c in zip(variables, coeffs, strict=True)
-        )
-        if reach >= LARGEST:
-            self.overflow = f"a row reaches {reach}, beyond {LARGEST}"
+    def overflow(self) -> str:
+        """Which sum may overflow inside the solver, as a sentence; empty when none can."""
+        sums = [(variables, coeffs) for variables, coeffs, _, _ in self.rows]
+        if self.objective is not None and self.objective[0]:
+            sums.append(self.objective)
+        if not sums:
+            return ""
+        # In floating point: what is compared is far from exact, and must not overflow itself.
+        largest = np.abs(np.array(self.bounds, dtype=np.float64)).max(axis=1)
+        variables = np.fromiter(chain.from_iterable(v for v, _ in sums), dtype=np.int64)
+        coeffs = np.fromiter(chain.from_iterable(c for _, c in sums), dtype=np.float64)
+        starts = np.cumsum([0, *(len(v) for v, _ in sums[:-1])])
+        reach = np.add.reduceat(np.abs(coeffs) * largest[variables], starts).max()
+        return f"a row reaches {reach:.4g}, beyond {LARGEST:.4g}" if reach >= LARGEST else ""
 
     def build(self) -> cp_model.CpModel:
         """The solver's own form of it. The object is this thread's only one: build the next after solving this."""
@@ -197,8 +203,8 @@ class Solver:
         """Solve without presolve first, then once with presolve and a larger limit if that was not enough."""
         if model.refuted:
             return Outcome(Status.REFUTED)
-        if model.overflow:
-            return self._defect(model.overflow)
+        if text := model.overflow():
+            return self._defect(text)
         limits = self.limits
         limit = limits.deterministic_time * limits.growth ** min(budget, limits.max_budget)
         native = model.build()
@@ -217,10 +223,11 @@ class Solver:
         p.num_workers = 1
         p.random_seed = _SEED
         p.cp_model_presolve = presolve
-        if (
-            plain
-        ):  # no objective: cuts, probing and symmetry cost more than they prove (measured: twice)
+        if plain:
+            # No objective: cuts, probing and symmetry cost more than they prove (measured: twice), and the whole LP at
+            # once refutes sooner than one that grows (measured: a quarter less over 250 models of batches).
             p.cut_level = p.cp_model_probing_level = p.symmetry_level = 0
+            p.add_lp_constraints_lazily = False
         p.max_deterministic_time = limit
         p.max_time_in_seconds = self.limits.wall_seconds
         if not self.stop.enter(solver):
