@@ -58,8 +58,8 @@ def test_the_policies_are_those_the_review_looks_at_and_may_read() -> None:
 
 @pytest.mark.parametrize("policy", VALIDATING, ids=lambda p: p["metadata"]["name"])
 def test_every_protecting_policy_names_the_same_identity(policy: Any) -> None:
-    variables = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
-    assert variables["controller"] == f"'{CONTROLLER}'"
+    conditions = {one["name"]: one["expression"] for one in policy["spec"]["matchConditions"]}
+    assert f"request.userInfo.username != '{CONTROLLER}'" in conditions["not-an-update-by-queuectl"]
     assert str(policy).count("system:serviceaccount:") == 1
 
 
