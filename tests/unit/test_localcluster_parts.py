@@ -217,7 +217,7 @@ def test_a_folder_goes_though_a_program_of_another_session_still_writes_there(
 ) -> None:
     home = supervisor.directory
     # Like a database that goes down after its owner: out of the keeper's reach, and busy for another moment.
-    writer = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); mkdir -p d/$i && : > d/$i/f || exit; done"
+    writer = "i=0; while [ $i -lt 200 ]; do i=$((i+1)); mkdir -p d/$i && : > d/$i/f || exit; done"
     supervisor.start(
         "daemon",
         ["/bin/sh", "-c", f"setsid sh -c '{writer}' & sleep 100"],
