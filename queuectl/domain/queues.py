@@ -138,6 +138,7 @@ class ClusterQueue:
     defragment_budget: int = (
         0  # GPU-seconds of lost work a day that moving this queue's gangs may cost
     )
+    preempts_to_borrow: bool = False  # evicts its own gangs even for more than its nominal quota
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,12 +190,18 @@ def build(documents: Iterable[Mapping[str, Any] | Document], revision: int) -> Q
         DocumentError: one of them is invalid.
     """
     parts: dict[str, dict[Any, Any]] = {kind: {} for kind in CONFIG_KINDS}
+    cohorts: list[Document] = []
     for body in documents:
         document = body if isinstance(body, Document) else as_document(dict(body))
         kind, decoded = _decode(document)
         meta = decoded.metadata
         key = (meta.namespace, meta.name) if kind.namespaced else meta.name
         parts[kind.kind][key] = _read(document, kind, decoded)
+        if kind.kind == "Cohort":
+            cohorts.append(document)
+    parents = {name: cohort.parent for name, cohort in parts["Cohort"].items()}
+    for document in reversed(cohorts):  # the last one closes it
+        refuse_cycle(document, parents)
     return QueueConfig(
         revision=revision,
         cluster_queues=parts["ClusterQueue"],
@@ -203,7 +209,29 @@ def build(documents: Iterable[Mapping[str, Any] | Document], revision: int) -> Q
         flavors=parts["ResourceFlavor"],
         topologies=parts["Topology"],
         priority_classes=parts["WorkloadPriorityClass"],
+        cohorts=parts["Cohort"],
     )
+
+
+def refuse_cycle(cohort: Document | Mapping[str, Any], parents: Mapping[str, str | None]) -> None:
+    """Check that a Cohort is not above itself: it would borrow from its own quota.
+
+    Args:
+        cohort: its document.
+        parents: Cohort name to its parent's, of all other Cohorts.
+
+    Raises:
+        DocumentError: naming document and field.
+    """
+    document = cohort if isinstance(cohort, Document) else as_document(dict(cohort))
+    name = document.body["metadata"]["name"]
+    path = [name]
+    above = (document.body.get("spec") or {}).get("parentName")
+    while above and above not in path:
+        path.append(above)
+        above = parents.get(above)
+    if above == name:
+        raise document.error("spec.parentName", f"is a cycle: {' -> '.join([*path, name])}")
 
 
 def dangling(config: QueueConfig) -> tuple[str, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,23 +10,27 @@ from queuectl.domain.fleet import HOSTNAME, Requirement
 from queuectl.domain.queues import (
     DEFAULT_VICTIM_ORDER,
     ClusterQueue,
-    FlavorQuotas,
+    Cohort,
+    Defragment,
+    FlavorPreference,
+    Fungibility,
     LabelSelector,
     LocalQueue,
+    Protection,
     QueueingStrategy,
     ResourceFlavor,
-    ResourceGroup,
     StopPolicy,
     Topology,
     VictimKey,
+    WhenCan,
     WithinClusterQueue,
 )
 from queuectl.objects import config_wire as wire
+from queuectl.objects.config_groups import once, read_groups
 from queuectl.objects.errors import RequestError
 from queuectl.objects.names import is_label_key, is_name
 from queuectl.objects.nodes import read_taints
 from queuectl.objects.pods import read_tolerations
-from queuectl.objects.requests import read_amount
 from queuectl.objects.templates import read_requirements
 
 
@@ -55,73 +58,57 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
             f"spec.cohortName: {spec.cohort_name!r} differs from spec.cohort {spec.cohort!r}"
         )
     preemption = spec.preemption or wire.PreemptionSpec()
-    groups = spec.resource_groups or []
+    policy = spec.policy or wire.PolicySpec()
+    cohort = _read_cohort_name(spec.cohort_name or spec.cohort, "spec.cohortName")
     return ClusterQueue(
         name=document.metadata.name,
-        groups=_read_groups(groups, in_cohort=bool(spec.cohort or spec.cohort_name)),
+        groups=read_groups(spec.resource_groups or [], in_cohort=cohort is not None),
         strategy=spec.queueing_strategy or QueueingStrategy.BEST_EFFORT_FIFO,
         within_cluster_queue=preemption.within_cluster_queue or WithinClusterQueue.NEVER,
         stop_policy=spec.stop_policy or StopPolicy.NONE,
         namespace_selector=_read_selector(spec.namespace_selector),
-        victim_order=_read_victim_order(spec.policy),
+        victim_order=_read_victim_order(policy),
+        cohort=cohort,
+        fungibility=_read_fungibility(spec.flavor_fungibility or wire.FlavorFungibility()),
+        protection=_read_protection(policy),
+        defragment=Defragment(policy.defragment or "Off"),
+        defragment_budget=policy.defragment_budget or 0,
+        preempts_to_borrow=_preempts_to_borrow(preemption),
     )
 
 
-def _read_groups(
-    groups: list[wire.ResourceGroupSpec], *, in_cohort: bool
-) -> tuple[ResourceGroup, ...]:
-    read = []
-    for i, group in enumerate(groups):
-        path = f"spec.resourceGroups[{i}]"
-        if not group.covered_resources:
-            raise RequestError(f"{path}.coveredResources: is empty")
-        if not group.flavors:
-            raise RequestError(f"{path}.flavors: is empty")
-        flavors = tuple(
-            _read_quotas(quotas, group.covered_resources, f"{path}.flavors[{k}]", in_cohort)
-            for k, quotas in enumerate(group.flavors)
+def _preempts_to_borrow(preemption: wire.PreemptionSpec) -> bool:
+    borrow = preemption.borrow_within_cohort or wire.BorrowWithinCohort()
+    return borrow.policy not in (None, "Never")
+
+
+def _read_cohort_name(name: str | None, path: str) -> str | None:
+    if name and not is_name(name):
+        raise RequestError(f"{path}: {name!r} is not the name of a Cohort")
+    return name or None
+
+
+_OLD_NAMES: Final = {"Borrow": "MayStopSearch", "Preempt": "MayStopSearch"}
+
+
+def _read_fungibility(spec: wire.FlavorFungibility) -> Fungibility:
+    default = Fungibility()
+    borrow, preempt = (
+        WhenCan(_OLD_NAMES.get(given, given)) if given else fallback
+        for given, fallback in (
+            (spec.when_can_borrow, default.when_can_borrow),
+            (spec.when_can_preempt, default.when_can_preempt),
         )
-        read.append(ResourceGroup(tuple(group.covered_resources), flavors))
-    path = "spec.resourceGroups"
-    _once((name for group in read for name in group.covered), f"{path}: resource")
-    _once((quotas.flavor for group in read for quotas in group.flavors), f"{path}: flavor")
-    return tuple(read)
+    )
+    return Fungibility(borrow, preempt, FlavorPreference(spec.preference or default.preference))
 
 
-def _once(names: Iterable[str], what: str) -> None:
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise RequestError(f"{what} {str(name)!r} stands there {times} times")
-
-
-def _read_quotas(
-    quotas: wire.FlavorQuotasSpec, covered: list[str], path: str, in_cohort: bool
-) -> FlavorQuotas:
-    nominal: dict[str, int] = {}
-    for k, quota in enumerate(quotas.resources):
-        place = f"{path}.resources[{k}]"
-        if quota.name in nominal or quota.name not in covered:
-            wrong = "stands there twice" if quota.name in nominal else "is not in coveredResources"
-            raise RequestError(f"{place}.name: {quota.name!r} {wrong}")
-        nominal[quota.name] = _amount(quota.name, quota.nominal_quota, f"{place}.nominalQuota")
-        limits = {"borrowingLimit": quota.borrowing_limit, "lendingLimit": quota.lending_limit}
-        for field, limit in limits.items():
-            if limit is None:
-                continue
-            _amount(quota.name, limit, f"{place}.{field}")
-            if not in_cohort:
-                raise RequestError(f"{place}.{field}: needs a cohort")
-    missing = [name for name in covered if name not in nominal]
-    if missing:
-        raise RequestError(f"{path}.resources: {missing[0]!r} of coveredResources is missing")
-    return FlavorQuotas(quotas.name, nominal)
-
-
-def _amount(resource: str, text: Any, path: str) -> int:
-    try:
-        return read_amount(resource, text, round_up=False)
-    except RequestError as error:
-        raise error.under(path) from None
+def _read_protection(policy: wire.PolicySpec) -> Protection:
+    return Protection(
+        float(policy.min_runtime_seconds or 0),
+        policy.max_evictions_per_day,
+        float(policy.cooldown_seconds or 0),
+    )
 
 
 def _read_selector(selector: wire.SelectorSpec | None) -> LabelSelector | None:
@@ -138,21 +125,17 @@ def _read_selector(selector: wire.SelectorSpec | None) -> LabelSelector | None:
     return LabelSelector((*labels, *expressions))
 
 
-def _read_victim_order(policy: wire.PolicySpec | None) -> tuple[VictimKey, ...]:
-    if policy is None or policy.victim_order is None:
+def _read_victim_order(policy: wire.PolicySpec) -> tuple[VictimKey, ...]:
+    if policy.victim_order is None:
         return DEFAULT_VICTIM_ORDER
     if not policy.victim_order:
         raise RequestError("spec.policy.victimOrder: is empty")
-    _once(policy.victim_order, "spec.policy.victimOrder:")
+    once(policy.victim_order, "spec.policy.victimOrder:")
     return tuple(policy.victim_order)
 
 
 _POLICIES: Final = (
-    ("minRuntimeSeconds", "min_runtime_seconds"),
-    ("maxEvictionsPerDay", "max_evictions_per_day"),
-    ("cooldownSeconds", "cooldown_seconds"),
     ("idleReclaim", "idle_reclaim"),
-    ("defragment", "defragment"),
     ("splitFlavors", "split_flavors"),
     ("quotaFromNodes", "quota_from_nodes"),
     ("maxPerUser", "max_per_user"),
@@ -164,17 +147,11 @@ def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
     """Fields that would change a decision but do not yet; defaults that the server fills in are passed over."""
     spec = document.spec
     preemption = spec.preemption or wire.PreemptionSpec()
-    borrow = preemption.borrow_within_cohort or wire.BorrowWithinCohort()
-    fungibility = spec.flavor_fungibility or wire.FlavorFungibility()
     checks = spec.admission_checks_strategy or wire.AdmissionChecksStrategy()
     scope = spec.admission_scope or wire.AdmissionScope()
     asked = {
-        "cohortName": bool(spec.cohort or spec.cohort_name),
         "preemption.reclaimWithinCohort": preemption.reclaim_within_cohort not in (None, "Never"),
-        "preemption.borrowWithinCohort": borrow.policy not in (None, "Never"),
-        "flavorFungibility.whenCanBorrow": fungibility.when_can_borrow == "TryNextFlavor",
-        "flavorFungibility.whenCanPreempt": fungibility.when_can_preempt
-        not in (None, "TryNextFlavor"),
+        "preemption.borrowWithinCohort": _preempts_to_borrow(preemption),
         "admissionChecks": bool(spec.admission_checks),
         "admissionChecksStrategy": bool(checks.admission_checks),
         "fairSharing": _weighs(spec.fair_sharing),
@@ -184,33 +161,43 @@ def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
     for field, attribute in _POLICIES:
         asked[f"policy.{field}"] = getattr(spec.policy, attribute, None) not in _INERT
     yield from (Warned(f"spec.{field}") for field, set_ in asked.items() if set_)
+    if not (spec.cohort_name or spec.cohort):
+        yield from _warn_limits(spec.resource_groups, "has no effect: in no cohort")
     yield from _warn_stop(spec.stop_policy)
-    yield from _warn_groups(spec.resource_groups or [])
 
 
 def _weighs(sharing: wire.FairSharing | None) -> bool:
     return sharing is not None and str(sharing.weight) not in ("None", "1")
 
 
-def _warn_groups(groups: list[wire.ResourceGroupSpec]) -> Iterator[Warned]:
-    for i, group in enumerate(groups):
+def read_cohort(document: wire.CohortDocument) -> Cohort:
+    """Raises RequestError naming field and value."""
+    spec = document.spec
+    name = document.metadata.name
+    parent = _read_cohort_name(spec.parent_name, "spec.parentName")
+    if parent == name:
+        raise RequestError(f"spec.parentName: {parent!r} is the Cohort itself")
+    return Cohort(name, parent, read_groups(spec.resource_groups or [], in_cohort=True))
+
+
+def warn_cohort(document: wire.CohortDocument) -> Iterator[Warned]:
+    """Its weight in fair sharing, and limits towards a parent it does not have."""
+    spec = document.spec
+    if _weighs(spec.fair_sharing):
+        yield Warned("spec.fairSharing")
+    if not spec.parent_name:
+        yield from _warn_limits(spec.resource_groups, "has no effect: this Cohort has no parent")
+
+
+def _warn_limits(groups: list[wire.ResourceGroupSpec] | None, reason: str) -> Iterator[Warned]:
+    for i, group in enumerate(groups or ()):
         for k, quotas in enumerate(group.flavors):
             for n, quota in enumerate(quotas.resources):
                 path = f"spec.resourceGroups[{i}].flavors[{k}].resources[{n}]"
                 if quota.borrowing_limit is not None:
-                    yield Warned(f"{path}.borrowingLimit")
+                    yield Warned(f"{path}.borrowingLimit", reason)
                 if quota.lending_limit is not None:
-                    yield Warned(f"{path}.lendingLimit")
-
-
-def read_cohort(document: wire.CohortDocument) -> None:
-    """Checked and kept as a document; nothing plans with it yet. Raises RequestError naming field and value."""
-    _read_groups(document.spec.resource_groups or [], in_cohort=True)
-
-
-def warn_cohort(_: wire.CohortDocument) -> Iterator[Warned]:
-    """Nothing of a Cohort is honoured yet."""
-    yield Warned("spec", "Cohorts are not honoured yet: no quota is borrowed or lent")
+                    yield Warned(f"{path}.lendingLimit", reason)
 
 
 # ---- LocalQueue, ResourceFlavor, Topology
@@ -269,5 +256,5 @@ def read_topology(document: wire.TopologyDocument) -> Topology:
             raise RequestError(f"{path}: {level!r} is not the key of a node label")
         if level == HOSTNAME and i + 1 < len(levels):
             raise RequestError(f"{path}: {HOSTNAME} can only be the last level")
-    _once(levels, "spec.levels: node label")
+    once(levels, "spec.levels: node label")
     return Topology(document.metadata.name, levels)

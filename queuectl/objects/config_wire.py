@@ -14,6 +14,7 @@ from queuectl.domain.queues import QueueingStrategy, StopPolicy, VictimKey, With
 from queuectl.objects.wire import Expression, Quantity, WireTaint, WireToleration
 
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # as far as every JSON reader counts exactly
 
 
 class Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -124,11 +125,12 @@ class PolicySpec(Strict):
     """Policies Kueue has no field for."""
 
     victim_order: list[VictimKey] | None = None
-    min_runtime_seconds: int | None = None
-    max_evictions_per_day: int | None = None
-    cooldown_seconds: int | None = None
+    min_runtime_seconds: Count | None = None
+    max_evictions_per_day: Count | None = None
+    cooldown_seconds: Count | None = None
     idle_reclaim: str | dict[str, Any] | None = None
     defragment: Literal["Off", "Plan", "Execute"] | None = None
+    defragment_budget: Count | None = None
     split_flavors: bool | None = None
     quota_from_nodes: bool | dict[str, Any] | None = None
     max_per_user: dict[str, Any] | int | None = None

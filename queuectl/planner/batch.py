@@ -7,26 +7,26 @@ A refutation holds for every equal gang that comes later, for what is kept only 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from queuectl.domain.plan import Admission, Eviction, Preemption, Proof, Refusal
-from queuectl.domain.queues import ClusterQueue, WithinClusterQueue
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner import explain
 from queuectl.planner.arena import Arena
-from queuectl.planner.asking import demand_of
+from queuectl.planner.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
 from queuectl.planner.classes import Class, Classes
-from queuectl.planner.decide import Decision, decide, place
+from queuectl.planner.decide import Decision
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.leases import Leases
-from queuectl.planner.ledger import Kept, Ledger, Spots
+from queuectl.planner.ledger import Kept, Ledger
 from queuectl.planner.order import NEVER, Head, StrictOrder, barred
+from queuectl.planner.partial import Counts, Largest, admissible, at_least, shrinks, with_counts
 from queuectl.planner.placing import placement_of
-from queuectl.planner.preempt import find_victims
-from queuectl.planner.solve import Solver, Status
+from queuectl.planner.preempt import Victims
+from queuectl.planner.solve import Solver
 
 _NOT_YET = Reason(Code.PENDING_EVALUATION, "behind others; not looked at yet")
 
@@ -41,15 +41,23 @@ class Walk:
     leases: Leases
     classes: Classes
     strict: StrictOrder
+    chooser: Chooser = field(init=False)
     starting: dict[str, Kept] = field(default_factory=dict)  # uid -> where it starts
     refused: dict[str, Refusal] = field(default_factory=dict)
     preempted: list[Preemption] = field(default_factory=list)
     evicted: list[Eviction] = field(default_factory=list)
     repaired: dict[str, Admission] = field(default_factory=dict)
+    mending: list[Refusal] = field(default_factory=list)  # broken gangs that wait for their victims
     undecided: bool = False
     unproved: bool = False
+    doubted: set[str] = field(
+        default_factory=set
+    )  # uids whose answer holds, but is not proved the best
     moves: int = 0
     _open: int = 0  # gangs looked at and not refuted
+
+    def __post_init__(self) -> None:
+        self.chooser = Chooser(self.arena, self.ledger, self.solver)
 
     def look(self, pending: Pending) -> None:
         """Decide one gang; it ends up in ``starting`` or in ``refused``."""
@@ -117,62 +125,67 @@ class Walk:
     # Search.
 
     def _search(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> None:
-        found: list[Explained] = []
-        blocked: list[Demand] = []
-        for choice, template in kind.demands:
-            if self.strict.ahead(queue, choice) is not None:
-                continue
-            demand = replace(template, pending=pending)
-            short = self._quota(queue, demand)
-            decision = decide(self.ledger, demand, self.solver) if short is None else None
-            if decision is not None and decision.status is Status.FOUND:
-                self._start(demand, decision)
-                return
-            if decision is not None and decision.status is not Status.REFUTED:
-                self._open_question(pending, queue, kind, decision.alarm)
-                return
-            why = short or explain.placement_failed(self.ledger, demand)
-            if why.reason.code not in NEVER:
-                never = self._never(demand, queue)
-                why = never or why
-            if why.reason.code not in NEVER:
-                blocked.append(demand)
-            found.append(why)
-        if self._preempt(pending, queue, kind, blocked):
-            return
-        if not kind.options.complete:
-            self._open_question(pending, queue, kind, "")
+        outcome = self._ask(pending, queue, kind)
+        if isinstance(outcome, Refuted) and shrinks(pending.workload):
+            outcome = self._largest(pending, queue)
+        if isinstance(outcome, Fit):
+            self._start(outcome.demand, outcome.decision)
+        elif isinstance(outcome, Clearing):
+            if outcome.victims.proof is not Proof.OPTIMAL:
+                self._doubt(pending)
+            self._hold(outcome.demand, queue, kind, outcome.victims)
         else:
-            kind.refusal = _main_first(found)
-            self._refute(pending, queue, kind)
+            self._learn(pending, kind, outcome)
+            if isinstance(outcome, Unknown):
+                self._leave_open(
+                    pending, queue, kind, explain.undecided(pending.budget, kind.alarm)
+                )
+            else:
+                self._refute(pending, queue, kind)
 
-    def _quota(self, queue: ClusterQueue | None, demand: Demand) -> Explained | None:
-        if queue is None:
-            return None
-        nominal = self.ledger.nominal(queue.name)
-        if any(need > nominal[row] for row, need in demand.charges.items()):
-            return explain.exceeds_quota(queue, demand, nominal)
-        left = self.ledger.quota_left(queue.name)
-        if any(need > left[row] for row, need in demand.charges.items()):
-            return explain.waits_for_quota(queue, demand, nominal, left)
-        return None
+    def _ask(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
+        """What becomes of a gang with exactly these pods."""
+        open_choices = [d for choice, d in kind.demands if self.strict.ahead(queue, choice) is None]
+        outcome = self.chooser.choose(pending, queue, open_choices)
+        if isinstance(outcome, Refuted) and not kind.options.complete:
+            return Unknown()
+        return outcome
 
-    def _never(self, demand: Demand, queue: ClusterQueue | None) -> Explained | None:
-        """Proof that the gang fits not even the empty fleet."""
-        if not demand.units:
-            return None
-        lasting = demand_of(self.arena, demand.pending, queue, demand.flavors, lasting=True)
-        known = self.arena.index.never
-        key = lasting.signature()
-        if key not in known:
-            # Counted apart: whether it is known already depends on the cycles before, the plan must not.
-            aside = Solver(self.solver.limits, self.solver.stop)
-            decision = place(lasting, self.arena.index.allocatable, aside)
-            self.solver.cut |= aside.cut
-            if decision.status not in (Status.FOUND, Status.REFUTED):
-                return None
-            known[key] = decision.status is Status.REFUTED
-        return explain.never_fits(self.ledger, lasting) if known[key] else None
+    def _learn(self, pending: Pending, kind: Class, outcome: Outcome) -> None:
+        """Keep for the equal gangs that follow what is known of this one."""
+        if isinstance(outcome, Refuted):
+            kind.refusal = outcome.why
+        elif isinstance(outcome, Unknown):
+            kind.undecided, kind.alarm = max(kind.undecided, pending.budget), outcome.alarm
+
+    def _largest(self, pending: Pending, queue: ClusterQueue | None) -> Outcome:
+        """What becomes of a gang that does not fit whole: the largest part of it that may start does."""
+        outcomes: dict[Counts, Outcome] = {}
+
+        def fits(counts: Counts) -> bool:
+            part = with_counts(pending, counts)
+            kind = self.classes.of(part, queue)
+            if kind.refusal is not None:
+                outcomes[counts] = Refuted(kind.refusal)
+            elif pending.budget <= kind.undecided:
+                outcomes[counts] = Unknown(kind.alarm)
+            else:
+                outcomes[counts] = self._ask(part, queue, kind)
+                self._learn(part, kind, outcomes[counts])
+            return isinstance(outcomes[counts], Fit | Clearing)
+
+        choices = [admissible(podset) for podset in pending.workload.podsets]
+        search = Largest(choices, fits, whole=False)
+        counts = search.find()
+        unknown = [o for o in outcomes.values() if isinstance(o, Unknown)]
+        if unknown and (counts is None or pending.budget < self.solver.limits.max_budget):
+            return unknown[0]
+        if counts is None:
+            (least,) = (o for o in outcomes.values() if isinstance(o, Refuted))
+            return Refuted(tuple(at_least(why, choices) for why in least.why))
+        if unknown or not search.exact:
+            self._doubt(pending)
+        return outcomes[counts]
 
     def _start(self, demand: Demand, decision: Decision) -> None:
         for kept, spots in decision.moved:
@@ -180,49 +193,28 @@ class Walk:
         self.moves += len(decision.moved)
         kept = Kept(demand, decision.spots)
         self.ledger.keep(kept)
+        if self.undecided:
+            self.doubted.add(demand.pending.workload.uid)
         self.starting[demand.pending.workload.uid] = kept
         self._open += 1
 
-    # Preemption.
-
-    def _preempt(
-        self, pending: Pending, queue: ClusterQueue | None, kind: Class, blocked: Sequence[Demand]
-    ) -> bool:
-        """Whether victims were found, or the search for them ended open."""
-        if queue is None or queue.within_cluster_queue is WithinClusterQueue.NEVER:
-            return False
-        for demand in blocked:
-            found = find_victims(self.ledger, demand, queue, self.solver)
-            if found is None:
-                continue
-            if found.proof is Proof.UNDECIDED:
-                self._open_question(pending, queue, kind, "")
-            else:
-                self.unproved |= found.proof is not Proof.OPTIMAL
-                self._hold(demand, queue, kind, found.victims, found.spots)
-            return True
-        return False
-
     def _hold(
-        self,
-        demand: Demand,
-        queue: ClusterQueue,
-        kind: Class,
-        victims: tuple[Preemption, ...],
-        spots: Spots,
+        self, demand: Demand, queue: ClusterQueue | None, kind: Class, found: Victims
     ) -> None:
         """Lease what the victims free; refutations so far may no longer hold where they free more than that."""
         pending = demand.pending
+        if self.undecided:
+            self.doubted.add(pending.workload.uid)
         gangs = {g.workload.uid: g for g in self.arena.snapshot.admitted}
-        for victim in victims:
+        for victim in found.victims:
             self.ledger.evict(gangs[victim.victim])
-        self.ledger.lease(demand, spots)
-        self.preempted.extend(victims)
+        self.ledger.lease(demand, found.spots)
+        self.preempted.extend(found.victims)
         self.classes.forget_refusals()
         now = self.arena.snapshot.now
         lease = CapacityLease(
-            placement_of(self.arena, demand, spots),
-            tuple(v.victim for v in victims),
+            placement_of(self.arena, demand, found.spots),
+            tuple(v.victim for v in found.victims),
             now,
             now + self.arena.snapshot.limits.lease_seconds,
         )
@@ -232,11 +224,10 @@ class Walk:
 
     # Outcomes.
 
-    def _open_question(
-        self, pending: Pending, queue: ClusterQueue | None, kind: Class, alarm: str
-    ) -> None:
-        kind.undecided, kind.alarm = max(kind.undecided, pending.budget), alarm
-        self._leave_open(pending, queue, kind, explain.undecided(pending.budget, alarm))
+    def _doubt(self, pending: Pending) -> None:
+        """The answer holds, but a better one is not ruled out."""
+        self.unproved = True
+        self.doubted.add(pending.workload.uid)
 
     def _leave_open(
         self, pending: Pending, queue: ClusterQueue | None, kind: Class, why: Explained
@@ -248,11 +239,17 @@ class Walk:
     def _refute(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> None:
         assert kind.refusal is not None
         reasons = tuple(e.reason for e in kind.refusal)
-        unblock = tuple(dict.fromkeys(text for e in kind.refusal for text in e.unblock))
         if reasons[0].code in NEVER:
-            self._refuse(pending, reasons, unblock)
+            self._refuse(pending, reasons)
         else:
-            self._wait(pending, queue, kind, *reasons, unblock=unblock)
+            self._wait(pending, queue, kind, *reasons)
+            if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+                entitled = (d for _, d in kind.demands if self.ledger.entitled(d))
+                wanted = next(
+                    entitled, None
+                )  # as Kueue: the first flavor its own quota would do for
+                if wanted is not None:
+                    self.ledger.reserve(wanted)
 
     def _wait(
         self,
@@ -261,34 +258,19 @@ class Walk:
         kind: Class,
         *reasons: Reason,
         proof: Proof = Proof.OPTIMAL,
-        unblock: tuple[str, ...] = (),
         lease: CapacityLease | None = None,
     ) -> None:
         """Refuse a gang that keeps its place: in a StrictFIFO queue later ones leave it what it could use."""
         head = Head(pending.workload.ref, kind.flavors, lease is not None)
         self.strict.wait(queue, head)
-        self._refuse(pending, reasons, unblock, lease, proof)
+        self._refuse(pending, reasons, lease, proof)
 
     def _refuse(
         self,
         pending: Pending,
         reasons: tuple[Reason, ...],
-        unblock: tuple[str, ...] = (),
         lease: CapacityLease | None = None,
         proof: Proof = Proof.OPTIMAL,
     ) -> None:
         uid = pending.workload.uid
-        self.refused[uid] = Refusal(uid, reasons, lease, unblock, proof)
-
-
-def _main_first(found: Sequence[Explained]) -> tuple[Explained, ...]:
-    """What could still change comes before what never will; in order of preference otherwise."""
-    return tuple(sorted(found, key=lambda e: _RANK.get(e.reason.code, 0)))
-
-
-_RANK = {
-    Code.TOPOLOGY_PLACEMENT_FAILED: 0,
-    Code.WAITING_FOR_QUOTA: 1,
-    Code.SHAPE_NEVER_FITS: 2,
-    Code.EXCEEDS_MAX_QUOTA: 3,
-}
+        self.refused[uid] = Refusal(uid, reasons, lease, proof=proof)

@@ -13,6 +13,7 @@ from queuectl.planner.asking import demand_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.flavors import Choice, Options, options_of
+from queuectl.planner.partial import admissible
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class Classes:
         workload = pending.workload
         key = (
             queue.name if queue is not None else None,
-            tuple((p.count, p.shape, p.topology, p.group) for p in workload.podsets),
+            tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in workload.podsets),
             pending.excluded,
         )
         known = self._known.get(key)

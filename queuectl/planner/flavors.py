@@ -2,7 +2,8 @@
 
 Kueue's rules: all resources of a resource group get the same flavor; podsets of one group share it; a flavor counts only
 if the pods tolerate its taints and their selectors do not contradict its node labels. A flavor's labels restrict the
-nodes, its tolerations are added to the pods. A flavor without topology is quota only: no node is computed for it.
+nodes, its tolerations are added to the pods. A flavor without topology is quota only: no node is computed for it; beside
+such a one, in its group, a flavor with topology is left to the pods that ask for one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from queuectl.domain.quantity import PODS
 from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceFlavor, ResourceGroup
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner.arena import Arena
+from queuectl.planner.topology import misfit
 
 MOST_CHOICES: Final = 4096  # combinations of flavors looked at for one gang
 
@@ -122,27 +124,28 @@ def _admissible(
     refused: dict[str, str],
 ) -> Iterator[str]:
     config = arena.snapshot.config
-    keys = {
-        key
-        for quotas in group.flavors
-        if quotas.flavor in config.flavors
-        for key, _ in config.flavors[quotas.flavor].node_labels
-    }
+    known = (config.flavors.get(quotas.flavor) for quotas in group.flavors)
+    mixed = any(flavor is not None and flavor.topology is None for flavor in known)
     for quotas in group.flavors:
         flavor = config.flavors.get(quotas.flavor)
         why = "no such ResourceFlavor" if flavor is None else None
         if flavor is not None:
-            why = next(filter(None, (_contradiction(p, flavor, keys) for p in podsets)), None)
+            why = next(filter(None, (_contradiction(p, flavor) for p in podsets)), None)
             if why is None and arena.size:
                 why = _no_level(unit, flavor, config)
+            if why is None and mixed:
+                why = _reserved(unit, flavor)
         if why is None:
             yield quotas.flavor
         else:
             refused[quotas.flavor] = why
 
 
-def _contradiction(podset: PodSet, flavor: ResourceFlavor, keys: set[str]) -> str | None:
-    """Why a podset cannot use a flavor, judged by the flavor's taints and labels alone."""
+def _contradiction(podset: PodSet, flavor: ResourceFlavor) -> str | None:
+    """Why a podset cannot use a flavor, judged by the flavor's taints and labels alone.
+
+    What a selector says of labels that the flavor does not have, only nodes can tell.
+    """
     rules = podset.shape.rules
     tolerations = rules.tolerations + flavor.tolerations
     for taint in flavor.node_taints:
@@ -152,28 +155,30 @@ def _contradiction(podset: PodSet, flavor: ResourceFlavor, keys: set[str]) -> st
             return f"taint {taint.key}:{taint.effect} is not tolerated"
     labels = dict(flavor.node_labels)
     for key, value in rules.selector:
-        if key in keys and labels.get(key) != value:
+        if labels.get(key, value) != value:
             return f"node selector {key}={value}"
-    if rules.affinity is not None and not any(
-        _may_match(term, labels, keys) for term in rules.affinity
-    ):
+    if rules.affinity is not None and not any(_may_match(term, labels) for term in rules.affinity):
         return "required node affinity"
     return None
 
 
-def _may_match(term: SelectorTerm, labels: Mapping[str, str], keys: set[str]) -> bool:
-    """Whether a term holds as far as the flavors' label keys decide it."""
+def _may_match(term: SelectorTerm, labels: Mapping[str, str]) -> bool:
+    """Whether a term holds as far as the flavor's labels decide it."""
     return bool(term.requirements) and all(
-        r.holds(labels.get(r.key)) for r in term.requirements if not r.field and r.key in keys
+        r.holds(labels[r.key]) for r in term.requirements if not r.field and r.key in labels
     )
 
 
-def _no_level(unit: Sequence[PodSet], flavor: ResourceFlavor, config: QueueConfig) -> str | None:
-    levels = {p.topology.level for p in unit if p.topology is not None and p.topology.level}
-    if not levels:
+def _reserved(unit: Sequence[PodSet], flavor: ResourceFlavor) -> str | None:
+    """In a resource group that has flavors of both kinds, those with a topology are for pods that ask for one."""
+    if flavor.topology is None or all(podset.topology is not None for podset in unit):
         return None
+    return f"flavor {flavor.name} is for pods with a topology request"
+
+
+def _no_level(unit: Sequence[PodSet], flavor: ResourceFlavor, config: QueueConfig) -> str | None:
+    requests = [p.topology for p in unit if p.topology is not None and p.topology.levels]
     topology = config.topologies.get(flavor.topology or "")
     if topology is None:
-        return f"flavor {flavor.name} has no topology"
-    missing = sorted(levels - set(topology.levels))
-    return f"topology {topology.name} has no level {missing[0]}" if missing else None
+        return f"flavor {flavor.name} has no topology" if requests else None
+    return next(filter(None, (misfit(request, topology) for request in requests)), None)

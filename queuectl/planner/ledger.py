@@ -1,11 +1,12 @@
 """Capacity and quota as the walk goes: what is free now, what will be, who was kept, what is leased.
 
-Two views of every amount (invariants I2, I4):
+Two views of every amount, of nodes and of quota (invariants I2, I4):
 
 - *now*: less everything that holds capacity, leaving gangs included. What starts must fit here.
 - *later*: once everything leaving has left, less the leases. A lease must fit here.
 
-A gang that is not a lease's holder may use the smaller of the two, resource by resource.
+A gang that is not a lease's holder may use the smaller of the two, resource by resource. What quota leaves it, through
+its cohorts, :mod:`queuectl.planner.quota` says.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import numpy as np
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.arena import Arena, caps
 from queuectl.planner.demand import Demand, Pods, Shape
+from queuectl.planner.quota import FlavorResource, QuotaUse, use_of
 from queuectl.planner.topology import Ints
-from queuectl.planner.usage import QuotaRow
 
-FlavorResource: TypeAlias = tuple[str, str]
+Heights: TypeAlias = tuple[int, ...]  # per podset, how far up the cohorts it borrows; 0 = not
 Spots: TypeAlias = tuple[
     tuple[Ints, Ints], ...
 ]  # per pods of the demand: node indexes, pods on each
@@ -54,10 +55,11 @@ class Ledger:
     arena: Arena
     now: Ints
     later: Ints
-    quota_now: dict[QuotaRow, int]
-    quota_after: dict[QuotaRow, int]
+    quota_now: QuotaUse
+    quota_after: QuotaUse
     kept: list[Kept] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)  # uids evicted or repaired by this plan
+    releases: int = 0  # how often quota came free again on the way
     _moved: Ints = field(init=False)  # use of the kept gangs that may be placed anew
     _free: Ints | None = None
     _caps: dict[int, tuple[int, Ints]] = field(default_factory=dict)
@@ -110,27 +112,84 @@ class Ledger:
         return self._nominal[queue]
 
     def quota_left(self, queue: str) -> Mapping[FlavorResource, int]:
-        """(flavor, resource) to the nominal quota left for a gang that holds no lease."""
+        """(flavor, resource) to the quota left, borrowing included, for a gang that holds no lease."""
         now, after = self.quota_now, self.quota_after
         return {
-            (f, r): most - max(now.get((queue, f, r), 0), after.get((queue, f, r), 0))
-            for (f, r), most in self.nominal(queue).items()
+            row: min(now.left(queue, row), after.left(queue, row)) for row in self.nominal(queue)
         }
 
-    def quota_later(self, queue: str) -> Mapping[FlavorResource, int]:
-        """(flavor, resource) to the nominal quota left once everything leaving has left."""
-        return {
-            (f, r): most - self.quota_after.get((queue, f, r), 0)
-            for (f, r), most in self.nominal(queue).items()
-        }
+    def quota_most(self, queue: str) -> Mapping[FlavorResource, int]:
+        """(flavor, resource) to what a ClusterQueue could use if nobody used anything."""
+        pool = self.quota_after.pools[queue]
+        return {row: pool.most(row) for row in self.nominal(queue)}
 
-    def quota_allows(self, demand: Demand, used: Mapping[QuotaRow, int]) -> bool:
-        """Whether a demand's charges fit the nominal quota beside ``used``."""
+    def quota_allows(self, demand: Demand, used: QuotaUse) -> bool:
+        """Whether a demand's charges fit its quota, borrowing included, beside ``used`` (one of the two views)."""
+        return demand.queue is None or used.fits(demand.queue, demand.charges)
+
+    def quota_fits(self, demand: Demand) -> bool:
+        """Whether a demand without a lease fits its quota, in both views."""
+        views = (self.quota_now, self.quota_after)
+        return all(self.quota_allows(demand, use) for use in views)
+
+    def quota_deficit(self, demand: Demand) -> dict[FlavorResource, int] | None:
+        """How much use must leave the demand's own ClusterQueue so that it fits by quota, in the later view.
+
+        Returns:
+            (flavor, resource) to the amount, above 0 and never more than the queue uses; empty when the demand fits.
+            None when even an empty queue would not be enough: too large, or others use what it would borrow.
+        """
         if demand.queue is None:
+            return {}
+        use = self.quota_after
+        missing = {}
+        for row, need in demand.charges.items():
+            short = need - use.left(demand.queue, row)
+            if need and short > 0:
+                if short > use.of(demand.queue, row):
+                    return None
+                missing[row] = short
+        return missing
+
+    def borrows(self, demand: Demand) -> Heights:
+        """How far up its cohorts each podset borrows, those before it charged already, in the tighter of the two views."""
+        heights = [0] * len(demand.flavors)
+        if demand.queue is None or self.quota_after.pools[demand.queue].parent is None:
+            return tuple(heights)
+        charged: dict[FlavorResource, int] = {}
+        for i, (podset, flavors) in enumerate(
+            zip(demand.pending.workload.podsets, demand.flavors, strict=True)
+        ):
+            for resource, flavor in flavors.items():
+                need = podset.shape.requests[resource] * podset.count
+                row = (flavor, resource)
+                charged[row] = charged.get(row, 0) + need
+                for use in (self.quota_now, self.quota_after):
+                    reach = use.reach(demand.queue, row, charged[row])
+                    heights[i] = max(heights[i], reach.height if need else 0)
+        return tuple(heights)
+
+    def may_claim(self, demand: Demand) -> bool:
+        """Whether a demand that is short of quota may take it from running gangs.
+
+        Kueue's rule: for what fits the ClusterQueue's own nominal quota, or that of a cohort below the root; for more than
+        that only where the queue may preempt to borrow.
+        """
+        short = self.quota_deficit(demand)
+        return short is not None and self.entitled(demand)
+
+    def entitled(self, demand: Demand) -> bool:
+        """Whether what a demand lacks of quota is its ClusterQueue's to ask for, by the rule of :meth:`may_claim`."""
+        queue, use = demand.queue, self.quota_after
+        if queue is None:
+            return False
+        if self.arena.snapshot.config.cluster_queues[queue].preempts_to_borrow:
             return True
-        nominal = self.nominal(demand.queue)
+        nominal = self.nominal(queue)
         return all(
-            amount + used.get(row, 0) <= nominal.get(row[1:], 0) for row, amount in demand.rows()
+            need <= max(nominal.get(row, 0), use.left(queue, row))
+            or use.reach(queue, row, need).parent is not None
+            for row, need in demand.charges.items()
         )
 
     def evictable(self) -> Iterator[Admitted]:
@@ -149,10 +208,21 @@ class Ledger:
 
     def charge(self, demand: Demand, sign: int, *, now: bool = True) -> None:
         """Add (or take off) a demand's quota, in the later view and, unless it is a lease, in the one of now."""
+        self.releases += sign < 0
         for row, amount in demand.rows():
-            self.quota_after[row] = self.quota_after.get(row, 0) + sign * amount
+            self.quota_after.add(row, sign * amount)
             if now:
-                self.quota_now[row] = self.quota_now.get(row, 0) + sign * amount
+                self.quota_now.add(row, sign * amount)
+
+    def reserve(self, demand: Demand) -> None:
+        """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it."""
+        if demand.queue is None:
+            return
+        nominal, use = self.nominal(demand.queue), self.quota_after
+        for row, need in demand.charges.items():
+            unused = nominal.get(row, 0) - use.of(demand.queue, row)
+            amount = min(need, unused, use.left(demand.queue, row))
+            use.add((demand.queue, *row), max(0, amount))
 
     def move(self, kept: Kept, spots: Spots) -> None:
         """Place a kept gang anew; its quota stays as it is."""
@@ -169,10 +239,11 @@ class Ledger:
     def evict(self, gang: Admitted) -> None:
         """Count a gang as leaving from here on."""
         self.gone.add(gang.workload.uid)
+        self.releases += 1
         nodes, amounts = self.arena.use_of(gang)
         self._change(self.later, nodes, amounts)
         for row, amount in self.arena.usage.charges(gang):
-            self.quota_after[row] -= amount
+            self.quota_after.add(row, -amount)
 
     def _apply(self, kept: Kept, sign: int) -> None:
         for nodes, amounts in use_of_spots(kept.demand, kept.spots):
@@ -197,13 +268,13 @@ def _add(matrix: Ints, nodes: Ints, amounts: Ints) -> None:
 
 def open_ledger(arena: Arena) -> Ledger:
     """The ledger at the start of a walk."""
-    usage = arena.usage
+    usage, config = arena.usage, arena.snapshot.config
     return Ledger(
         arena,
         arena.now.copy(),
         arena.later.copy(),
-        dict(usage.quota_held),
-        dict(usage.quota_staying),
+        use_of(config, usage.quota_held),
+        use_of(config, usage.quota_staying),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
@@ -23,7 +23,10 @@ def queue_order(pending: Iterable[Pending]) -> list[Pending]:
     return sorted(pending, key=lambda p: place(p.workload))
 
 
-def place(workload: Workload) -> tuple[int, float, str]:
+Place: TypeAlias = tuple[int, float, str]
+
+
+def place(workload: Workload) -> Place:
     """Sort key of the queue order."""
     return -workload.priority, workload.queued_at, workload.uid
 
@@ -48,10 +51,29 @@ class Head:
 
 @dataclass(slots=True)
 class StrictOrder:
-    """The waiting heads of every StrictFIFO queue so far."""
+    """The waiting heads of every StrictFIFO queue so far.
+
+    Attributes:
+        returning: evicted gangs that will queue again at their old places, by ClusterQueue, the first of them last.
+    """
 
     arena: Arena
     heads: dict[str, list[Head]] = field(default_factory=dict)
+    returning: dict[str, list[Admitted]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        leaving = [gang for gang in self.arena.snapshot.admitted if gang.returns]
+        for gang in sorted(leaving, key=lambda gang: place(gang.workload), reverse=True):
+            queue = self._queue_of(gang.workload)
+            if queue is not None:
+                self.returning.setdefault(queue.name, []).append(gang)
+
+    def come_to(self, pending: Pending) -> None:
+        """Note whoever has a place before this gang in its ClusterQueue and is not there yet."""
+        queue = self._queue_of(pending.workload)
+        returning = self.returning.get(queue.name, []) if queue is not None else []
+        while returning and place(returning[-1].workload) < place(pending.workload):
+            self.keep_place(returning.pop())
 
     def wait(self, queue: ClusterQueue | None, head: Head) -> None:
         """Note a gang that was looked at and does not start."""
@@ -63,9 +85,9 @@ class StrictOrder:
     def keep_place(self, gang: Admitted) -> None:
         """Note an evicted gang that will queue again before those looked at from here on."""
         workload = gang.workload
-        queue = self.arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+        queue = self._queue_of(workload)
         flavors = {name for p in gang.placement.podsets for name in p.flavors.values()}
-        self.wait(queue, Head(workload.ref, frozenset(flavors), leased=False))
+        self.wait(queue, Head(workload.ref, frozenset(flavors), gang.lease is not None))
 
     def ahead(self, queue: ClusterQueue | None, choice: Choice) -> Head | None:
         """The first waiting head that could use what this choice of flavors takes."""
@@ -76,6 +98,9 @@ class StrictOrder:
             if not taken or not head.flavors or self._overlap(taken, head.flavors):
                 return head
         return None
+
+    def _queue_of(self, workload: Workload) -> ClusterQueue | None:
+        return self.arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
 
     def _overlap(self, ours: frozenset[str], theirs: frozenset[str]) -> bool:
         """Whether two sets of flavors share one, or share nodes."""

@@ -18,10 +18,10 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.planner.fleetindex import FleetIndex, index_of
+from queuectl.planner.quota import QuotaRow
 from queuectl.planner.topology import Ints
 
 Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)
-QuotaRow: TypeAlias = tuple[str, str, str]  # ClusterQueue, flavor, resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _charges(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, int
         placed = gang.placement.of(podset.name)
         if placed is None:
             continue
-        pods = placed.count if takes_nodes(snapshot, placed) else podset.count
+        pods = placed.count if takes_nodes(snapshot, placed) else placed.pods_of(podset)
         for resource, flavor in placed.flavors.items():
             yield (queue.name, flavor, resource), podset.shape.requests[resource] * pods
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from queuectl.api.app import create_app
+from queuectl.api.ports import Diagnoser
 from queuectl.api.server import Address, WebServer
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedHealth
@@ -15,9 +16,9 @@ from tests.doubles.store import MemoryStore
 
 
 @contextmanager
-def serving(store: MemoryStore) -> Iterator[str]:
+def serving(store: MemoryStore, diagnoser: Diagnoser | None = None) -> Iterator[str]:
     """The address of an API over this store, until the block ends."""
-    app = create_app(store, FixedHealth(), Metrics().registry)
+    app = create_app(store, FixedHealth(), Metrics().registry, diagnoser)
     server = WebServer(app, Address("127.0.0.1", 0))
     thread = threading.Thread(target=lambda: asyncio.run(server.run()), name="api")
     thread.start()

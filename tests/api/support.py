@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from queuectl.domain.changes import AddQuota
+from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, Way
 from queuectl.domain.ledger import Change, Entry
 from queuectl.domain.machine import (
     Admit,
@@ -23,6 +25,33 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
+
+DIAGNOSIS = Diagnosis(
+    "uid-pending",
+    (Obstacle(Limit.QUOTA, "quota: it needs 40 GPUs, 32 are left", {"needs": 40, "left": 32}),),
+    (
+        Way(
+            Remedy.ADD_QUOTA,
+            "add quota for 8 more nvidia.com/gpu",
+            {"amount": 8},
+            (AddQuota("team-a", "h100", GPU, 8),),
+            least=True,
+        ),
+    ),
+)
+
+
+class FixedDiagnoser:
+    """Knows one diagnosis, and who asked."""
+
+    def __init__(self, known: Diagnosis | None = DIAGNOSIS) -> None:
+        self.known = known
+        self.asked: list[str] = []
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        self.asked.append(uid)
+        return self.known
+
 
 CLUSTER_QUEUE: dict[str, Any] = {
     "apiVersion": "queuectl.dev/v1",
@@ -132,7 +161,7 @@ QUOTA = Refuse(
     Reason(
         Code.WAITING_FOR_QUOTA,
         "32 of 64 nvidia.com/gpu are in use",
-        {"unblock": ["8 more nvidia.com/gpu in team-a"], "also": [], "proof": "optimal"},
+        {"unblock": ["moving x elsewhere would make room"], "also": [], "proof": "optimal"},
     )
 )
 RESERVE = Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED, "1 gang leaves for it"))

@@ -113,10 +113,22 @@ async def test_a_document_another_release_stored_does_not_hide_that_the_put_work
 async def test_known_fields_that_are_not_honoured_are_told(api: httpx2.AsyncClient) -> None:
     await put(api, FLAVOR_PATH, DOCUMENTS[FLAVOR_PATH])
     document = deepcopy(CLUSTER_QUEUE)
-    document["spec"]["cohortName"] = "all"
+    document["spec"]["fairSharing"] = {"weight": "2"}
     warnings = (await put(api, QUEUE_PATH, document)).json()["warnings"]
     assert len(warnings) == 1
-    assert "spec.cohortName" in warnings[0]
+    assert "spec.fairSharing" in warnings[0]
+
+
+async def test_a_cohort_that_would_stand_above_itself_is_refused(api: httpx2.AsyncClient) -> None:
+    def cohort(name: str, parent: str) -> dict[str, Any]:
+        body = {"apiVersion": "queuectl.dev/v1", "kind": "Cohort", "metadata": {"name": name}}
+        return {**body, "spec": {"parentName": parent}}
+
+    assert (await put(api, "/api/v1/cohorts/a", cohort("a", "b"))).status_code == 201
+    answer = await put(api, "/api/v1/cohorts/b", cohort("b", "a"))
+    assert answer.status_code == 422
+    assert "is a cycle: b -> a -> b" in answer.json()["detail"]
+    assert (await api.get("/api/v1/cohorts/b")).status_code == 404
 
 
 async def test_a_document_without_namespace_is_put_where_its_path_says(

@@ -7,10 +7,12 @@ from dataclasses import replace
 import httpx2
 import pytest
 
+from queuectl.api.app import create_app
 from queuectl.domain.machine import Admit, Refuse
 from queuectl.domain.reasons import Code, Reason
-from tests.api.conftest import AnyStore, commit
-from tests.api.support import LIVES, PLACED, QUOTA, job, live_through
+from queuectl.telemetry.metrics import Metrics
+from tests.api.conftest import AnyStore, commit, talking_to
+from tests.api.support import LIVES, PLACED, QUOTA, FixedDiagnoser, FixedHealth, job, live_through
 
 LIST = "/api/v1/workloads"
 NAMED = "/api/v1/namespaces/team-a/workloads"
@@ -187,9 +189,33 @@ class TestExplain:
     async def test_a_refused_gang_learns_what_would_help(self, api: httpx2.AsyncClient) -> None:
         body = (await api.get(f"{NAMED}/pending/explain")).json()
         assert body["code"] == "WaitingForQuota"
-        assert body["unblock"] == ["8 more nvidia.com/gpu in team-a"]
+        assert body["unblock"] == ["moving x elsewhere would make room"]
+        assert (body["conflict"], body["ways"]) == ([], [])  # nobody here can look into it
         assert body["details"] == {"also": [], "proof": "optimal"}
         assert body["placement"] is None
+
+    async def test_where_the_planner_can_be_asked_a_waiting_gang_is_looked_into(
+        self, store: AnyStore, health: FixedHealth, metrics: Metrics
+    ) -> None:
+        diagnoser = FixedDiagnoser()
+        async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as api:
+            body = (await api.get(f"{NAMED}/pending/explain")).json()
+            running = (await api.get(f"{NAMED}/running/explain")).json()
+        assert [o["code"] for o in body["conflict"]] == ["Quota"]
+        assert body["ways"] == [
+            {
+                "code": "AddQuota",
+                "message": "add quota for 8 more nvidia.com/gpu",
+                "least": True,
+                "details": {"amount": 8},
+            }
+        ]
+        assert body["unblock"] == [
+            "add quota for 8 more nvidia.com/gpu",
+            "moving x elsewhere would make room",
+        ]
+        assert running["conflict"] == []
+        assert diagnoser.asked == [body["uid"]]  # what runs is not looked into
 
     async def test_a_reserved_gang_learns_where_and_whom_it_waits_for(
         self, api: httpx2.AsyncClient

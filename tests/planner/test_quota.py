@@ -69,7 +69,6 @@ def test_more_than_the_whole_quota_never_fits() -> None:
     assert reason.details["quota"] == [
         {"flavor": "default", "resource": GPU, "needs": 24, "nominal": 16}
     ]
-    assert refusal(made).unblock == (f"8 more {GPU} of nominal quota in main, flavor default",)
 
 
 def test_quota_in_use_is_waited_for() -> None:
@@ -81,7 +80,6 @@ def test_quota_in_use_is_waited_for() -> None:
     assert reason.details["quota"] == [
         {"flavor": "default", "resource": GPU, "needs": 16, "used": 8, "nominal": 16}
     ]
-    assert refusal(made).unblock == (f"8 more {GPU} of quota in main, flavor default",)
 
 
 def test_leaving_gangs_are_charged_until_they_left() -> None:

@@ -11,17 +11,24 @@ from hypothesis import strategies as st
 
 from queuectl.domain.errors import BadInput
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
+from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     ClusterQueue,
+    Cohort,
+    Defragment,
+    FlavorPreference,
     FlavorQuotas,
+    Fungibility,
     LabelSelector,
     LocalQueue,
+    Protection,
     QueueingStrategy,
     ResourceFlavor,
     ResourceGroup,
     StopPolicy,
     Topology,
     VictimKey,
+    WhenCan,
     WithinClusterQueue,
 )
 from queuectl.objects.config import (
@@ -70,7 +77,7 @@ EXPORTED = {
             "matchLabels": {"team": "a"},
             "matchExpressions": [{"key": "env", "operator": "In", "values": ["dev", "prod"]}],
         },
-        "flavorFungibility": {"whenCanBorrow": "Borrow", "whenCanPreempt": "TryNextFlavor"},
+        "flavorFungibility": {"whenCanBorrow": "TryNextFlavor", "whenCanPreempt": "Preempt"},
         "preemption": {
             "reclaimWithinCohort": "Never",
             "borrowWithinCohort": {"policy": "Never"},
@@ -85,7 +92,7 @@ EXPORTED = {
                         "name": "default",
                         "resources": [
                             {"name": "cpu", "nominalQuota": "500m", "borrowingLimit": "1"},
-                            {"name": "memory", "nominalQuota": "4Gi"},
+                            {"name": "memory", "nominalQuota": "4Gi", "lendingLimit": "1Gi"},
                         ],
                     }
                 ],
@@ -103,7 +110,15 @@ def test_a_queue_exported_from_kueue_means_what_it_meant_there() -> None:
         name="team-a",
         groups=(
             ResourceGroup(
-                ("cpu", "memory"), (FlavorQuotas("default", {"cpu": 500, "memory": 4 * 2**30}),)
+                ("cpu", "memory"),
+                (
+                    FlavorQuotas(
+                        "default",
+                        {"cpu": 500, "memory": 4 * 2**30},
+                        borrowing={"cpu": 1000},
+                        lending={"memory": 2**30},
+                    ),
+                ),
             ),
         ),
         strategy=QueueingStrategy.STRICT_FIFO,
@@ -111,11 +126,10 @@ def test_a_queue_exported_from_kueue_means_what_it_meant_there() -> None:
         namespace_selector=LabelSelector(
             (Requirement("team", "In", ("a",)), Requirement("env", "In", ("dev", "prod")))
         ),
+        cohort="all",
+        fungibility=Fungibility(WhenCan.TRY_NEXT_FLAVOR, WhenCan.MAY_STOP_SEARCH),
     )
-    assert warnings == (
-        "ClusterQueue/team-a: spec.cohortName: not honoured yet",
-        "ClusterQueue/team-a: spec.resourceGroups[0].flavors[0].resources[0].borrowingLimit: not honoured yet",
-    )
+    assert warnings == ()
 
 
 def test_what_the_server_added_is_not_kept() -> None:
@@ -210,10 +224,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         document("ClusterQueue", {"resourceGroups": [group(nominalQuota=-1)]}),
         "nominalQuota: nvidia.com/gpu: '-1' is negative",
     ),
-    "limit without cohort": (
-        document("ClusterQueue", {"resourceGroups": [group(borrowingLimit=1)]}),
-        "resources[0].borrowingLimit: needs a cohort",
-    ),
     "flavor twice": (
         document("ClusterQueue", {"resourceGroups": [group(), group(name="cpu") | {"coveredResources": ["cpu"]}]}),
         "spec.resourceGroups: flavor 'h100' stands there 2 times",
@@ -259,6 +269,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         document("ResourceFlavor", {"tolerations": [{"operator": "Equal"}]}),
         "ResourceFlavor/x: spec.tolerations[0].operator: must be Exists where there is no key",
     ),
+    "negative policy": (
+        document("ClusterQueue", {"policy": {"defragmentBudget": -1}}),
+        "ClusterQueue/x: spec.policy.defragmentBudget: expected `int` >= 0",
+    ),
     "priority that is no number": (
         document("WorkloadPriorityClass", value="high"),
         "WorkloadPriorityClass/x: value: expected `int`, got `str`",
@@ -275,22 +289,17 @@ def test_a_wrong_document_is_refused_naming_object_and_field(name: str) -> None:
 
 
 WARNED: dict[str, dict[str, Any]] = {
-    "spec.cohortName": {"cohortName": "a"},
     "spec.preemption.reclaimWithinCohort": {"preemption": {"reclaimWithinCohort": "Any"}},
     "spec.preemption.borrowWithinCohort": {
         "preemption": {"borrowWithinCohort": {"policy": "LowerPriority"}}
     },
-    "spec.flavorFungibility.whenCanBorrow": {
-        "flavorFungibility": {"whenCanBorrow": "TryNextFlavor"}
-    },
-    "spec.flavorFungibility.whenCanPreempt": {"flavorFungibility": {"whenCanPreempt": "Preempt"}},
     "spec.admissionChecks": {"admissionChecks": ["a"]},
     "spec.admissionChecksStrategy": {
         "admissionChecksStrategy": {"admissionChecks": [{"name": "a"}]}
     },
     "spec.fairSharing": {"fairSharing": {"weight": "2"}},
     "spec.admissionScope": {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}},
-    "spec.policy.minRuntimeSeconds": {"policy": {"minRuntimeSeconds": 60}},
+    "spec.policy.maxPerUser": {"policy": {"maxPerUser": 8}},
     "spec.policy.idleReclaim": {"policy": {"idleReclaim": "DryRun"}},
 }
 
@@ -321,15 +330,98 @@ def test_defaults_that_a_server_fills_in_are_no_news() -> None:
     assert validate(document("ClusterQueue", spec))[1] == ()
 
 
-def test_a_cohort_is_kept_but_has_no_effect() -> None:
-    kept, warnings = validate(
-        document("Cohort", {"parentName": "root", "resourceGroups": [group()]})
+LEGACY = [
+    ({}, Fungibility()),
+    ({"whenCanBorrow": "Borrow", "whenCanPreempt": "TryNextFlavor"}, Fungibility()),
+    ({"whenCanPreempt": "Preempt"}, Fungibility(when_can_preempt=WhenCan.MAY_STOP_SEARCH)),
+    ({"whenCanBorrow": "TryNextFlavor"}, Fungibility(WhenCan.TRY_NEXT_FLAVOR)),
+    (
+        {"preference": "PreemptionOverBorrowing"},
+        Fungibility(preference=FlavorPreference.PREEMPTION_OVER_BORROWING),
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "means"), LEGACY, ids=lambda value: str(value)[:40])
+def test_fungibility_is_read_in_kueues_old_and_new_words(
+    spec: dict[str, Any], means: Fungibility
+) -> None:
+    queue = build([document("ClusterQueue", {"flavorFungibility": spec})], 1).cluster_queues["x"]
+    assert queue.fungibility == means
+
+
+def test_what_shields_a_gang_and_what_may_move_it_is_the_queues_policy() -> None:
+    policy = {
+        "minRuntimeSeconds": 600,
+        "maxEvictionsPerDay": 2,
+        "cooldownSeconds": 60,
+        "defragment": "Plan",
+        "defragmentBudget": 28800,
+    }
+    kept, warnings = validate(document("ClusterQueue", {"policy": policy}))
+    queue = build([kept], 1).cluster_queues["x"]
+    assert queue.protection == Protection(600.0, 2, 60.0)
+    assert (queue.defragment, queue.defragment_budget) == (Defragment.PLAN, 28800)
+    assert warnings == ()
+    assert kept["spec"]["policy"] == policy
+
+
+def cohort(name: str, parent: str | None = None) -> dict[str, Any]:
+    body = document("Cohort", {"parentName": parent} if parent is not None else {})
+    return {**body, "metadata": {"name": name}}
+
+
+def test_a_cohort_has_a_parent_and_quota_of_its_own() -> None:
+    spec = {"parentName": "root", "resourceGroups": [group(borrowingLimit=2, lendingLimit=1)]}
+    kept, warnings = validate(document("Cohort", spec))
+    quotas = FlavorQuotas("h100", {GPU: 8}, {GPU: 2}, {GPU: 1})
+    assert build([kept], 1).cohorts == {
+        "x": Cohort("x", "root", (ResourceGroup((GPU,), (quotas,)),))
+    }
+    assert warnings == ()
+
+
+def test_limits_of_a_cohort_without_parent_are_told_to_limit_nothing() -> None:
+    _, warnings = validate(document("Cohort", {"resourceGroups": [group(borrowingLimit=2)]}))
+    field = "spec.resourceGroups[0].flavors[0].resources[0].borrowingLimit"
+    assert warnings == (f"Cohort/x: {field}: has no effect: this Cohort has no parent",)
+
+
+def test_limits_of_a_cluster_queue_outside_any_cohort_are_told_to_limit_nothing() -> None:
+    spec = {"resourceGroups": [group(borrowingLimit=2, lendingLimit=1)]}
+    kept, warnings = validate(document("ClusterQueue", spec))
+    (quotas,) = build([kept], 1).cluster_queues["x"].groups[0].flavors
+    assert quotas == FlavorQuotas("h100", {GPU: 8})
+    field = "spec.resourceGroups[0].flavors[0].resources[0]"
+    assert warnings == tuple(
+        f"ClusterQueue/x: {field}.{limit}: has no effect: in no cohort"
+        for limit in ("borrowingLimit", "lendingLimit")
     )
-    assert kept["spec"]["parentName"] == "root"
-    assert warnings == (
-        "Cohort/x: spec: Cohorts are not honoured yet: no quota is borrowed or lent",
-    )
-    assert build([kept], 1).cluster_queues == {}
+
+
+@pytest.mark.parametrize(
+    ("documents", "sentence"),
+    [
+        ([cohort("a", "a")], "Cohort/a: spec.parentName: 'a' is the Cohort itself"),
+        (
+            [cohort("a", "b"), cohort("b", "a")],
+            "Cohort/b: spec.parentName: is a cycle: b -> a -> b",
+        ),
+        (
+            [cohort("a", "b"), cohort("b", "c"), cohort("c", "a"), cohort("leaf", "a")],
+            "Cohort/c: spec.parentName: is a cycle: c -> a -> b -> c",
+        ),
+    ],
+    ids=["itself", "two", "three and a leaf"],
+)
+def test_cohorts_in_a_circle_are_refused(documents: list[dict[str, Any]], sentence: str) -> None:
+    with pytest.raises(DocumentError) as caught:
+        build(documents, 1)
+    assert str(caught.value) == sentence
+
+
+def test_a_chain_of_cohorts_is_no_circle_even_if_its_top_is_not_given() -> None:
+    assert set(build([cohort("a", "b"), cohort("b", "gone")], 1).cohorts) == {"a", "b"}
 
 
 def test_names_that_lead_nowhere_are_told() -> None:

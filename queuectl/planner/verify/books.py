@@ -12,12 +12,13 @@ from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor, Topology
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
+from queuectl.planner.verify.cohorts import Member, members_of
 
 
 class Claim(NamedTuple):
     """One gang the plan gives a placement: it starts now, or holds a lease for later.
 
-    ``running`` is set for a repair: the gang as it stands in the snapshot.
+    ``running`` is set for a repair, now or (with a lease) later: the gang as it stands in the snapshot.
     """
 
     workload: Workload
@@ -66,6 +67,7 @@ class Books:
         """Uids whose capacity comes free: leaving already, or told to leave by this plan."""
         leaving = {a.workload.uid for a in self.snapshot.admitted if a.leaving}
         leaving.update(p.victim for p in self.plan.preempted)
+        leaving.update(m.uid for m in self.plan.moved)
         leaving.update(e.uid for e in self.plan.evicted)
         return frozenset(leaving)
 
@@ -85,6 +87,24 @@ class Books:
             waiting = self.pending.get(refusal.uid)
             if refusal.lease is not None and waiting is not None:
                 yield Claim(waiting.workload, refusal.lease.placement, False, waiting.excluded)
+            elif refusal.lease is not None and (gang := self.running.get(refusal.uid)) is not None:
+                yield Claim(gang.workload, refusal.lease.placement, False, running=gang)
+        for move in self.plan.moved:
+            if (gang := self.running.get(move.uid)) is not None:
+                yield Claim(gang.workload, move.placement, False)
+        for uid in self.plan.returning:
+            if (gang := self.running.get(uid)) is not None and gang.lease is not None:
+                yield Claim(gang.workload, gang.lease.placement, False)
+
+    @cached_property
+    def members(self) -> dict[str, Member]:
+        """ClusterQueue name to its place among the cohorts."""
+        return members_of(self.snapshot.config)
+
+    def broken(self, uid: str) -> bool:
+        """Whether it is a running gang that lost slots and is not leaving."""
+        gang = self.running.get(uid)
+        return gang is not None and bool(gang.lost) and not gang.leaving
 
     def queue_of(self, workload: Workload) -> ClusterQueue | None:
         """Its ClusterQueue, or None when it names no queue or one that does not exist."""
@@ -106,7 +126,7 @@ class Books:
 
     def pods_charged(self, podset: PodSet, placed: PodSetPlacement) -> int:
         """How many pods count against quota: what is placed, or all of a podset that needs no node."""
-        return placed.count if self.takes_nodes(placed) else podset.count
+        return placed.count if self.takes_nodes(placed) else placed.pods_of(podset)
 
     def topologies_for(self, placed: PodSetPlacement) -> list[Topology]:
         """The topologies of its flavors; any of the configuration when it has no flavor."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from queuectl.domain.plan import Refusal
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy, StopPolicy
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy, ResourceGroup, StopPolicy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
-from queuectl.domain.workload import Placement, Workload
+from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.planner.verify.books import Books
 from queuectl.planner.verify.quota import flavor_refusal
 from queuectl.planner.verify.report import Rule, Violation
@@ -23,7 +23,7 @@ def check_order(books: Books) -> Iterator[Violation]:
     """Admissible gangs only, and StrictFIFO per ClusterQueue."""
     for uid in sorted(books.started):
         entry = books.pending.get(uid)
-        if entry is not None and (why := _inadmissible(books, entry)) is not None:
+        if entry is not None and (why := inadmissible(books, entry)) is not None:
             yield Violation(Rule.INADMISSIBLE, uid, why)
     by_queue: dict[str, list[Pending]] = {}
     for entry in books.snapshot.pending:
@@ -32,14 +32,16 @@ def check_order(books: Books) -> Iterator[Violation]:
             by_queue.setdefault(queue.name, []).append(entry)
     for name, entries in sorted(by_queue.items()):
         queue = books.snapshot.config.cluster_queues[name]
-        yield from _strict(books, queue, sorted(entries, key=_place))
+        yield from _strict(books, queue, sorted(entries, key=lambda entry: place(entry.workload)))
 
 
-def _place(entry: Pending) -> tuple[int, float, str]:
-    return -entry.workload.priority, entry.workload.queued_at, entry.workload.uid
+def place(workload: Workload) -> tuple[int, float, str]:
+    """Its place in the order of its ClusterQueue."""
+    return -workload.priority, workload.queued_at, workload.uid
 
 
-def _inadmissible(books: Books, entry: Pending) -> str | None:
+def inadmissible(books: Books, entry: Pending) -> str | None:
+    """Why it may not start at all, whatever is free."""
     workload = entry.workload
     if entry.blocked is not None:
         return f"blocked: {entry.blocked.code}"
@@ -59,6 +61,7 @@ def _inadmissible(books: Books, entry: Pending) -> str | None:
 
 def _strict(books: Books, queue: ClusterQueue, entries: list[Pending]) -> Iterator[Violation]:
     preemptors = {p.preemptor for p in books.plan.preempted}
+    preemptors |= {m.beneficiary for m in books.plan.moved}
     waiting: list[tuple[str, frozenset[str]]] = []
     for entry in entries:
         uid = entry.workload.uid
@@ -69,11 +72,12 @@ def _strict(books: Books, queue: ClusterQueue, entries: list[Pending]) -> Iterat
                     text = f"passes {head} in StrictFIFO {queue.name} on {sorted(wanted & taken)}"
                     yield Violation(Rule.ORDER, uid, text)
         refusal = books.refused.get(uid)
-        if refusal is not None and entry.blocked is None and not _never(refusal):
+        if refusal is not None and entry.blocked is None and not never(refusal):
             waiting.append((uid, _could_use(books, queue, entry.workload)))
 
 
-def _never(refusal: Refusal) -> bool:
+def never(refusal: Refusal) -> bool:
+    """Whether it was refused for good, and so holds nobody back."""
     return bool(refusal.reasons) and refusal.reasons[0].code in _NEVER
 
 
@@ -88,15 +92,36 @@ def _flavors_taken(books: Books, uid: str) -> frozenset[str]:
 
 
 def _could_use(books: Books, queue: ClusterQueue, workload: Workload) -> frozenset[str]:
-    """Flavors of the queue that some podset could be charged to, by taints, labels and the whole nominal quota."""
-    known = books.snapshot.config.flavors
+    """Flavors of the queue that some podset could be charged to, with all of its group: they share one."""
     wanted: set[str] = set()
     for group in queue.groups:
         for podset in workload.podsets:
-            asked = {r: v for r, v in podset.requests.items() if r in group.covered}
-            for quotas in group.flavors if asked else ():
-                flavor = known.get(quotas.flavor)
-                fits = all(v <= quotas.nominal.get(r, 0) for r, v in asked.items())
-                if flavor and fits and flavor_refusal(group, flavor, podset, books) is None:
-                    wanted.add(flavor.name)
+            if not _asked(group, podset):
+                continue
+            shared = [
+                p for p in workload.podsets if p.group is not None and p.group == podset.group
+            ]
+            for quotas in group.flavors:
+                together = shared or [podset]
+                if all(_may_use(books, queue, group, quotas.flavor, p) for p in together):
+                    wanted.add(quotas.flavor)
     return frozenset(wanted)
+
+
+def _asked(group: ResourceGroup, podset: PodSet) -> dict[str, int]:
+    """What the fewest pods it may start with ask of a resource group."""
+    pods = podset.count if podset.min_count is None else podset.min_count
+    return {r: v * pods for r, v in podset.shape.requests.items() if r in group.covered}
+
+
+def _may_use(
+    books: Books, queue: ClusterQueue, group: ResourceGroup, name: str, podset: PodSet
+) -> bool:
+    """By taints, labels and all the queue could ever borrow; a podset that asks nothing of the group minds nothing."""
+    asked = _asked(group, podset)
+    flavor = books.snapshot.config.flavors.get(name)
+    if not asked or flavor is None:
+        return flavor is not None
+    member = books.members[queue.name]
+    fits = all(v <= member.most(name, r) for r, v in asked.items())
+    return fits and flavor_refusal(group, flavor, podset, books) is None

@@ -1,4 +1,4 @@
-"""Flavors are charged as the ClusterQueue's resource groups say, and nominal quotas hold, now and after."""
+"""Flavors are charged as the ClusterQueue's resource groups say, and quotas hold up the cohorts, now and after."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from queuectl.domain.quantity import PODS
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor, ResourceGroup
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.planner.verify.books import Books, Claim
+from queuectl.planner.verify.cohorts import Row, excesses, trees_of
 from queuectl.planner.verify.report import Rule, Violation
-
-Row = tuple[str, str, str]  # ClusterQueue, flavor, resource
 
 
 def check_quota(books: Books) -> Iterator[Violation]:
     """Flavor choice of each claim, then each quota row the plan adds to."""
     for claim in books.claims:
         queue = books.queue_of(claim.workload)
-        if queue is not None:
+        if queue is not None and claim.running is None:  # a repaired gang keeps its flavors
             yield from _flavors(books, queue, claim)
     yield from _rows(books)
 
@@ -65,12 +64,15 @@ def flavor_refusal(
             t.tolerates(taint) for t in tolerations
         ):
             return f"flavor {flavor.name}: taint {taint.key} is not tolerated"
-    known = books.snapshot.config.flavors
-    keys = {k for f in group.flavors if f.flavor in known for k, _ in known[f.flavor].node_labels}
     labels = dict(flavor.node_labels)
     for key, value in rules.selector:
-        if key in keys and labels.get(key) != value:
+        if labels.get(key, value) != value:
             return f"flavor {flavor.name}: the podset selects {key}={value}"
+    if podset.topology is None and flavor.topology is not None:
+        known = books.snapshot.config.flavors
+        others = [known[quotas.flavor] for quotas in group.flavors if quotas.flavor in known]
+        if any(other.topology is None for other in others):
+            return f"flavor {flavor.name}: the podset asks for no topology, and others have none"
     return None
 
 
@@ -84,25 +86,36 @@ def _rows(books: Books) -> Iterator[Violation]:
             after[row] = after.get(row, 0) + amount
             if claim.now:
                 now[row] = now.get(row, 0) + amount
-    used_now, used_after = _used(books, now.keys() | after.keys())
+    used_now, used_after = _used(books, {row[0] for row in (*now, *after)})
     yield from _compare(books, now, used_now, "now")
     yield from _compare(books, after, used_after, "after the victims left")
 
 
-def _used(books: Books, touched: set[Row]) -> tuple[dict[Row, int], dict[Row, int]]:
-    now = dict.fromkeys(touched, 0)
-    after = dict.fromkeys(touched, 0)
-    queues = {row[0] for row in touched}
+def _used(books: Books, touched: set[str]) -> tuple[dict[Row, int], dict[Row, int]]:
+    """What admitted gangs use, now and after, of the touched ClusterQueues and of those they share quota with."""
+    now: dict[Row, int] = {}
+    after: dict[Row, int] = {}
+    queues = trees_of(books.members, touched)
     for gang in books.snapshot.admitted:
         queue = books.queue_of(gang.workload)
         if queue is None or queue.name not in queues:
             continue
         stays = gang.workload.uid not in books.gone_after
         for row, amount in _charges(books, gang.workload, gang.placement):
-            if row in touched:
-                now[row] += amount
-                after[row] += amount if stays else 0
+            now[row] = now.get(row, 0) + amount
+            if stays:
+                after[row] = after.get(row, 0) + amount
     return now, after
+
+
+def _compare(
+    books: Books, asked: dict[Row, int], used: dict[Row, int], when: str
+) -> Iterator[Violation]:
+    total = dict(used)
+    for row, amount in asked.items():
+        total[row] = total.get(row, 0) + amount
+    for name, text in excesses(books.members, used, total, asked):
+        yield Violation(Rule.QUOTA, name, f"{when}: {text}")
 
 
 def _charges(books: Books, workload: Workload, placement: Placement) -> Iterator[tuple[Row, int]]:
@@ -117,25 +130,3 @@ def _charges(books: Books, workload: Workload, placement: Placement) -> Iterator
         for resource, flavor in placed.flavors.items():
             if amount := podset.shape.requests[resource] * pods:
                 yield (queue.name, flavor, resource), amount
-
-
-def _compare(
-    books: Books, asked: dict[Row, int], used: dict[Row, int], when: str
-) -> Iterator[Violation]:
-    for row, amount in sorted(asked.items()):
-        queue, flavor, resource = row
-        nominal = _nominal(books.snapshot.config.cluster_queues[queue], flavor, resource)
-        if amount + used[row] > nominal:
-            text = (
-                f"{flavor}/{resource}: {used[row]} used {when}, {amount} asked, nominal {nominal}"
-            )
-            yield Violation(Rule.QUOTA, queue, text)
-
-
-def _nominal(queue: ClusterQueue, flavor: str, resource: str) -> int:
-    for group in queue.groups:
-        if resource in group.covered:
-            for quotas in group.flavors:
-                if quotas.flavor == flavor:
-                    return quotas.nominal.get(resource, 0)
-    return 0

@@ -1,0 +1,238 @@
+"""Which flavors one gang gets: its choices in order of preference, as its ClusterQueue's fungibility says.
+
+Quota and placement are judged together: a flavor fits when the gang has the quota *and* the nodes there. A choice of flavors
+either fits, fits by borrowing, would fit once victims leave, or is refuted. ``whenCanBorrow`` and ``whenCanPreempt`` say
+which of these end the search; what they pass over is compared at its end, by ``preference``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import TypeAlias
+
+from queuectl.domain.plan import Preemption, Proof
+from queuectl.domain.queues import (
+    ClusterQueue,
+    FlavorPreference,
+    Fungibility,
+    WhenCan,
+    WithinClusterQueue,
+)
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Pending
+from queuectl.planner import explain
+from queuectl.planner.arena import Arena
+from queuectl.planner.asking import demand_of
+from queuectl.planner.decide import Decision, decide, place
+from queuectl.planner.demand import Demand
+from queuectl.planner.explain import Explained
+from queuectl.planner.ledger import Heights, Ledger
+from queuectl.planner.order import NEVER
+from queuectl.planner.preempt import Victims, find_victims
+from queuectl.planner.shortage import exceeds_quota, waits_for_quota
+from queuectl.planner.solve import Solver, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """It fits now. ``heights``: how far up its cohorts each podset borrows."""
+
+    demand: Demand
+    decision: Decision
+    heights: Heights
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """It fits once victims have left; ``heights`` as they leave it."""
+
+    demand: Demand
+    victims: Victims
+    heights: Heights
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A limit, or a defect (``alarm``), ended the search."""
+
+    alarm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted:
+    """Proved: it fits under no choice of flavors, not even after a legal eviction."""
+
+    why: tuple[Explained, ...]
+
+
+Outcome: TypeAlias = Fit | Clearing | Unknown | Refuted
+
+
+@dataclass(eq=False, slots=True)
+class Chooser:
+    """Searches for gangs of one walk. Nothing is kept here: the walk acts on the outcome."""
+
+    arena: Arena
+    ledger: Ledger
+    solver: Solver
+
+    def choose(
+        self, pending: Pending, queue: ClusterQueue | None, templates: Iterable[Demand]
+    ) -> Outcome:
+        """The best choice of flavors for a gang.
+
+        Args:
+            pending: the gang.
+            queue: its ClusterQueue, None when it has no quota.
+            templates: what it asks under each choice, most preferred first.
+        """
+        search = _Search(self, queue, queue.fungibility if queue is not None else Fungibility())
+        for template in templates:
+            outcome = search.look(replace(template, pending=pending))
+            if outcome is not None:
+                return outcome
+        return search.end()
+
+    def fit(self, demand: Demand) -> Fit | Unknown | Explained:
+        """Whether a gang fits now under one choice of flavors; if not, why."""
+        short = exceeds_quota(self.ledger, demand) or waits_for_quota(self.ledger, demand)
+        if short is not None:
+            return short
+        decision = decide(self.ledger, demand, self.solver)
+        if decision.status is Status.FOUND:
+            return Fit(demand, decision, self.ledger.borrows(demand))
+        if decision.status is not Status.REFUTED:
+            return Unknown(decision.alarm)
+        return explain.placement_failed(self.ledger, demand)
+
+    def never(self, demand: Demand, queue: ClusterQueue | None) -> Explained | None:
+        """Proof that the gang fits not even the empty fleet."""
+        if not demand.units:
+            return None
+        lasting = demand_of(self.arena, demand.pending, queue, demand.flavors, lasting=True)
+        known = self.arena.index.never
+        key = lasting.signature()
+        if key not in known:
+            # Counted apart: whether it is known already depends on the cycles before, the plan must not.
+            aside = Solver(self.solver.limits, self.solver.stop)
+            decision = place(lasting, self.arena.index.allocatable, aside)
+            self.solver.cut |= aside.cut
+            if decision.status not in (Status.FOUND, Status.REFUTED):
+                return None
+            known[key] = decision.status is Status.REFUTED
+        return explain.never_fits(self.ledger, lasting) if known[key] else None
+
+    def clear(self, demand: Demand, queue: ClusterQueue) -> Clearing | Unknown | None:
+        """Victims for a gang under one choice of flavors; None = proved that there are none."""
+        found = find_victims(self.ledger, demand, queue, self.solver)
+        if found is None:
+            return None
+        if found.proof is Proof.UNDECIDED:
+            return Unknown()
+        return Clearing(demand, found, self._heights_after(demand, found.victims))
+
+    def _heights_after(self, demand: Demand, victims: Sequence[Preemption]) -> Heights:
+        """How far up its podsets borrow once these have left."""
+        gone = {v.victim for v in victims}
+        charges = [
+            charge
+            for gang in self.arena.snapshot.admitted
+            if gang.workload.uid in gone
+            for charge in self.arena.usage.charges(gang)
+        ]
+        views = (self.ledger.quota_now, self.ledger.quota_after)
+        for use, (row, amount) in product(views, charges):
+            use.add(row, -amount)
+        heights = self.ledger.borrows(demand)
+        for use, (row, amount) in product(views, charges):
+            use.add(row, amount)
+        return heights
+
+
+@dataclass(eq=False, slots=True)
+class _Search:
+    """The walk through the choices of one gang."""
+
+    by: Chooser
+    queue: ClusterQueue | None
+    rule: Fungibility
+    passed: list[Fit] = field(default_factory=list)  # they fit, but borrow
+    cleared: list[Clearing] = field(default_factory=list)
+    blocked: list[Demand] = field(default_factory=list)  # victims may help; not asked yet
+    why: list[Explained] = field(default_factory=list)
+
+    def look(self, demand: Demand) -> Outcome | None:
+        """Judge one more choice; an outcome ends the search."""
+        found = self.by.fit(demand)
+        if isinstance(found, Unknown):
+            return found
+        if isinstance(found, Fit):
+            if not any(found.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
+                return found
+            self.passed.append(found)
+            return None
+        if found.reason.code not in NEVER:
+            found = self.by.never(demand, self.queue) or found
+        self.why.append(found)
+        if found.reason.code in NEVER or not self._may_preempt(demand, found):
+            return None
+        if self.rule.when_can_preempt is WhenCan.TRY_NEXT_FLAVOR:
+            self.blocked.append(demand)
+            return None
+        return self._clear(demand)
+
+    def _clear(self, demand: Demand) -> Outcome | None:
+        """Victims at once: where preemption may end the search."""
+        assert self.queue is not None
+        cleared = self.by.clear(demand, self.queue)
+        if isinstance(cleared, Clearing):
+            if not any(cleared.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
+                return cleared
+            self.cleared.append(cleared)
+            return None
+        return cleared
+
+    def _may_preempt(self, demand: Demand, why: Explained) -> bool:
+        """Kueue's rule: without the quota, only where the queue's own, or a cohort's below the root, is enough."""
+        queue = self.queue
+        if queue is None or queue.within_cluster_queue is WithinClusterQueue.NEVER:
+            return False
+        if why.reason.code is not Code.WAITING_FOR_QUOTA:
+            return True
+        return self.by.ledger.may_claim(demand)
+
+    def end(self) -> Outcome:
+        """The best of what was passed over."""
+        borrowing_first = self.rule.preference is FlavorPreference.BORROWING_OVER_PREEMPTION
+        if not (borrowing_first and self.passed):
+            for demand in self.blocked:
+                assert self.queue is not None
+                cleared = self.by.clear(demand, self.queue)
+                if isinstance(cleared, Unknown):
+                    return min(self.passed, key=_heights) if self.passed else cleared
+                if cleared is not None:
+                    self.cleared.append(cleared)
+                    if not any(cleared.heights):
+                        break
+        options: list[Fit | Clearing] = [*self.passed, *self.cleared]
+        if not options:
+            return Refuted(tuple(sorted(self.why, key=lambda e: _RANK.get(e.reason.code, 0))))
+        if borrowing_first:
+            return min(self.passed or self.cleared, key=_heights)
+        return min(options, key=_heights)
+
+
+def _heights(option: Fit | Clearing) -> Heights:
+    """Kueue's comparison, podset after podset: the earlier ones choose first."""
+    return option.heights
+
+
+# What could still change comes before what never will; in order of preference otherwise.
+_RANK = {
+    Code.TOPOLOGY_PLACEMENT_FAILED: 0,
+    Code.WAITING_FOR_QUOTA: 1,
+    Code.SHAPE_NEVER_FITS: 2,
+    Code.EXCEEDS_MAX_QUOTA: 3,
+}

@@ -1,0 +1,139 @@
+"""Quota along the cohort tree, written as what must hold of it; the planner computes what is left instead.
+
+Of each ClusterQueue and Cohort, for one flavor and resource: it *lends* what its lending limit allows of its own quota
+together with what its members lend it; what it does not lend is used first; the rest of its use is *taken* from above. At
+the top, what is used must be there; below it, what is used beyond the own quota must stay within the borrowing limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from queuectl.domain.queues import QueueConfig, ResourceGroup
+
+Row = tuple[str, str, str]  # ClusterQueue, flavor, resource
+
+
+@dataclass
+class Member:
+    """A ClusterQueue or a Cohort, with those below it."""
+
+    name: str
+    groups: tuple[ResourceGroup, ...] = ()
+    parent: Member | None = None
+    below: list[Member] = field(default_factory=list)
+    queue: bool = True
+
+    def given(self, which: str, flavor: str, resource: str) -> int | None:
+        """Its own nominal quota, borrowing or lending limit, None where none is stated."""
+        for group in self.groups:
+            for quotas in group.flavors:
+                if resource in group.covered and quotas.flavor == flavor:
+                    amounts: Mapping[str, int] = getattr(quotas, which)
+                    return amounts.get(resource)
+        return None
+
+    def quota(self, flavor: str, resource: str) -> int:
+        """Its own and what is lent to it from below."""
+        own = self.given("nominal", flavor, resource) or 0
+        return own + sum(m.lends(flavor, resource) for m in self.below)
+
+    def lends(self, flavor: str, resource: str) -> int:
+        quota, limit = self.quota(flavor, resource), self.given("lending", flavor, resource)
+        return quota if limit is None else min(quota, limit)
+
+    def uses(self, use: Mapping[Row, int], flavor: str, resource: str) -> int:
+        """Of a queue what its gangs use; of a cohort what is taken from it."""
+        if self.queue:
+            return use.get((self.name, flavor, resource), 0)
+        return sum(m.takes(use, flavor, resource) for m in self.below)
+
+    def takes(self, use: Mapping[Row, int], flavor: str, resource: str) -> int:
+        kept = self.quota(flavor, resource) - self.lends(flavor, resource)
+        return max(0, self.uses(use, flavor, resource) - kept)
+
+    def limit(self, flavor: str, resource: str) -> int | None:
+        """Most it may use; None = only those above it limit it."""
+        borrowing = self.given("borrowing", flavor, resource)
+        if self.parent is not None and borrowing is None:
+            return None
+        return self.quota(flavor, resource) + (borrowing or 0 if self.parent is not None else 0)
+
+    def most(self, flavor: str, resource: str) -> int:
+        """What it could use if nobody used anything."""
+        own = self.limit(flavor, resource)
+        if self.parent is None:
+            return own or 0
+        kept = self.quota(flavor, resource) - self.lends(flavor, resource)
+        reachable = kept + self.parent.most(flavor, resource)
+        return reachable if own is None else min(own, reachable)
+
+    def up(self) -> Iterator[Member]:
+        """Itself and all above it."""
+        yield self
+        if self.parent is not None:
+            yield from self.parent.up()
+
+    def queues(self) -> Iterator[str]:
+        """Names of the ClusterQueues at or below it."""
+        if self.queue:
+            yield self.name
+        for member in self.below:
+            yield from member.queues()
+
+
+def members_of(config: QueueConfig) -> dict[str, Member]:
+    """ClusterQueue name to its place in the tree."""
+    cohorts: dict[str, Member] = {}
+
+    def cohort(name: str) -> Member:
+        if name not in cohorts:
+            stated = config.cohorts.get(name)
+            cohorts[name] = Member(name, stated.groups if stated else (), queue=False)
+            if stated is not None and stated.parent is not None:
+                _put_below(cohorts[name], cohort(stated.parent))
+        return cohorts[name]
+
+    for name in config.cohorts:
+        cohort(name)
+    queues = {}
+    for name, queue in config.cluster_queues.items():
+        queues[name] = Member(name, queue.groups)
+        if queue.cohort is not None:
+            _put_below(queues[name], cohort(queue.cohort))
+    return queues
+
+
+def _put_below(member: Member, parent: Member) -> None:
+    member.parent = parent
+    parent.below.append(member)
+
+
+def excesses(
+    members: Mapping[str, Member],
+    before: Mapping[Row, int],
+    after: Mapping[Row, int],
+    touched: Iterable[Row],
+) -> Iterator[tuple[str, str]]:
+    """Where a change of use of ``touched`` creates or worsens an excess: whose, and a sentence with the numbers."""
+    seen: set[tuple[int, str, str]] = set()
+    for queue, flavor, resource in sorted(touched):
+        for member in members[queue].up():
+            key = (id(member), flavor, resource)
+            if key in seen:
+                break  # and so is all above it
+            seen.add(key)
+            limit = member.limit(flavor, resource)
+            if limit is None:
+                continue
+            used, had = (member.uses(u, flavor, resource) for u in (after, before))
+            if used > limit and used > had:
+                text = f"{flavor}/{resource}: {had} used, {used - had} asked, {limit} allowed"
+                yield member.name, text
+
+
+def trees_of(members: Mapping[str, Member], queues: Iterable[str]) -> frozenset[str]:
+    """All ClusterQueues that share quota with one of these."""
+    tops = [list(members[name].up())[-1] for name in queues if name in members]
+    return frozenset(name for top in tops for name in top.queues())
