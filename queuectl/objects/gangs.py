@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from queuectl.domain.records import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects.assignments import Assigned
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds import KINDS, JobKind
-from queuectl.objects.kinds.common import read_checkpoint, read_utilization
+from queuectl.objects.kinds.common import read_checkpoint, read_evictions, read_utilization
 from queuectl.objects.times import time_or_none
 from queuectl.objects.wire import Owner
 
@@ -30,9 +31,12 @@ class Gang:
             waits, unless pods in the input are its own.
         leaving: it is being evicted.
         assigned: what it holds by podset, where a Workload says so.
+        charged_to: ClusterQueue its admission names.
         inactive: held by ``spec.active: false``.
         requeue_at: end of its back-off.
         owners: objects that own its Workload.
+        evictions: when it was preempted or moved, in any order.
+        unhealthy: nodes its Workload says it has lost, by name or hostname label.
     """
 
     document: Document
@@ -54,12 +58,15 @@ class Gang:
     leaving: bool = False
     finished: bool = False
     assigned: Mapping[str, Assigned] = field(default_factory=dict)
+    charged_to: str | None = None
     started_at: float | None = None
     inactive: bool = False
     requeue_at: float | None = None
     utilization: float | None = None
     checkpoint_at: float | None = None
     owners: tuple[Owner, ...] = ()
+    evictions: tuple[float, ...] = ()
+    unhealthy: tuple[str, ...] = ()
 
     @property
     def has_uid(self) -> bool:
@@ -95,7 +102,7 @@ def read_job_gang(document: Document) -> Gang:
         kind=record.kind,
         namespace=record.namespace,
         name=record.name,
-        podsets=record.podsets,
+        podsets=tuple(_as_running(podset, record) for podset in record.podsets),
         queue=record.queue,
         priority_class=record.priority_class,
         pod_priority_class=record.pod_priority_class,
@@ -108,7 +115,14 @@ def read_job_gang(document: Document) -> Gang:
         finished=record.outcome is not None,
         utilization=record.utilization,
         checkpoint_at=record.checkpoint_at,
+        evictions=read_evictions(meta.get("annotations")),
     )
+
+
+def _as_running(podset: PodSet, record: JobRecord) -> PodSet:
+    """A job that was started with fewer pods holds no more than these."""
+    shrunk = record.parallelism is not None and record.parallelism.shrunk and not record.suspended
+    return replace(podset, count=record.expects(podset), min_count=None) if shrunk else podset
 
 
 def _unseen(document: Document, uid: str) -> bool:
@@ -145,6 +159,7 @@ def merged(job: Gang, workload: Gang) -> Gang:
         leaving=workload.leaving,
         finished=job.finished or workload.finished,
         assigned=workload.assigned,
+        charged_to=workload.charged_to,
         started_at=workload.started_at,
         inactive=workload.inactive,
         requeue_at=workload.requeue_at,
@@ -152,4 +167,6 @@ def merged(job: Gang, workload: Gang) -> Gang:
         if job.utilization is not None
         else read_utilization(annotations),
         checkpoint_at=job.checkpoint_at or read_checkpoint(annotations),
+        evictions=(*job.evictions, *workload.evictions),
+        unhealthy=workload.unhealthy,
     )

@@ -23,19 +23,21 @@ PRIORITY_CLASS: Final = "priority-class"
 PREEMPTIBLE: Final = "preemptible"
 UTILIZATION: Final = "gpu-utilization"
 CHECKPOINT: Final = "last-checkpoint-time"
+EVICTIONS: Final = "evictions"
 ADMISSION_GATED_BY: Final = "admission-gated-by"
 ELASTIC_JOB: Final = "elastic-job"
+MIN_PARALLELISM: Final = "job-min-parallelism"
+COMPLETIONS_FOLLOW: Final = "job-completions-equal-parallelism"
 
 # suffixes a user writes on a pod template
 REQUIRED_TOPOLOGY: Final = "podset-required-topology"
 PREFERRED_TOPOLOGY: Final = "podset-preferred-topology"
 UNCONSTRAINED_TOPOLOGY: Final = "podset-unconstrained-topology"
 GROUP_NAME: Final = "podset-group-name"
-SLICE_SUFFIXES: Final = (
-    "podset-slice-required-topology",
-    "podset-slice-size",
-    "podset-slice-required-topology-constraints",
-)
+SLICE_TOPOLOGY: Final = "podset-slice-required-topology"
+SLICE_SIZE: Final = "podset-slice-size"
+SLICE_CONSTRAINTS: Final = "podset-slice-required-topology-constraints"
+BALANCED: Final = "podset-balanced"
 
 # keys queuectl itself writes
 QUEUE_LABEL: Final = PREFIX + QUEUE_NAME
@@ -44,6 +46,7 @@ ATTEMPT_LABEL: Final = PREFIX + "attempt"
 PODSET_LABEL: Final = PREFIX + "podset"
 STATUS_ANNOTATION: Final = PREFIX + "status"
 ORIGINAL_PRIORITY_CLASS: Final = PREFIX + "original-priority-class"
+ORIGINAL_PARALLELISM: Final = PREFIX + "original-parallelism"
 
 RANK_LABELS: Final = (
     "batch.kubernetes.io/job-completion-index",

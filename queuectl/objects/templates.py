@@ -16,11 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, Toleration
-from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
+from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.names import is_label_key
 from queuectl.objects.requests import pod_requests
+from queuectl.objects.slices import annotated_slices, check_below
 from queuectl.objects.wire import Affinity, Expression, Template, TemplateSpec, Term, WireToleration
 
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
@@ -47,7 +48,7 @@ def read_podset(
     template = template or Template()
     annotations = template.metadata.annotations if template.metadata else None
     try:
-        topology, group = read_topology(annotations, kueue=kueue)
+        topology, group = read_topology(annotations, count, kueue=kueue)
     except RequestError as error:
         raise error.under(f"{path}.metadata.annotations") from None
     podset = PodSet(name, count, read_shape(template.spec, f"{path}.spec"), topology, group)
@@ -72,23 +73,17 @@ def check_count(count: int, path: str) -> int:
 
 
 def read_topology(
-    annotations: Mapping[str, str] | None, *, kueue: bool = True
+    annotations: Mapping[str, str] | None, count: int, *, kueue: bool = True
 ) -> tuple[TopologyRequest | None, str | None]:
-    """Topology request and podset group of one template's annotations.
+    """Topology request and podset group of one template's annotations, for a podset of ``count`` pods.
 
     Raises:
         RequestError: malformed or contradictory.
     """
-    for suffix in keys.SLICE_SUFFIXES:
-        if keys.either(annotations, suffix, kueue=kueue) is not None:
-            raise RequestError(f"{suffix}: slices are not supported yet", unsupported=True)
-    unconstrained = keys.either(annotations, keys.UNCONSTRAINED_TOPOLOGY, kueue=kueue)
-    if unconstrained is not None and unconstrained not in _BOOLEANS:
-        raise RequestError(f'{keys.UNCONSTRAINED_TOPOLOGY}: {unconstrained!r} is not "true"')
     return topology_request(
         required=keys.either(annotations, keys.REQUIRED_TOPOLOGY, kueue=kueue),
         preferred=keys.either(annotations, keys.PREFERRED_TOPOLOGY, kueue=kueue),
-        unconstrained=_BOOLEANS[unconstrained or "false"],
+        unconstrained=_boolean(annotations, keys.UNCONSTRAINED_TOPOLOGY, kueue=kueue),
         group=keys.either(annotations, keys.GROUP_NAME, kueue=kueue),
         names=(
             keys.REQUIRED_TOPOLOGY,
@@ -96,7 +91,16 @@ def read_topology(
             keys.UNCONSTRAINED_TOPOLOGY,
             keys.GROUP_NAME,
         ),
+        slices=annotated_slices(annotations, count, kueue=kueue),
+        balanced=_boolean(annotations, keys.BALANCED, kueue=False),
     )
+
+
+def _boolean(annotations: Mapping[str, str] | None, suffix: str, *, kueue: bool) -> bool:
+    value = keys.either(annotations, suffix, kueue=kueue)
+    if value is not None and value not in _BOOLEANS:
+        raise RequestError(f'{suffix}: {value!r} is not "true"')
+    return _BOOLEANS[value or "false"]
 
 
 def topology_request(
@@ -106,8 +110,12 @@ def topology_request(
     unconstrained: bool,
     group: str | None,
     names: tuple[str, str, str, str],
+    slices: tuple[Slice, ...] = (),
+    balanced: bool = False,
 ) -> tuple[TopologyRequest | None, str | None]:
     """The one mode that was asked for, and the group; ``names`` are the four fields as the user wrote them.
+
+    Slices or an even spread without a mode ask for no domain of their own.
 
     Raises:
         RequestError: two modes at once, a level that is no label key, a group without a level.
@@ -120,13 +128,15 @@ def topology_request(
     for name, level in ((names[0], required), (names[1], preferred)):
         if level is not None and not is_label_key(level):
             raise RequestError(f"{name}: {level!r} is not the key of a node label")
-    request = None
+        check_below(level, slices, name)
+    mode = TopologyMode.UNCONSTRAINED
     if required is not None:
-        request = TopologyRequest(TopologyMode.REQUIRED, required)
+        mode = TopologyMode.REQUIRED
     elif preferred is not None:
-        request = TopologyRequest(TopologyMode.PREFERRED, preferred)
-    elif unconstrained:
-        request = TopologyRequest(TopologyMode.UNCONSTRAINED)
+        mode = TopologyMode.PREFERRED
+    request = None
+    if given or slices or balanced:
+        request = TopologyRequest(mode, required or preferred, slices, balanced)
     if group is not None and not group:
         raise RequestError(f"{names[3]}: is empty")
     if group is not None and (request is None or request.level is None):
@@ -135,7 +145,7 @@ def topology_request(
 
 
 def check_groups(podsets: Iterable[PodSet]) -> None:
-    """Podsets of one group must ask for the same level in the same mode.
+    """Podsets of one group must ask for the same level in the same mode; slices are each podset's own.
 
     Raises:
         RequestError: naming the group and the two podsets.
@@ -145,7 +155,7 @@ def check_groups(podsets: Iterable[PodSet]) -> None:
         if podset.group is None:
             continue
         other = first.setdefault(podset.group, podset)
-        if other.topology != podset.topology:
+        if _words(other) != _words(podset):
             raise RequestError(
                 f"{keys.GROUP_NAME}={podset.group!r}: podset {other.name} asks for {_words(other)}"
                 f" but podset {podset.name} for {_words(podset)}"

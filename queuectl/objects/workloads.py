@@ -5,12 +5,13 @@ Strict in ``spec``, as for the configuration kinds; pod templates, metadata and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
-from queuectl.domain.workload import PodSet
+from queuectl.domain.workload import PodSet, Slice
 from queuectl.objects import keys
 from queuectl.objects.assignments import AdmissionStatus, Assigned, read_admission
 from queuectl.objects.config import API_VERSION, KUEUE_VERSIONS
@@ -18,7 +19,14 @@ from queuectl.objects.config_wire import Priority, Strict
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.gangs import Gang
-from queuectl.objects.kinds.common import holds, lenient, read_checkpoint, read_utilization
+from queuectl.objects.kinds.common import (
+    holds,
+    lenient,
+    read_checkpoint,
+    read_evictions,
+    read_utilization,
+)
+from queuectl.objects.slices import SliceConstraint, requested_slices
 from queuectl.objects.templates import check_count, check_groups, read_podset, topology_request
 from queuectl.objects.times import time_or_none
 from queuectl.objects.wire import Condition, Meta, Template, Wire
@@ -36,8 +44,8 @@ class TopologyRequestSpec(Strict):
     pod_set_group_name: str | None = None
     pod_set_slice_required_topology: str | None = None
     pod_set_slice_size: int | None = None
-    podset_slice_required_topology_constraints: list[Any] | None = None
-    pod_set_slice_required_topology_constraints: list[Any] | None = None
+    podset_slice_required_topology_constraints: list[SliceConstraint] | None = None
+    pod_set_slice_required_topology_constraints: list[SliceConstraint] | None = None
 
 
 class PodSetSpec(Strict):
@@ -70,11 +78,17 @@ class RequeueState(Wire):
     requeue_at: str | None = None
 
 
+class Named(Wire):
+    name: str = ""
+    count: int = 0
+
+
 class WorkloadStatus(Wire):
     conditions: list[Condition] | None = None
     admission: AdmissionStatus | None = None
     requeue_state: RequeueState | None = None
-    reclaimable_pods: list[Any] | None = None
+    reclaimable_pods: list[Named] | None = None
+    unhealthy_nodes: list[Named] | None = None
 
 
 class WireWorkload(Wire):
@@ -109,7 +123,7 @@ def read_workload_gang(document: Document) -> tuple[Gang, tuple[str, ...]]:
         if status.admission is not None:
             assigned = read_admission(status.admission)
             _check_names(assigned, wire.spec.pod_sets)
-        podsets = _read_podsets(wire.spec.pod_sets)
+        podsets = _read_podsets(wire.spec.pod_sets, _done(status))
     except MalformedError as malformed:
         raise document.error("", str(malformed)) from None
     except RequestError as found:
@@ -143,6 +157,7 @@ def _assemble(document: Document, wire: WireWorkload, status: WorkloadStatus) ->
         created_at=time_or_none(meta.creation_timestamp),
         preemptible=lenient(meta.annotations, keys.PREEMPTIBLE, kueue=False) != "false",
         running=status.admission is not None,
+        charged_to=status.admission.cluster_queue or None if status.admission else None,
         leaving=status.admission is not None and evicted,
         finished=holds(conditions, "Finished"),
         started_at=_since(conditions, "Admitted") or _since(conditions, "QuotaReserved"),
@@ -151,7 +166,19 @@ def _assemble(document: Document, wire: WireWorkload, status: WorkloadStatus) ->
         utilization=read_utilization(meta.annotations),
         checkpoint_at=read_checkpoint(meta.annotations),
         owners=tuple(meta.owner_references or ()),
+        evictions=(*read_evictions(meta.annotations), *_preempted(conditions)),
+        unhealthy=tuple(node.name for node in status.unhealthy_nodes or ()),
     )
+
+
+def _preempted(conditions: list[Condition]) -> Iterator[float]:
+    """When Kueue preempted it last. The condition stays as False once it is admitted again, with the time of that."""
+    for condition in conditions:
+        evicted = condition.type == "Evicted" and condition.status == "True"
+        if condition.type == "Preempted" or (evicted and condition.reason == "Preempted"):
+            at = time_or_none(condition.last_transition_time)
+            if at is not None:
+                yield at
 
 
 def _since(conditions: list[Condition], kind: str) -> float | None:
@@ -188,7 +215,14 @@ def _check_names(assigned: dict[str, Assigned], podsets: list[PodSetSpec]) -> No
             )
 
 
-def _read_podsets(specs: list[PodSetSpec]) -> tuple[PodSet, ...]:
+def _done(status: WorkloadStatus) -> dict[str, int]:
+    """Podset to pods that have finished already and will not come back: one that waits asks for the rest only."""
+    if status.admission is not None:
+        return {}
+    return {done.name: done.count for done in status.reclaimable_pods or ()}
+
+
+def _read_podsets(specs: list[PodSetSpec], done: Mapping[str, int]) -> tuple[PodSet, ...]:
     podsets: list[PodSet] = []
     for i, spec in enumerate(specs):
         path = f"spec.podSets[{i}]"
@@ -199,7 +233,12 @@ def _read_podsets(specs: list[PodSetSpec]) -> tuple[PodSet, ...]:
         check_count(spec.count, f"{path}.count")
         if spec.min_count is not None and not 1 <= spec.min_count <= spec.count:
             raise RequestError(f"{path}.minCount: {spec.min_count} is not 1 to {spec.count}")
-        podset = read_podset(spec.name, spec.count, spec.template, f"{path}.template")
+        count = spec.count - done.get(spec.name, 0)
+        if count <= 0:
+            continue
+        podset = read_podset(spec.name, count, spec.template, f"{path}.template")
+        if spec.min_count is not None and spec.min_count < count:
+            podset = replace(podset, min_count=spec.min_count)
         if spec.topology_request is not None:
             podset = _with_topology(podset, spec.topology_request, f"{path}.topologyRequest")
         podsets.append(podset)
@@ -210,25 +249,48 @@ def _read_podsets(specs: list[PodSetSpec]) -> tuple[PodSet, ...]:
 
 
 def _with_topology(podset: PodSet, request: TopologyRequestSpec, path: str) -> PodSet:
-    """The request of the Workload takes the place of the template's annotations, as it does in Kueue."""
-    if (
-        request.pod_set_slice_required_topology is not None
-        or request.pod_set_slice_size is not None
-        or request.podset_slice_required_topology_constraints
-        or request.pod_set_slice_required_topology_constraints
-    ):
-        raise RequestError(f"{path}: slices are not supported yet", unsupported=True)
+    """The request of the Workload takes the place of the template's annotations, as it does in Kueue.
+
+    But for the even spread, of which a Workload says nothing. Its podsets may share a group without asking for a domain:
+    then they share no more than their flavors.
+    """
     try:
-        topology, group = topology_request(
+        topology, _ = topology_request(
             required=request.required,
             preferred=request.preferred,
             unconstrained=bool(request.unconstrained),
-            group=request.pod_set_group_name,
+            group=None,
             names=("required", "preferred", "unconstrained", "podSetGroupName"),
+            slices=_slices(request, podset.count),
+            balanced=podset.topology is not None and podset.topology.balanced,
         )
     except RequestError as error:
         raise error.under(path, ".") from None
-    return replace(podset, topology=topology, group=group)
+    return replace(podset, topology=topology, group=request.pod_set_group_name or None)
+
+
+def _slices(request: TopologyRequestSpec, count: int) -> tuple[Slice, ...]:
+    """Kueue spells the field of the layers with a small s; both spellings are read."""
+    written = {
+        "podsetSliceRequiredTopologyConstraints": request.podset_slice_required_topology_constraints,
+        "podSetSliceRequiredTopologyConstraints": request.pod_set_slice_required_topology_constraints,
+    }
+    given = [(name, layers) for name, layers in written.items() if layers]
+    if len(given) > 1:
+        raise RequestError(f"{given[0][0]} and {given[1][0]} are the same: keep one of them")
+    name, layers = given[0] if given else (next(iter(written)), None)
+    level, size = request.pod_set_slice_required_topology, request.pod_set_slice_size
+    if level is None and layers is None:
+        size = None  # Kueue reads a size only beside a level
+    elif size is None and request.pod_set_group_name:
+        size = count  # a leader's: Kueue slices the workers of the group only
+    return requested_slices(
+        level,
+        size,
+        layers,
+        count,
+        ("podSetSliceRequiredTopology", "podSetSliceSize", name),
+    )
 
 
 def _warnings(wire: WireWorkload) -> list[str]:
@@ -236,8 +298,6 @@ def _warnings(wire: WireWorkload) -> list[str]:
     found = {
         "spec.maximumExecutionTimeSeconds": spec.maximum_execution_time_seconds is not None,
         "spec.preemptionGates": bool(spec.preemption_gates),
-        "status.reclaimablePods": bool(status.reclaimable_pods),
+        "status.reclaimablePods": bool(status.reclaimable_pods and status.admission),
     }
-    for i, podset in enumerate(spec.pod_sets or ()):
-        found[f"spec.podSets[{i}].minCount"] = podset.min_count is not None
     return [f"{field}: not honoured yet" for field, asked in found.items() if asked]

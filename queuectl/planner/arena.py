@@ -15,7 +15,7 @@ Contract with :mod:`queuectl.planner.preempt` (called for one blocked gang and o
 - ``ledger.arena.snapshot``, ``.fleet``, ``.resources``;
 - ``ledger.later_free()``: (R, N) free for this gang once everything leaving has left, leases and gangs kept in this plan
   taken off; the use of victims is added to it;
-- ``ledger.quota_later(queue_name)``: (flavor, resource) to what is left of the nominal quota in the same sense;
+- ``ledger.quota_deficit(demand)``: (flavor, resource) to the use that must leave its ClusterQueue, in the same sense;
 - ``ledger.evictable()``: gangs neither leaving, nor victims already, nor lost slots being repaired in this plan
   (legality by queue, priority and ``preemptible`` is for preempt.py to judge);
 - ``ledger.arena.use_of(gang)``: (node indexes (K,), amounts (R, K)) of its slots on known nodes;
@@ -32,13 +32,13 @@ import numpy as np
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.planner.demand import Shape
+from queuectl.planner.demand import Shape, Slices
 from queuectl.planner.fleetindex import FleetIndex, index_of
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.usage import Slots, Usage, usage_of
 
-_COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
-_ShapeKey = tuple[Resources, NodeRules, frozenset[str], bytes, bool]
+COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
+_ShapeKey = tuple[Resources, NodeRules, frozenset[str], bytes, bool, Slices]
 
 
 @dataclass(eq=False)
@@ -79,6 +79,7 @@ class Arena:
         within: Mask | None = None,
         *,
         lasting: bool = False,
+        slices: Slices = (),
     ) -> Shape:
         """The interned shape: equal arguments give the same object.
 
@@ -88,34 +89,42 @@ class Arena:
             excluded: nodes it must not use whatever the rules say.
             within: nodes it is confined to, None for all.
             lasting: judge nodes as if all were healthy and uncordoned.
+            slices: what its pods keep together in.
         """
-        key = (requests, rules, excluded, b"" if within is None else within.tobytes(), lasting)
+        key = (
+            requests,
+            rules,
+            excluded,
+            b"" if within is None else within.tobytes(),
+            lasting,
+            slices,
+        )
         known = self._shapes.get(key)
         if known is None:
             known = self._shapes[key] = self._make(len(self._shapes), key, within)
         return known
 
     def _make(self, number: int, key: _ShapeKey, within: Mask | None) -> Shape:
-        requests, rules, excluded, _, lasting = key
+        requests, rules, excluded, _, lasting, slices = key
         vector = self.index.vector(requests)
         if vector is None:
             nowhere = np.zeros(self.size, dtype=np.bool_)
-            return Shape(
-                number, requests, rules, np.zeros(len(self.resources), np.int64), (), nowhere
-            )
+            nothing = np.zeros(len(self.resources), np.int64)
+            return Shape(number, requests, rules, nothing, (), nowhere, slices)
         index = self.index
         eligible = index.lasting_mask(rules).copy() if lasting else index.mask(rules) & index.ready
         if within is not None:
             eligible &= within
         positions = [self.index.position[name] for name in excluded if name in self.index.position]
         eligible[positions] = False
-        return Shape(number, requests, rules, vector, _columns(vector, self.resources), eligible)
+        columns = _columns(vector, self.resources)
+        return Shape(number, requests, rules, vector, columns, eligible, slices)
 
 
 def _columns(vector: Ints, resources: tuple[str, ...]) -> tuple[int, ...]:
     """Requested columns, devices before the resources every node has."""
     asked = [int(i) for i in np.flatnonzero(vector)]
-    return tuple(sorted(asked, key=lambda i: (resources[i] in _COMMON, i)))
+    return tuple(sorted(asked, key=lambda i: (resources[i] in COMMON, i)))
 
 
 def survey(snapshot: Snapshot) -> Arena:

@@ -11,9 +11,9 @@ from queuectl.domain.fleet import HOSTNAME, NodeRules, Toleration
 from queuectl.domain.quantity import total
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor
 from queuectl.domain.snapshot import Pending
-from queuectl.domain.workload import PodSet, TopologyMode, Workload
+from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Workload
 from queuectl.planner.arena import Arena
-from queuectl.planner.demand import ANYWHERE, Demand, Pods, Unit
+from queuectl.planner.demand import ANYWHERE, Demand, Pods, Slices, Unit
 from queuectl.planner.flavors import Flavors, Members, members_of
 from queuectl.planner.topology import Mask, Tree
 
@@ -74,8 +74,8 @@ class _Units:
         podsets = [self.workload.podsets[i] for i in members.podsets]
         tree = self.arena.index.tree(self._levels(members.podsets, podsets))
         visible = None if len(tree.order) == self.arena.size else tree.position < self.arena.size
-        pods = tuple(self._pods(i, visible) for i in numbers)
         required = _finest(tree, podsets, TopologyMode.REQUIRED)
+        pods = tuple(self._pods(i, visible, tree, required) for i in numbers)
         preferred = _finest(tree, podsets, TopologyMode.PREFERRED)
         bundle = _bundle(pods, self.arena) if tree.depth in (required, preferred) else None
         return Unit(tree, pods, required, preferred, bundle)
@@ -97,7 +97,7 @@ class _Units:
             topology = config.topologies.get(flavor.topology or "")
             if topology is not None:
                 return topology.levels
-        wanted = [p.topology.level for p in podsets if p.topology is not None and p.topology.level]
+        wanted = [level for p in podsets if p.topology is not None for level in p.topology.levels]
         if not wanted:
             return self._common_levels()
         for topology in config.topologies.values():
@@ -112,7 +112,7 @@ class _Units:
                 return topology.levels
         return (HOSTNAME,)
 
-    def _pods(self, number: int, visible: Mask | None) -> Pods:
+    def _pods(self, number: int, visible: Mask | None, tree: Tree, required: int) -> Pods:
         podset = self.workload.podsets[number]
         rules = podset.shape.rules
         for flavor in self._chosen((number,)):
@@ -124,10 +124,33 @@ class _Units:
         confined = self.within.get(number)
         if confined is not None:
             visible = confined if visible is None else visible & confined
+        size, slices = _sliced(tree, podset.topology, required)
+        requests = podset.shape.requests if size == 1 else podset.shape.requests * size
         shape = self.arena.shape(
-            podset.shape.requests, rules, self.excluded, visible, lasting=self.lasting
+            requests, rules, self.excluded, visible, lasting=self.lasting, slices=slices
         )
-        return Pods(number, podset.count, shape)
+        balanced = podset.topology is not None and podset.topology.balanced
+        return Pods(number, podset.count // size, shape, size, balanced)
+
+
+def _sliced(tree: Tree, request: TopologyRequest | None, required: int) -> tuple[int, Slices]:
+    """Pods of a slice on one node, and the layers above the node in units of it.
+
+    Layers that say nothing are left out: of one pod, at or above the level all pods share, or implied by a finer one.
+    """
+    kept: list[tuple[int, int]] = []
+    for layer in request.slices if request is not None else ():
+        level = tree.level_of(layer.level)
+        if level is not None and level > required and layer.size > 1:
+            kept.append((level, layer.size))
+    on_node = max((size for level, size in kept if level == tree.depth), default=1)
+    layers: list[tuple[int, int]] = []
+    largest = on_node
+    for level, size in sorted(kept, reverse=True):
+        if level < tree.depth and size > largest:
+            layers.append((level, size // on_node))
+            largest = size
+    return on_node, tuple(reversed(layers))
 
 
 def _finest(tree: Tree, podsets: Sequence[PodSet], mode: TopologyMode) -> int:

@@ -2,7 +2,8 @@
 
 Nodes are grouped into *cells*: same domains in every tree involved, same eligibility for every shape. Per shape and cell
 one variable counts pods; per class of equal units and domain of their required level one variable counts units. Pods of
-units asked at different levels flow down the tree together (:mod:`queuectl.planner.flow`). Rows of a cell are
+units asked at different levels flow down the tree together. Where a shape comes in slices, one more variable counts the
+whole slices in every domain of their level. Rows of a cell are
 
 - one per resource: requests within what is free (a relaxation of packing), and
 - for devices, the bounds of :mod:`queuectl.planner.bounds`; where the sizes form a divisor chain they are sufficient.

@@ -16,7 +16,8 @@ from queuectl.planner import witness
 from queuectl.planner.arena import caps
 from queuectl.planner.bounds import exceeds
 from queuectl.planner.cells import Cells, asked_pods
-from queuectl.planner.demand import ANYWHERE, Demand, Shape, Unit
+from queuectl.planner.demand import ANYWHERE, Demand, Pods, Shape, Unit
+from queuectl.planner.fill import Capacity
 from queuectl.planner.joint import certify, decide_together
 from queuectl.planner.ledger import Kept, Ledger, Spots
 from queuectl.planner.solve import Solver, Status
@@ -76,7 +77,7 @@ def _in_the_way(movable: Sequence[Kept], demand: Demand, free: Ints) -> list[Kep
     unit = demand.units[0]
     if unit.on_one_node or unit.required == ANYWHERE:
         return []
-    sums = [unit.tree.sums(unit.required, caps(free, p.shape)) for p in unit.pods]
+    sums = [_held(unit, p, unit.required, free) for p in unit.pods]
     holds = np.logical_and.reduce([s >= p.count for s, p in zip(sums, unit.pods, strict=True)])
     domain = int(np.argmax(np.where(holds, sums[0], -1)))
     inside = unit.tree.domain[unit.required] == domain
@@ -113,11 +114,14 @@ def _some_domain_holds(unit: Unit, free: Ints) -> bool:
     level = ANYWHERE if unit.on_one_node else unit.required
     holds: Mask | None = None
     for pods in asked_pods(unit):
-        per_node = caps(free, pods.shape)
-        sums = per_node.sum(keepdims=True) if level == ANYWHERE else unit.tree.sums(level, per_node)
-        enough = sums >= pods.count
+        enough = _held(unit, pods, level, free) >= pods.count
         holds = enough if holds is None else holds & enough
     return holds is None or bool(holds.any())
+
+
+def _held(unit: Unit, pods: Pods, level: int, free: Ints) -> Ints:
+    """Pods that fit each domain of a level by themselves, in whole slices; the whole fleet for ANYWHERE."""
+    return Capacity(unit.tree, caps(free, pods.shape), pods.slices).holding(level)
 
 
 def _ask_solver(movable: Sequence[Kept], demand: Demand, free: Ints, solver: Solver) -> Decision:

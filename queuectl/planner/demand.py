@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import Resources
@@ -15,6 +16,8 @@ from queuectl.domain.snapshot import Pending
 from queuectl.planner.topology import Ints, Mask, Tree
 
 ANYWHERE = -1
+
+Slices: TypeAlias = tuple[tuple[int, int], ...]  # (level, size), coarse to fine
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -28,6 +31,9 @@ class Shape:
         vector: the same as a column over the arena's resources, shape (R,).
         columns: indexes of the resources it takes, the scarcest kind (devices) first.
         eligible: nodes it may use, ready and not excluded, shape (N,).
+        slices: what it keeps together in, above the node: (level, size) coarse to fine. In each domain of ``level`` the
+            number of pods is a multiple of ``size``; each finer size divides the coarser one. Pods alike but for their
+            slices are two shapes.
     """
 
     key: int
@@ -36,15 +42,34 @@ class Shape:
     vector: Ints
     columns: tuple[int, ...]
     eligible: Mask
+    slices: Slices = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """``count`` pods of one shape, of podset number ``podset`` of the gang."""
+    """``count`` pods of one shape, of podset number ``podset`` of the gang.
+
+    Attributes:
+        size: pods of the podset that each of them stands for. More than 1 where slices must sit on one node: such a slice
+            is one large pod, and nothing else needs to know.
+        balanced: to be spread evenly one level below the domain that holds them, if there is a way.
+    """
 
     podset: int
     count: int
     shape: Shape
+    size: int = 1
+    balanced: bool = False
+
+    @property
+    def slices(self) -> Slices:
+        """Of their shape; sizes are counted in these pods."""
+        return self.shape.slices
+
+    @property
+    def total(self) -> int:
+        """Pods of the podset they stand for."""
+        return self.count * self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +92,11 @@ class Unit:
     def on_one_node(self) -> bool:
         """Whether all its pods must share one node."""
         return self.bundle is not None and self.required == self.tree.depth
+
+    @property
+    def sliced(self) -> bool:
+        """Whether pods must keep together in multiples below the unit's own domain, on more than a node."""
+        return any(p.slices for p in self.pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +127,7 @@ class Demand:
             (
                 (*unit.tree.levels, unit.tree.node_level),
                 unit.required,
-                tuple((p.count, p.shape.requests, p.shape.rules) for p in unit.pods),
+                tuple((p.count, p.shape.requests, p.shape.rules, p.slices) for p in unit.pods),
             )
             for unit in self.units
         )

@@ -11,24 +11,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from queuectl.domain.fleet import Fleet, Node, NodeRules, Toleration
+from queuectl.domain.fleet import PASSING_TAINTS, Fleet, Node, NodeRules, Toleration
 from queuectl.domain.quantity import Resources
 from queuectl.planner.topology import Ints, Mask, Tree, grow
 
-# What the node life cycle puts on a node for a while; "never fits" must not be said because of it.
-_PASSING_TAINTS: Final = tuple(
-    Toleration(f"node.kubernetes.io/{name}", "Exists")
-    for name in (
-        "not-ready",
-        "unreachable",
-        "unschedulable",
-        "memory-pressure",
-        "disk-pressure",
-        "pid-pressure",
-        "network-unavailable",
-        "out-of-service",
-    )
-)
+# "Never fits" must not be said because of what passes.
+_PASSING_TAINTS: Final = tuple(Toleration(key, "Exists") for key in sorted(PASSING_TAINTS))
 _MASKS_KEPT: Final = 4096
 
 

@@ -33,12 +33,15 @@ class Built:
         self.exact: dict[int, Exact] = {}
         # variable of pods coming from above -> what it equals
         self._flows: list[tuple[int, list[int], list[int]]] = []
+        # variable of whole slices -> pods of one, and the variables of their pods
+        self._slices: list[tuple[int, int, list[int]]] = []
         self._add_pods()
         for c, row in zip(cells.classes, self.units, strict=True):
             if c.level != ANYWHERE:
                 self._add_units(c, row)
         for kind in range(len(cells.kinds)):
             self._add_flow(kind)
+            self._add_slices(kind)
         self._add_limits(refined, tight=tight)
         for cell in sorted(refined):
             self.exact[cell] = self._add_exact(cell)
@@ -60,10 +63,23 @@ class Built:
         size = len(cells.trees[c.tree].starts[c.level])
         most = np.full(size, len(c.units), dtype=np.int64)
         for kind, count in c.pods:
-            np.minimum(most, _sums(domain, cells.fits[kind], size) // count, out=most)
+            held = self._held(kind, c.level, _sums(domain, cells.fits[kind], size))
+            np.minimum(most, held // count, out=most)
         for d in np.flatnonzero(most).tolist():
             row[d] = self.model.var(0, int(most[d]))
         self.model.equal(list(row.values()), [1] * len(row), len(c.units))
+
+    def _held(self, kind: int, level: int, sums: Ints) -> Ints:
+        """Pods of a kind each domain of a level holds at most, by its sums and by the whole slices inside."""
+        shape, tree = self.cells.kinds[kind]
+        starts = self.cells.trees[tree].starts
+        held = sums
+        for below, size in shape.slices:
+            fine = self.cells.domain_of_cells(tree, below)
+            floors = _sums(fine, self.cells.fits[kind], len(starts[below])) // size * size
+            above = np.searchsorted(starts[level], starts[below], side="right") - 1
+            held = np.minimum(held, _sums(above, floors, len(sums)))
+        return held
 
     # Pods of one kind: in each domain, those in its cells = those asked there + those asked above it.
 
@@ -127,6 +143,17 @@ class Built:
             self.model.equal(variables, coeffs, constant)
         return passed
 
+    def _add_slices(self, kind: int) -> None:
+        """In each domain of a slice's level, pods make whole slices."""
+        for level, size in self.cells.kinds[kind][0].slices:
+            inside = self._group(kind, self.pods[kind], None, level)
+            for domain in sorted(inside):
+                variables = inside[domain]
+                most = sum(self.model.bounds[v][1] for v in variables) // size
+                whole = self.model.var(0, most)
+                self._slices.append((whole, size, variables))
+                self.model.equal([*variables, whole], [*[1] * len(variables), -size], 0)
+
     # Capacity of the cells.
 
     def _add_limits(self, refined: set[int], *, tight: bool) -> None:
@@ -163,6 +190,8 @@ class Built:
                     values[row[int(domain[of_unit[0][0][0]])]] += 1
         for variable, others, coeffs in self._flows:
             values[variable] = sum(k * values[v] for v, k in zip(others, coeffs, strict=True))
+        for variable, size, others in self._slices:
+            values[variable] = sum(values[v] for v in others) // size
         return values
 
     def _as_asked(self, unit: int, spots: Spots) -> Spots:

@@ -1,15 +1,17 @@
-"""Between spots (node indexes and counts) and placements (node names, in topology order)."""
+"""Between spots (node indexes and counts) and placements (node names, in the order of ranks)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.arena import Arena
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Spots
+from queuectl.planner.ranks import Layer, seats_of
 from queuectl.planner.topology import Tree
 
 
@@ -18,14 +20,18 @@ def placement_of(
     demand: Demand,
     spots: Spots,
     staying: Mapping[str, Mapping[str, int]] | None = None,
+    before: Placement | None = None,
 ) -> Placement:
     """The placement of a gang: nodes of each podset in topology order, so that neighbouring ranks are neighbours.
+
+    In a repair healthy pods keep their ranks, and so do the lost ones (:mod:`queuectl.planner.ranks`).
 
     Args:
         arena: of the snapshot.
         demand: the gang under its flavors.
         spots: where the pods of the demand go.
         staying: podset to node to pods that stay where they are (a repair).
+        before: the placement that is repaired.
     """
     slots: list[dict[str, int]] = [
         dict((staying or {}).get(podset.name, {})) for podset in demand.pending.workload.podsets
@@ -34,15 +40,18 @@ def placement_of(
         row = slots[pods.podset]
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             name = arena.index.nodes[node].name
-            row[name] = row.get(name, 0) + count
+            row[name] = row.get(name, 0) + count * pods.size
     trees = {p.podset: unit.tree for unit in demand.units for p in unit.pods}
     fallback = demand.units[0].tree if demand.units else None
     return Placement(
         tuple(
             PodSetPlacement(
                 podset.name,
-                tuple((n, row[n]) for n in _ranked(arena, trees.get(number, fallback), row)),
+                _Order(arena, trees.get(number, fallback)).nodes(
+                    podset, row, (staying or {}).get(podset.name, {}), before
+                ),
                 dict(demand.flavors[number]),
+                None if podset.min_count is None else podset.count,
             )
             for number, (podset, row) in enumerate(
                 zip(demand.pending.workload.podsets, slots, strict=True)
@@ -51,12 +60,47 @@ def placement_of(
     )
 
 
-def _ranked(arena: Arena, tree: Tree | None, names: Mapping[str, int]) -> list[str]:
-    def place(name: str) -> tuple[int, str]:
-        at = arena.index.position.get(name)
-        return (0 if tree is None or at is None else int(tree.position[at])), name
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The order of nodes in one topology."""
 
-    return sorted(names, key=place)
+    arena: Arena
+    tree: Tree | None
+
+    def nodes(
+        self,
+        podset: PodSet,
+        row: Mapping[str, int],
+        staying: Mapping[str, int],
+        before: Placement | None,
+    ) -> tuple[tuple[str, int], ...]:
+        """Node and pods by rank."""
+        placed = before.of(podset.name) if before is not None else None
+        if placed is not None:
+            seats = seats_of(placed.nodes, staying, row, self.place)
+            if seats is not None:
+                return seats.fill(self.layers(podset))
+        return tuple((name, row[name]) for name in sorted(row, key=self.place))
+
+    def place(self, name: str) -> tuple[int, str]:
+        at = self.arena.index.position.get(name)
+        return (0 if self.tree is None or at is None else int(self.tree.position[at])), name
+
+    def layers(self, podset: PodSet) -> list[Layer]:
+        """Slices from fine to coarse, each with the domain of a node."""
+        slices = podset.topology.slices if podset.topology is not None else ()
+        return [(layer.size, self._domain_at(layer.level)) for layer in reversed(slices)]
+
+    def _domain_at(self, label: str) -> Callable[[str], object]:
+        level = self.tree.level_of(label) if self.tree is not None else None
+
+        def domain(name: str) -> object:
+            at = self.arena.index.position.get(name)
+            if self.tree is None or level is None or level == self.tree.depth or at is None:
+                return name
+            return int(self.tree.domain[level][at])
+
+        return domain
 
 
 def spots_of(arena: Arena, demand: Demand, placement: Placement) -> Spots | None:
@@ -64,11 +108,13 @@ def spots_of(arena: Arena, demand: Demand, placement: Placement) -> Spots | None
     spots = []
     for pods in demand.pods:
         placed = placement.of(demand.pending.workload.podsets[pods.podset].name)
-        if placed is None or placed.count != pods.count:
+        if placed is None or placed.count != pods.total:
+            return None
+        if any(count % pods.size for _, count in placed.nodes):
             return None
         known = [arena.index.position.get(name) for name, _ in placed.nodes]
         nodes = np.array([at for at in known if at is not None], dtype=np.int64)
         if len(nodes) < len(known) or not pods.shape.eligible[nodes].all():
             return None
-        spots.append((nodes, np.array([count for _, count in placed.nodes], dtype=np.int64)))
+        spots.append((nodes, np.array([n // pods.size for _, n in placed.nodes], dtype=np.int64)))
     return tuple(spots)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.queues import Topology
+from queuectl.domain.workload import TopologyRequest
 
 Ints: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -71,7 +74,8 @@ class Tree:
 def grow(nodes: Sequence[Node], labels: Sequence[str]) -> Tree:
     """Build the tree of one topology."""
     levels = tuple(label for label in labels if label != HOSTNAME)
-    paths = [_path(node, levels) for node in nodes]
+    inside = [HOSTNAME not in labels or HOSTNAME in node.labels for node in nodes]
+    paths = [_path(n, levels) if named else None for n, named in zip(nodes, inside, strict=True)]
     visible = sorted(
         (i for i, path in enumerate(paths) if path is not None),
         key=lambda i: (_natural(paths[i] or ()), _natural((nodes[i].name,))),
@@ -91,6 +95,22 @@ def grow(nodes: Sequence[Node], labels: Sequence[str]) -> Tree:
     )
 
 
+def misfit(request: TopologyRequest, topology: Topology) -> str | None:
+    """Why a topology cannot serve a request: a level it has not, or slices not inside each other from coarse to fine."""
+    missing = sorted(set(request.levels) - set(topology.levels))
+    if missing:
+        return f"topology {topology.name} has no level {missing[0]}"
+    own = topology.levels.index(request.level) if request.level is not None else 0
+    for number, layer in enumerate(request.slices):
+        at = topology.levels.index(layer.level)
+        if at < own:
+            return f"slices in one {layer.level} cannot be in one {request.level} together"
+        if number and at <= topology.levels.index(request.slices[number - 1].level):
+            above = request.slices[number - 1].level
+            return f"slices in one {layer.level} cannot be parts of slices in one {above}"
+    return None
+
+
 def _path(node: Node, levels: Sequence[str]) -> tuple[str, ...] | None:
     values = tuple(node.labels.get(label, "") for label in levels)
     return values if all(values) else None
@@ -98,10 +118,12 @@ def _path(node: Node, levels: Sequence[str]) -> tuple[str, ...] | None:
 
 def _natural(values: tuple[str, ...]) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     """Sort key under which ``rack-2`` comes before ``rack-10``."""
-    return tuple(
-        tuple((0, int(t), "") if t.isdigit() else (1, 0, t) for t in _DIGITS.split(value) if t)
-        for value in values
-    )
+    return tuple(map(_parts, values))
+
+
+@lru_cache(maxsize=1 << 16)  # a fleet that changed has most of its names still
+def _parts(value: str) -> tuple[tuple[int, int, str], ...]:
+    return tuple((0, int(t), "") if t.isdigit() else (1, 0, t) for t in _DIGITS.split(value) if t)
 
 
 def _level(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -16,12 +15,8 @@ from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Demand, Pods, Shape, Unit
 from queuectl.planner.fill import Capacity, Filled
 from queuectl.planner.ledger import Spots
+from queuectl.planner.together import Spot, Together, spot_of, weight
 from queuectl.planner.topology import Ints, Mask
-
-Spot: TypeAlias = tuple[Ints, Ints]
-
-_TRIES: Final = 48  # domains tried for a unit of several podsets before the solver is asked
-_COMPARED: Final = 3  # of those that hold it, how many are compared
 
 
 def exact(demand: Demand) -> bool:
@@ -65,19 +60,7 @@ def _hardest_first(units: tuple[Unit, ...], free: Ints) -> list[int]:
         return [0]
     totals = np.maximum(free, 0).sum(axis=1)
     return sorted(
-        range(len(units)), key=lambda i: (-units[i].required, -_weight(units[i].pods, totals))
-    )
-
-
-def _weight(pods: tuple[Pods, ...], totals: Ints) -> float:
-    """Share of all that is free, of the scarcest resource."""
-    return max(
-        (
-            p.count * int(p.shape.vector[c]) / max(1, int(totals[c]))
-            for p in pods
-            for c in p.shape.columns
-        ),
-        default=0.0,
+        range(len(units)), key=lambda i: (-units[i].required, -weight(units[i].pods, totals))
     )
 
 
@@ -114,7 +97,8 @@ class _Scratch:
             elif len(unit.pods) == 1:
                 spots = self._alike(unit, level)
             else:
-                spots = self._mixed(unit, level)
+                capacities = [Capacity(unit.tree, self.fits(p.shape), p.slices) for p in unit.pods]
+                spots = Together(unit, level, self.free, capacities, self.within).find()
             if spots is not None:
                 return spots
         return None
@@ -128,114 +112,15 @@ class _Scratch:
 
     def _alike(self, unit: Unit, level: int) -> tuple[Spot, ...] | None:
         pods = unit.pods[0]
-        capacity = Capacity(unit.tree, self.fits(pods.shape))
-        found = _in_level(capacity, level, pods.count)
-        return None if found is None else (_spot(unit, found),)
-
-    def _mixed(self, unit: Unit, level: int) -> tuple[Spot, ...] | None:
-        """Podsets of different shapes in one domain: tightest domain first, hardest podset first."""
-        totals = np.maximum(self.free, 0).sum(axis=1)
-        order = sorted(
-            range(len(unit.pods)),
-            key=lambda i: -_weight((unit.pods[i],), totals) / unit.pods[i].count,
-        )
-        per_node = [self.fits(p.shape) for p in unit.pods]
-        best: tuple[tuple[int, ...], tuple[Spot, ...]] | None = None
-        compared = 0
-        for nodes in _candidates(unit, level, per_node, order[0]):
-            spots = _pack(unit, order, self._inside(nodes), self.free)
-            if spots is None:
-                continue
-            score = _width(unit, spots)
-            if best is None or score < best[0]:
-                best = score, spots
-            compared += 1
-            if compared == _COMPARED:
-                break
-        return best[1] if best is not None else None
-
-    def _inside(self, nodes: Ints) -> Ints:
-        return nodes if self.within is None else nodes[self.within[nodes]]
+        capacity = Capacity(unit.tree, self.fits(pods.shape), pods.slices)
+        found = _in_level(capacity, level, pods)
+        return None if found is None else (spot_of(unit, found),)
 
 
-def _in_level(capacity: Capacity, level: int, count: int) -> Filled | None:
+def _in_level(capacity: Capacity, level: int, pods: Pods) -> Filled | None:
+    """Spread evenly where that is asked and possible, else as close together as can be."""
+    even = capacity.evenly(level, pods.count) if pods.balanced else None
+    if even is not None:
+        return even
+    count = pods.count
     return capacity.anywhere(count) if level == ANYWHERE else capacity.best_domain(level, count)
-
-
-def _spot(unit: Unit, found: Filled) -> Spot:
-    positions = np.array([at for at, _ in found[1]], dtype=np.int64)
-    return unit.tree.order[positions], np.array([c for _, c in found[1]], dtype=np.int64)
-
-
-def _candidates(unit: Unit, level: int, per_node: list[Ints], main: int) -> Iterator[Ints]:
-    """Node indexes of the domains that hold each podset by itself, the tightest for the main one first."""
-    tree = unit.tree
-    if level == ANYWHERE:
-        if all(int(c.sum()) >= p.count for c, p in zip(per_node, unit.pods, strict=True)):
-            yield tree.order
-        return
-    sums = [tree.sums(level, c) for c in per_node]
-    holds = np.ones(len(sums[0]), dtype=np.bool_)
-    for row, p in zip(sums, unit.pods, strict=True):
-        holds &= row >= p.count
-    domains = np.flatnonzero(holds)
-    domains = domains[np.argsort(sums[main][domains], kind="stable")]
-    for domain in domains[:_TRIES]:
-        yield tree.nodes_in(level, int(domain))
-
-
-def _pack(unit: Unit, order: list[int], nodes: Ints, free: Ints) -> tuple[Spot, ...] | None:
-    """All podsets of a unit on ``nodes``, one after the other, each beside those before where it can."""
-    left = free[:, nodes].copy()
-    near = np.zeros(len(nodes), dtype=np.bool_)
-    placed: dict[int, Spot] = {}
-    for number in order:
-        pods = unit.pods[number]
-        fits = caps_at(left, pods.shape, nodes)
-        if int(fits.sum()) < pods.count:
-            return None
-        chosen = _near_first(unit, nodes, fits, near, pods.count)
-        at, counts = chosen
-        left[:, at] -= np.outer(pods.shape.vector, counts)
-        near[at] = True
-        placed[number] = (nodes[at], counts)
-    return tuple(placed[i] for i in range(len(unit.pods)))
-
-
-def caps_at(left: Ints, shape: Shape, nodes: Ints) -> Ints:
-    """Pods of a shape per column of ``left``, whose columns stand for ``nodes``."""
-    return caps(left, shape, eligible=shape.eligible[nodes])
-
-
-def _near_first(unit: Unit, nodes: Ints, fits: Ints, near: np.ndarray, count: int) -> Spot:
-    """Place on nodes near those used already, widening level by level until the pods fit."""
-    tree = unit.tree
-    for level in range(tree.depth, ANYWHERE, -1):
-        if not near.any():
-            break
-        if level == tree.depth:
-            close = near
-        else:
-            domain = tree.domain[level][nodes]
-            close = np.isin(domain, np.unique(domain[near]))
-        confined = np.where(close, fits, 0)
-        if int(confined.sum()) >= count:
-            return _fill(unit, nodes, confined, count)
-    return _fill(unit, nodes, fits, count)
-
-
-def _fill(unit: Unit, nodes: Ints, fits: Ints, count: int) -> Spot:
-    per_node = np.zeros(len(unit.tree.position), dtype=np.int64)
-    per_node[nodes] = fits
-    found = Capacity(unit.tree, per_node).anywhere(count)
-    assert found is not None
-    chosen, counts = _spot(unit, found)
-    place = np.zeros(len(per_node), dtype=np.int64)
-    place[nodes] = np.arange(len(nodes))
-    return place[chosen], counts
-
-
-def _width(unit: Unit, spots: tuple[Spot, ...]) -> tuple[int, ...]:
-    """Number of domains used at each level, nodes last."""
-    nodes = np.unique(np.concatenate([n for n, _ in spots]))
-    return (*(len(np.unique(row[nodes])) for row in unit.tree.domain), len(nodes))

@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from queuectl.planner.bounds import bounds, exceeds
-from queuectl.planner.fill import Capacity, fewest_then_tightest
+from queuectl.planner.fewest import fewest_then_tightest
+from queuectl.planner.fill import Capacity
 from queuectl.planner.pack import greedy
 from queuectl.planner.topology import grow
 from tests.planner.build import node
@@ -64,8 +65,8 @@ def capacity(*racks: list[int]) -> Capacity:
         (
             [[2, 2], [2, 2], [3, 3]],
             8,
-            [2, 2, 2, 2, 0, 0],
-        ),  # two racks exactly, the large one spared
+            [2, 0, 0, 0, 3, 3],
+        ),  # two racks either way, but three nodes instead of four
         ([[2, 2], [3, 2]], 9, [2, 2, 3, 2]),
     ],
 )

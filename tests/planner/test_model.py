@@ -25,7 +25,7 @@ from queuectl.planner.verify import verify
 from tests.planner import cases
 from tests.planner.build import gang, node, podset, world
 
-TIGHT = next(c for c in cases.BATCH if c.name == "best fit decreasing strands a pod")
+TIGHT = next(c for c in cases.BATCH if c.name == "only the solver sees how")
 
 
 def solver(**limits) -> Solver:

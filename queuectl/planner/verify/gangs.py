@@ -1,12 +1,12 @@
-"""Checks of one placement by itself: whole, on eligible nodes, inside its domains, healthy slots kept."""
+"""Checks of one placement by itself: whole, on eligible nodes, inside its domains, slices whole, healthy slots kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queuectl.domain.fleet import HOSTNAME, Node, NodeRules
+from queuectl.domain.fleet import Node, NodeRules
 from queuectl.domain.queues import ResourceFlavor
-from queuectl.domain.workload import PodSet, PodSetPlacement, TopologyMode
+from queuectl.domain.workload import PodSet, PodSetPlacement, Slice, TopologyMode
 from queuectl.planner.verify.books import Books, Claim
 from queuectl.planner.verify.report import Rule, Violation
 
@@ -18,6 +18,7 @@ def check_gangs(books: Books) -> Iterator[Violation]:
         yield from _whole(books, claim)
         yield from _eligible(books, claim, verdicts)
         yield from _topology(books, claim)
+        yield from _slices(books, claim)
         if claim.running is not None:
             yield from _repaired(claim)
 
@@ -29,7 +30,12 @@ def _whole(books: Books, claim: Claim) -> Iterator[Violation]:
         yield Violation(Rule.WHOLE, uid, f"places podsets {names}, not those of the gang in order")
         return
     for podset, placed in claim.parts():
-        expected = podset.count if books.takes_nodes(placed) else 0
+        least = podset.count if podset.min_count is None else podset.min_count
+        pods = placed.pods_of(podset)
+        if not least <= pods <= podset.count:
+            text = f"podset {podset.name}: {pods} pods, may start with {least} to {podset.count}"
+            yield Violation(Rule.WHOLE, uid, text)
+        expected = pods if books.takes_nodes(placed) else 0
         if placed.count != expected or any(count <= 0 for _, count in placed.nodes):
             yield Violation(
                 Rule.WHOLE, uid, f"podset {podset.name}: {placed.count} of {expected} pods placed"
@@ -80,7 +86,7 @@ def _flavor_refusal(books: Books, flavor: ResourceFlavor, node: Node) -> str | N
             return f"not of flavor {flavor.name}: {key}={value}"
     topology = books.snapshot.config.topologies.get(flavor.topology or "")
     for level in topology.levels if topology is not None else ():
-        if level != HOSTNAME and level not in node.labels:
+        if level not in node.labels:
             return f"outside topology {flavor.topology}: no label {level}"
     return None
 
@@ -102,6 +108,31 @@ def _topology(books: Books, claim: Claim) -> Iterator[Violation]:
             if len(domains) > 1 or None in domains:
                 text = f"{name} requires one {level}, placed in {sorted(map(str, domains))}"
                 yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
+
+
+def _slices(books: Books, claim: Claim) -> Iterator[Violation]:
+    """Ranks are handed out in the order of the nodes, so the domain may change only where a slice ends."""
+    for podset, placed in claim.parts():
+        for layer in podset.topology.slices if podset.topology is not None else ():
+            split = _split_slice(books, placed, layer)
+            if split is not None:
+                text = f"podset {podset.name}: the slice of {layer.size} pods from rank {split} is not in one {layer.level}"
+                yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
+
+
+def _split_slice(books: Books, placed: PodSetPlacement, layer: Slice) -> int | None:
+    """First rank of the first slice that does not lie in one domain, None when all do."""
+    topologies = books.topologies_for(placed)
+    before: tuple[str, ...] | None = None
+    rank = 0
+    for name, count in placed.nodes:
+        node = books.nodes.get(name)
+        domain = books.domain(node, layer.level, topologies) if node is not None else None
+        if domain is None or (domain != before and rank % layer.size):
+            return rank - rank % layer.size
+        before = domain
+        rank += count
+    return rank - rank % layer.size if rank % layer.size else None
 
 
 def _domains(

@@ -1,0 +1,129 @@
+"""How tidy a set of placements is: the numbers that the tidying solve lowers, and that nothing may worsen.
+
+One tuple, less is better, from the first entry that tells two sets apart:
+
+- domains used, summed over the gangs' units, level by level from the top; then nodes used likewise;
+- units that have a preferred level and do not sit in one domain of it;
+- whole free nodes broken into. A node is *whole and free* when it is ready, no gang holds a slot on it and none of its
+  devices is used; strangers that take no device (log shippers, exporters) do not count;
+- whole free racks broken into: domains of the finest level above the node whose ready nodes are all whole and free.
+
+The last two are the measure of fragmentation: what is left whole is what large gangs to come will need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from queuectl.planner.arena import Arena
+from queuectl.planner.demand import ANYWHERE, Unit
+from queuectl.planner.ledger import Kept, Spots
+from queuectl.planner.topology import Ints, Mask, Tree
+
+Standing: TypeAlias = tuple[Unit, Spots]  # a unit and where its pods stand
+
+_NO_DEVICE = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
+
+
+def standings(kept: Iterable[Kept]) -> list[Standing]:
+    """Every unit of some gangs, with its share of their spots."""
+    found: list[Standing] = []
+    for gang in kept:
+        at = 0
+        for unit in gang.demand.units:
+            found.append((unit, gang.spots[at : at + len(unit.pods)]))
+            at += len(unit.pods)
+    return found
+
+
+def nodes_of(spots: Spots) -> Ints:
+    """The distinct nodes of some spots, ascending."""
+    return np.unique(np.concatenate([nodes for nodes, _ in spots]))
+
+
+def widths(unit: Unit, spots: Spots) -> tuple[int, ...]:
+    """Domains a unit uses at each level, nodes last."""
+    nodes = nodes_of(spots)
+    return (*(len(np.unique(row[nodes])) for row in unit.tree.domain), len(nodes))
+
+
+def prefers_in_vain(unit: Unit, used: Sequence[int]) -> bool:
+    """Whether a unit of these widths misses the level it prefers."""
+    return unit.preferred != ANYWHERE and used[unit.preferred] > 1
+
+
+def device_columns(arena: Arena) -> list[int]:
+    """Columns of the resources that are devices."""
+    return [i for i, name in enumerate(arena.resources) if name not in _NO_DEVICE]
+
+
+def devices(arena: Arena) -> Ints:
+    """Allocatable devices per node, (columns, N)."""
+    amounts: Ints = arena.index.allocatable[device_columns(arena)]
+    return amounts
+
+
+@dataclass(eq=False)
+class Wholes:
+    """The nodes and racks that are whole and free before some gangs start.
+
+    Attributes:
+        taken: nodes that other gangs of the same plan use, which are not whole any more.
+    """
+
+    arena: Arena
+    taken: Mask | None = None
+
+    @cached_property
+    def nodes(self) -> Mask:
+        untouched = (self.arena.now[device_columns(self.arena)] >= devices(self.arena)).all(axis=0)
+        gangs = self.arena.usage.held.any(axis=0)
+        free: Mask = self.arena.index.ready & ~gangs & untouched
+        return free if self.taken is None else free & ~self.taken
+
+    def racks(self, tree: Tree) -> Mask:
+        """Per domain of the finest level, whether it is whole and free."""
+        if not tree.depth:
+            return np.zeros(0, dtype=np.bool_)
+        ready = self.arena.index.ready
+        whole = tree.sums(tree.depth - 1, (ready & self.nodes).astype(np.int64))
+        there = tree.sums(tree.depth - 1, ready.astype(np.int64))
+        free: Mask = (whole == there) & (there > 0)
+        return free
+
+    def largest(self, tree: Tree) -> int:
+        """Most whole free nodes of any domain of the top level."""
+        if not tree.depth:
+            return int(self.nodes.sum())
+        return int(tree.sums(0, self.nodes.astype(np.int64)).max(initial=0))
+
+    def broken(self, standing: Sequence[Standing]) -> tuple[int, int]:
+        """Whole free nodes and racks that these placements break into."""
+        used = np.zeros(self.arena.size, dtype=np.bool_)
+        trees: dict[int, Tree] = {}
+        for unit, spots in standing:
+            used[nodes_of(spots)] = True
+            trees[id(unit.tree)] = unit.tree
+        racks = 0
+        for tree in trees.values():
+            if tree.depth:
+                taken = tree.sums(tree.depth - 1, used.astype(np.int64)) > 0
+                racks += int((self.racks(tree) & taken).sum())
+        return int((used & self.nodes).sum()), racks
+
+
+def score(wholes: Wholes, standing: Sequence[Standing]) -> tuple[int, ...]:
+    """The whole measure; see the module. Topologies of different depth are aligned at the top."""
+    used = [widths(unit, spots) for unit, spots in standing]
+    depth = max((unit.tree.depth for unit, _ in standing), default=0)
+    levels = [0] * depth
+    for row in used:
+        for level, count in enumerate(row[:-1]):
+            levels[level] += count
+    vain = sum(prefers_in_vain(unit, row) for (unit, _), row in zip(standing, used, strict=True))
+    return (*levels, sum(row[-1] for row in used), vain, *wholes.broken(standing))

@@ -1,0 +1,97 @@
+"""Ranks: who sits where after a repair, and that pods are let go rank by rank to where the plan has them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.records import PodRecord
+from queuectl.domain.workload import PodSetPlacement
+from queuectl.objects.protocol import assign
+from queuectl.planner import plan
+from queuectl.planner.ranks import seats_of
+from queuectl.planner.verify import verify
+from tests.planner.build import gang, holding, node, podset, world
+
+
+def order(name: str) -> tuple[int, str]:
+    return 0, name
+
+
+def rack(name: str) -> str:
+    return name[0]
+
+
+def test_a_lost_rank_sits_beside_what_is_left_of_its_slice() -> None:
+    """Rank 1 goes to rack b, where rank 0 is, though rack a comes first; the lost pair 4, 5 takes rack a."""
+    before = [("b0", 1), ("b9", 1), ("c0", 2), ("d9", 2)]
+    after = {"a0": 2, "b0": 1, "b1": 1, "c0": 2}
+    seats = seats_of(before, {"b0": 1, "c0": 2}, after, order)
+    assert seats is not None
+    assert seats.fill([(2, rack)]) == (("b0", 1), ("b1", 1), ("c0", 2), ("a0", 2))
+
+
+def test_finer_layers_are_completed_before_coarser_ones() -> None:
+    before = [("a0", 2), ("a1", 2), ("b0", 2), ("b1", 2)]
+    staying = {"a0": 1, "b0": 2}
+    after = {"a0": 2, "a2": 2, "b0": 2, "b2": 2}
+    seats = seats_of(before, staying, after, order)
+    assert seats is not None
+    assert seats.fill([(2, str), (4, rack)]) == (("a0", 2), ("a2", 2), ("b0", 2), ("b2", 2))
+
+
+def test_other_numbers_of_pods_have_no_seats() -> None:
+    assert seats_of([("a0", 2)], {}, {"a1": 1}, order) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_healthy_ranks_stay_and_slices_stay_whole(seed: int, failures: int) -> None:
+    """Nodes fail under a gang in slices of two layers; every rank that was not lost keeps its node."""
+    rng = random.Random(seed)
+    nodes = [
+        node(f"{r}{i}", f"{r > 'b'}/{r}", gpu=rng.randint(2, 5)) for r in "abcd" for i in range(4)
+    ]
+    wanted = gang("g", podset(count=16, gpu=1, slices=[("rack", 4), (HOSTNAME, 2)]))
+    first = plan(world(nodes, [wanted])).admitted
+    if not first:
+        return
+    (placed,) = first[0].placement.podsets
+    lost = rng.sample(sorted({name for name, _ in placed.nodes}), min(failures, len(placed.nodes)))
+    running = replace(
+        holding(wanted, {}),
+        placement=first[0].placement,
+        lost=tuple(("w", name, count) for name, count in placed.nodes if name in lost),
+    )
+    left = [replace(n, ready=n.name not in lost) for n in nodes]
+    snapshot = world(left, [], [running])
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    for admission in made.admitted:
+        (now,) = admission.placement.podsets
+        ranks = zip(expanded(placed), expanded(now), strict=True)
+        assert all(old == new for old, new in ranks if old not in lost)
+
+
+def expanded(placed: PodSetPlacement) -> list[str]:
+    return [name for name, count in placed.nodes for _ in range(count)]
+
+
+@given(st.permutations(range(8)), st.integers(0, 8))
+def test_pods_are_let_go_to_the_seat_of_their_rank(arrival: list[int], pinned: int) -> None:
+    """In whatever order they appear, and whoever of them is pinned already; a node may stand there twice."""
+    placed = PodSetPlacement("w", (("n1", 2), ("n2", 3), ("n1", 1), ("n3", 2)))
+    seats = expanded(placed)
+    known = {name: Node(name, {HOSTNAME: name}) for name in ("n1", "n2", "n3")}
+    pods = [PodRecord("a", f"p{r}", f"u{r}", 1, rank=r, podset="w", gated=True) for r in arrival]
+    pods = [
+        replace(p, gated=False, pin=seats[p.rank or 0]) if i < pinned else p
+        for i, p in enumerate(pods)
+    ]
+    waiting = [p for p in pods if p.gated]
+    given_to = {p.rank: name for p, name in assign(placed, pods, waiting, known)}
+    assert given_to == {p.rank: seats[p.rank or 0] for p in waiting}
