@@ -13,6 +13,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    literal_column,
     select,
     tuple_,
 )
@@ -28,7 +29,8 @@ from queuectl.db.rows import (
     placements_from,
 )
 from queuectl.db.tables import history, leases, outbox, placements, workloads
-from queuectl.domain.ledger import Entry, Intent, State
+from queuectl.domain.ledger import Entry, Intent, Spent, State
+from queuectl.domain.machine import DAY
 from queuectl.domain.queries import (
     LONGEST_PAGE,
     HistoryLine,
@@ -36,7 +38,9 @@ from queuectl.domain.queries import (
     WorkloadFilter,
     WorkloadPage,
 )
+from queuectl.domain.reasons import Code, Reason
 
+_CLOCKS_APART: Final = 3600.0  # seconds by which the server's clock may be off
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 
@@ -50,6 +54,21 @@ async def live_entries(connection: AsyncConnection) -> tuple[Entry, ...]:
     """Every workload that is not Finished, by uid."""
     rows = (await connection.execute(LIVE)).all()
     return await _complete(connection, rows, None)
+
+
+def moves_since(seconds: float) -> Select[Any]:
+    """The statement behind :func:`spent_on_moves`; the tests pin its plan."""
+    h = history.c
+    since = func.extract("epoch", func.now()) - seconds
+    moved = h.event == literal_column(f"'{Code.DEFRAGMENTED.value}'")
+    return select(h.at, h.code, h.message, h.details).where(moved, h.at > since).order_by(h.id)
+
+
+async def spent_on_moves(connection: AsyncConnection) -> tuple[Spent, ...]:
+    """What moving gangs cost in the last day by the server's clock, and a little before: ours may differ."""
+    rows = await connection.execute(moves_since(DAY + _CLOCKS_APART))
+    told = (Spent.told_by(row.at, Reason(Code(row.code), row.message, row.details)) for row in rows)
+    return tuple(spent for spent in told if spent is not None)
 
 
 async def one_entry(connection: AsyncConnection, uid: str) -> Entry | None:

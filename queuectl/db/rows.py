@@ -27,7 +27,10 @@ _FIXED: Final = {"kind", "namespace", "name"}  # part of the identity: never upd
 # What :func:`entry_from` reads, in this order.
 ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
     workloads.c[name]
-    for name in (*_PLAIN, "state", "excluded", "reason_code", "reason_message", "reason_details")
+    for name in (
+        *(*_PLAIN, "state", "excluded", "preempted_at"),
+        *("reason_code", "reason_message", "reason_details"),
+    )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
 UPDATED_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
@@ -44,6 +47,7 @@ def workload_row(entry: Entry) -> Row:
     row = {name: getattr(entry, name) for name in _PLAIN}
     row["state"] = entry.state.value
     row["excluded"] = list(entry.excluded)
+    row["preempted_at"] = list(entry.preempted_at)
     row["reason_code"] = entry.reason.code.value
     row["reason_message"] = storable(entry.reason.message)
     row["reason_details"] = entry.reason.details
@@ -60,6 +64,7 @@ def placement_rows(entry: Entry) -> list[Row]:
             "ordinal": ordinal,
             "nodes": placed.nodes,
             "flavors": placed.flavors,
+            "pods": placed.pods,
         }
         for ordinal, placed in enumerate(entry.placement.podsets if entry.placement else ())
     ]
@@ -116,25 +121,33 @@ def history_row(change: Change, *, epoch: int, cycle: int) -> Row | None:
 
 def placement_document(placement: Placement) -> list[dict[str, Any]]:
     """A placement as it stands in a jsonb column."""
-    return [{"podset": p.podset, "nodes": p.nodes, "flavors": p.flavors} for p in placement.podsets]
+    return [
+        {"podset": p.podset, "nodes": p.nodes, "flavors": p.flavors}
+        | ({"pods": p.pods} if p.pods is not None else {})
+        for p in placement.podsets
+    ]
 
 
 def _podset(
-    name: str, nodes: Iterable[Sequence[Any]], flavors: Mapping[str, str]
+    name: str, nodes: Iterable[Sequence[Any]], flavors: Mapping[str, str], pods: int | None
 ) -> PodSetPlacement:
-    return PodSetPlacement(name, tuple((node, count) for node, count in nodes), flavors)
+    return PodSetPlacement(name, tuple((node, count) for node, count in nodes), flavors, pods)
 
 
 def placement_from(document: Iterable[Mapping[str, Any]]) -> Placement:
     """Read what :func:`placement_document` wrote."""
-    return Placement(tuple(_podset(p["podset"], p["nodes"], p["flavors"]) for p in document))
+    return Placement(
+        tuple(_podset(p["podset"], p["nodes"], p["flavors"], p.get("pods")) for p in document)
+    )
 
 
 def placements_from(rows: Iterable[Result[Any]]) -> dict[str, Placement]:
     """Rows of ``placements``, ordered by uid and ordinal, as uid -> Placement."""
     podsets: dict[str, list[PodSetPlacement]] = {}
     for row in rows:
-        podsets.setdefault(row.uid, []).append(_podset(row.podset, row.nodes, row.flavors))
+        podsets.setdefault(row.uid, []).append(
+            _podset(row.podset, row.nodes, row.flavors, row.pods)
+        )
     return {uid: Placement(tuple(parts)) for uid, parts in podsets.items()}
 
 
@@ -153,12 +166,13 @@ def entry_from(
 ) -> Entry:
     """One workload from its ENTRY_COLUMNS and what belongs to it. Tens of thousands are read at a take-over."""
     values = dict(zip(_PLAIN, row, strict=False))
-    state, excluded, code, message, details = row[len(_PLAIN) :]
+    state, excluded, preempted_at, code, message, details = row[len(_PLAIN) :]
     uid = row[0]
     return Entry(
         **values,
         state=State(state),
         excluded=tuple(excluded),
+        preempted_at=tuple(preempted_at),
         reason=Reason(Code(code), message, details),
         placement=placed.get(uid),
         lease=leased.get(uid),

@@ -80,7 +80,8 @@ class PostgresStore:
         """Read everything the leader works on, in one consistent snapshot."""
         async with self._snapshot("loading the ledger") as connection:
             revision, found = await documents.revision_and_documents(connection)
-            return Loaded(await reads.live_entries(connection), found, revision)
+            spent = await reads.spent_on_moves(connection)
+            return Loaded(await reads.live_entries(connection), found, revision, spent)
 
     async def commit(
         self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int

@@ -55,8 +55,9 @@ def _seconds(name: str, *, nullable: bool = False) -> Column[float]:
     return Column(name, Double, nullable=nullable)
 
 
-def _json(name: str, *, nullable: bool = False) -> Column[Any]:
-    return Column(name, JSONB(none_as_null=True), nullable=nullable)
+def _json(name: str, *, nullable: bool = False, default: str | None = None) -> Column[Any]:
+    made = text(f"'{default}'::jsonb") if default is not None else None
+    return Column(name, JSONB(none_as_null=True), nullable=nullable, server_default=made)
 
 
 workloads: Final = Table(
@@ -82,6 +83,7 @@ workloads: Final = Table(
     _seconds("finished_at", nullable=True),
     _integer("failures"),
     _integer("evictions"),
+    _json("preempted_at", default="[]"),
     _integer("budget"),
     _json("excluded"),
     _text("reason_code"),
@@ -114,6 +116,7 @@ placements: Final = Table(
     Column("ordinal", Integer, nullable=False, comment="position of the podset in the workload"),
     Column("nodes", JSONB, nullable=False, comment="[[node, pods], ...] in rank order"),
     Column("flavors", JSONB, nullable=False, comment="{resource: ResourceFlavor}"),
+    Column("pods", Integer, comment="with how many it starts; null = with all of the podset"),
 )
 
 leases: Final = Table(
@@ -161,6 +164,8 @@ history: Final = Table(
     comment="append-only; a trigger refuses UPDATE, DELETE and TRUNCATE",
 )
 Index("history_uid_id_idx", history.c.uid, history.c.id)
+# What moving gangs has cost in the last day is read at each take-over; moves are few among very many lines.
+Index("history_moves_idx", history.c.at, postgresql_where=history.c.event == text("'Defragmented'"))
 
 documents: Final = Table(
     "documents",

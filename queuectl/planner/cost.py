@@ -61,7 +61,10 @@ def ages_of(gangs: Sequence[Admitted]) -> Ages:
 
 def _gpus(gang: Admitted) -> int:
     """Its GPUs, without adding up whole vectors: thousands are asked at once."""
-    return sum(p.shape.requests[GPU] * p.count for p in gang.workload.podsets)
+    return sum(
+        p.shape.requests[GPU] * (placed.pods_of(p) if placed is not None else p.count)
+        for p, placed in ((p, gang.placement.of(p.name)) for p in gang.workload.podsets)
+    )
 
 
 def costs(candidates: Sequence[Admitted], now: float) -> Mapping[str, Cost]:

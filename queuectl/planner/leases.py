@@ -6,7 +6,7 @@ all others; else it is dropped and its gang planned anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,8 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Kept, Ledger, Spots, fits
-from queuectl.planner.order import barred
+from queuectl.planner.order import barred, place
+from queuectl.planner.partial import as_placed
 from queuectl.planner.placing import spots_of
 from queuectl.planner.topology import Mask
 
@@ -40,6 +41,17 @@ class Leases:
 
     def holds(self, uid: str) -> bool:
         return uid in self._standing
+
+    def held(self) -> Iterator[tuple[str, Demand, Spots]]:
+        """Every lease that stands: whose, and what it holds."""
+        for uid, standing in self._standing.items():
+            yield uid, standing.demand, standing.spots
+
+    @property
+    def returning(self) -> tuple[str, ...]:
+        """Gangs on the move whose new place is kept."""
+        moving = on_the_move(self.ledger.arena)
+        return tuple(p.workload.uid for p in moving if self.holds(p.workload.uid))
 
     def claim(self, uid: str) -> Kept | None:
         """The gang on its leased placement if all of it is free now, in capacity and quota; else None."""
@@ -65,7 +77,8 @@ class Leases:
 def standing_leases(arena: Arena, ledger: Ledger, in_order: Iterable[Pending]) -> Leases:
     """Take every lease that still stands off the ledger, in queue order."""
     leases = Leases(ledger)
-    for pending in in_order:
+    leased = [pending for pending in in_order if pending.lease is not None]
+    for pending in sorted([*leased, *on_the_move(arena)], key=lambda p: place(p.workload)):
         lease = pending.lease
         if lease is None or lease.expires_at <= arena.snapshot.now:
             continue
@@ -82,8 +95,16 @@ def standing_leases(arena: Arena, ledger: Ledger, in_order: Iterable[Pending]) -
     return leases
 
 
+def on_the_move(arena: Arena) -> Iterator[Pending]:
+    """Gangs that leave only to start again elsewhere, as they will queue."""
+    for gang in arena.snapshot.admitted:
+        if gang.leaving and gang.lease is not None:
+            yield Pending(gang.workload, gang.lease)
+
+
 def _read(arena: Arena, pending: Pending, lease: CapacityLease) -> _Standing | None:
     """A lease as demand and spots, confined to its own nodes; None when a node is lost or no longer allowed."""
+    pending = as_placed(pending, lease.placement)
     workload = pending.workload
     placed = [lease.placement.of(podset.name) for podset in workload.podsets]
     if any(p is None for p in placed):

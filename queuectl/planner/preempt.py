@@ -2,7 +2,8 @@
 
 Candidates are legal by the ClusterQueue's policy; the cost is its layers, in order. Nobody is evicted unless the gang
 fits after it, and no victim is needless. Quota and topology are freed by the same model: a gang blocked by both gets one
-victim set that serves both, one blocked by quota alone gets the cheapest that frees quota.
+victim set that serves both, one blocked by quota alone gets the cheapest that frees quota. Nobody is evicted for a
+preferred topology level; among what the least victims free, the gang runs as close together as it prefers.
 
 The search, in the order of what proves most for least:
 
@@ -22,13 +23,13 @@ import numpy as np
 from queuectl.domain.plan import Preemption, Proof
 from queuectl.domain.queues import ClusterQueue, VictimKey
 from queuectl.planner.arena import caps
-from queuectl.planner.demand import Demand
+from queuectl.planner.demand import Demand, Shape
 from queuectl.planner.ledger import Ledger, Spots
 from queuectl.planner.preempt_goal import Goal, complete, goals
 from queuectl.planner.preempt_mixed import MixedSearch
-from queuectl.planner.preempt_parts import Part, parts_of, steps
+from queuectl.planner.preempt_parts import Part, parts_of
 from queuectl.planner.preempt_roster import Bench, bench_for
-from queuectl.planner.preempt_scene import domains_of, empty_scene, scene_of, sums
+from queuectl.planner.preempt_scene import domains_of, empty_scene, holding, scene_of
 from queuectl.planner.preempt_search import Deficits, Found, Search
 from queuectl.planner.solve import Solver
 from queuectl.planner.topology import Ints
@@ -64,15 +65,10 @@ def find_victims(
         solver: limits and counters; the gang's own budget raises them.
     """
     bench = bench_for(ledger, demand.pending.workload, queue)
-    proved = True
-    for step in steps(demand):
-        found = Blocked(ledger, step, queue, solver, bench).solve()
-        if found.victims is not None:
-            return _answer(ledger, demand, step, bench, found, proved)
-        proved &= found.proved
-        if not proved and patient(demand, solver):
-            break
-    return None if proved else Victims((), (), Proof.UNDECIDED)
+    found = Blocked(ledger, demand, queue, solver, bench).solve()
+    if found.victims is not None:
+        return _answer(ledger, demand, bench, found)
+    return None if found.proved else Victims((), (), Proof.UNDECIDED)
 
 
 def patient(demand: Demand, solver: Solver) -> bool:
@@ -80,36 +76,35 @@ def patient(demand: Demand, solver: Solver) -> bool:
     return demand.pending.budget < solver.limits.max_budget
 
 
-def _answer(
-    ledger: Ledger, demand: Demand, step: Demand, bench: Bench, found: Found, proved: bool
-) -> Victims:
+def _answer(ledger: Ledger, demand: Demand, bench: Bench, found: Found) -> Victims:
     victims = sorted(found.victims or ())
     free = ledger.later_free()
     if victims:
         free = free + bench.freed(free.shape[1], bench.mask(victims))
     spots = _spots(demand, free)
     if spots is None:
-        spots = found.spots if found.spots is not None else _in_domain(step, free, found.domain)
+        spots = found.spots if found.spots is not None else _in_domain(demand, free, found.domain)
     assert spots is not None, "the search proved that the gang fits"
     uid = demand.pending.workload.uid
     evicted = (Preemption(bench.gangs[v].workload.uid, uid, bench.cost(v)) for v in victims)
-    proof = Proof.OPTIMAL if proved and found.proved else Proof.FEASIBLE
+    proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
     return Victims(tuple(evicted), spots, proof)
 
 
 def _spots(demand: Demand, free: Ints) -> Spots | None:
+    """Where the gang runs once they left, as close together as it prefers if that is found."""
     return find(demand, free, lambda shape: caps(free, shape))
 
 
-def _in_domain(step: Demand, free: Ints, domain: int) -> Spots | None:
+def _in_domain(demand: Demand, free: Ints, domain: int) -> Spots | None:
     """Spots inside the one domain the search chose, where pods all alike always find room."""
-    (part,) = parts_of(step)
-    return _spots(step, np.where(domains_of(part)[0] == domain, free, 0))
+    (part,) = parts_of(demand)
+    return _spots(demand, np.where(domains_of(part)[0] == domain, free, 0))
 
 
 @dataclass(eq=False)
 class Blocked:
-    """One gang at one step of its preferences."""
+    """One gang under one choice of flavors, and whom it might evict."""
 
     ledger: Ledger
     demand: Demand
@@ -120,15 +115,10 @@ class Blocked:
     def __post_init__(self) -> None:
         self.free = self.ledger.later_free()
         self.parts = parts_of(self.demand)
-        left = self.ledger.quota_later(self.queue.name) if self.demand.queue is not None else {}
-        self.missing = {
-            row: amount - left.get(row, 0)
-            for row, amount in self.demand.charges.items()
-            if amount > left.get(row, 0) and self.demand.queue is not None
-        }
+        self.missing = self.ledger.quota_deficit(self.demand)
 
     def solve(self) -> Found:
-        """The least victims at this step; without any and ``proved``, none exist."""
+        """The least victims; without any and ``proved``, none exist."""
         least = self._least_rank()
         proved = True
         for rank in self._ranks(least) if least is not None else ():
@@ -158,7 +148,7 @@ class Blocked:
     def _least_rank(self) -> int | None:
         """The lowest priority up to which the floor sums allow the gang; None = not even with everybody gone."""
         low, high = 0, int(self.bench.rank.max(initial=0))
-        if not self._conceivable(high):
+        if self.missing is None or not self._conceivable(high):
             return None
         while low < high:
             middle = (low + high) // 2
@@ -177,14 +167,18 @@ class Blocked:
 
     def _deficits(self, bench: Bench) -> Deficits:
         nothing = np.zeros(bench.size, dtype=np.int64)
-        return [(amount, bench.quota.get(row, nothing)) for row, amount in self.missing.items()]
+        own = self.queue.name
+        return [
+            (amount, bench.quota.get((own, *row), nothing))
+            for row, amount in (self.missing or {}).items()
+        ]
 
     def _search(self, bench: Bench) -> Found:
         deficits, budget = self._deficits(bench), self.demand.pending.budget
         if not self.parts:
             scene = empty_scene(bench)
-        elif len(self.parts) == 1 and len(self.parts[0].counts) == 1:
-            scene = scene_of(self.parts[0], self.parts[0].counts[0][0], self.free, bench)
+        elif (only := _only_shape(self.parts)) is not None:
+            scene = scene_of(self.parts[0], only, self.free, bench)
         else:
             mixed = MixedSearch(
                 self.demand, self.parts, self.free, bench, deficits, self.solver, budget
@@ -193,10 +187,13 @@ class Blocked:
         return Search(scene, bench, deficits, self.solver, budget).run(self._goals(bench))
 
 
+def _only_shape(parts: tuple[Part, ...]) -> Shape | None:
+    """The one shape asked in one part, if nodes alone decide where its pods fit; slices are for the mixed search."""
+    counts = [shape for part in parts for shape, _ in part.counts]
+    return counts[0] if len(counts) == 1 and not counts[0].slices else None
+
+
 def _holds_somewhere(part: Part, free: Ints) -> bool:
     """Whether some domain holds each shape of the part by itself: without that, it cannot hold them together."""
-    domain, domains = domains_of(part)
-    holds = np.ones(domains, dtype=np.bool_)
-    for shape, count in part.counts:
-        holds &= sums(domain, domains, caps(free, shape)) >= count
-    return bool(holds.any())
+    holds = [holding(part, shape, caps(free, shape)) >= count for shape, count in part.counts]
+    return bool(np.logical_and.reduce(holds).any())

@@ -12,7 +12,7 @@ from queuectl.planner.ledger import Spots
 from queuectl.planner.preempt_model import VictimModel
 from queuectl.planner.preempt_parts import Part
 from queuectl.planner.preempt_scene import Scene, domains_of
-from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.topology import Ints, Mask, Tree
 
 _Key = tuple[int, Shape]  # part number, shape
 
@@ -54,26 +54,33 @@ class MixedModel:
         }
         for number in range(len(parts)):
             self._choose_domain(number)
+        for (number, shape), row in self.pods.items():
+            self._keep_slices(parts[number].tree, shape, row)
         for at, cell in enumerate(self.cells):
             self._make_room(at, cell)
 
     def spots(self, values: Sequence[int], demand: Demand) -> Spots:
         """Read a placement out of an exact model's solution, per pods of the demand."""
-        left = {
-            key: {self.cells[at].nodes[0]: values[v] for at, v in row.items() if values[v]}
-            for key, row in self.pods.items()
-        }
+        left = {key: self._placed(key[0], row, values) for key, row in self.pods.items()}
+        part_of = {unit: number for number, part in enumerate(self.parts) for unit in part.units}
         taken = []
-        for unit in demand.units:
+        for number, unit in enumerate(demand.units):
+            part = part_of[number]
             if unit.on_one_node and unit.bundle is not None:
-                node = next(iter(_take(left, unit.bundle.shape, 1)))
+                node = next(iter(_take(left[part, unit.bundle.shape], 1)))
                 taken.extend([{node: p.count} for p in unit.pods])
             else:
-                taken.extend([_take(left, p.shape, p.count) for p in unit.pods])
+                taken.extend([_take(left[part, p.shape], p.count) for p in unit.pods])
         return tuple(
             (np.array(list(t), dtype=np.int64), np.array(list(t.values()), dtype=np.int64))
             for t in taken
         )
+
+    def _placed(self, part: int, row: dict[int, int], values: Sequence[int]) -> dict[int, int]:
+        """Node to pods in topology order, so that slices come off it whole."""
+        pods = {self.cells[at].nodes[0]: values[v] for at, v in row.items() if values[v]}
+        place = self.parts[part].tree.position
+        return dict(sorted(pods.items(), key=lambda item: int(place[item[0]])))
 
     # Cells.
 
@@ -82,6 +89,12 @@ class MixedModel:
         tenants = self._tenants(useful)
         marks = [s.shape.eligible.astype(np.int64) for s in self.scenes.values()]
         marks += [d for d, p in zip(self.domains, self.parts, strict=True) if p.level != ANYWHERE]
+        marks += [
+            self.parts[number].tree.domain[level]
+            for number, shape in self.scenes
+            for level, _ in shape.slices
+        ]
+        marks += [scene.delta for scene in self.scenes.values()]
         amounts = free[self.columns]
         groups: dict[object, list[int]] = {}
         for node in np.flatnonzero(useful).tolist():
@@ -143,6 +156,19 @@ class MixedModel:
                 variables = [*inside.values(), chosen[d]]
                 model.equal(variables, [1] * len(inside) + [-count], 0)
 
+    def _keep_slices(self, tree: Tree, shape: Shape, row: dict[int, int]) -> None:
+        """In each domain of a slice's level, pods make whole slices."""
+        model = self.building.model
+        for level, size in shape.slices:
+            inside: dict[int, list[int]] = {}
+            for at, variable in row.items():
+                domain = int(tree.domain[level][self.cells[at].nodes[0]])
+                inside.setdefault(domain, []).append(variable)
+            for variables in inside.values():
+                most = sum(model.bounds[v][1] for v in variables) // size
+                whole = self.building.var(0, most)
+                model.equal([*variables, whole], [*[1] * len(variables), -size], 0)
+
     def _make_room(self, at: int, cell: _Cell) -> None:
         """What the pods take of a cell is free or freed by its victims, resource by resource."""
         here = [(shape, row[at]) for (_, shape), row in self.pods.items() if at in row]
@@ -178,15 +204,14 @@ def useful_nodes(scenes: Iterable[Scene], parts: tuple[Part, ...], scope: int) -
     return useful
 
 
-def _take(left: dict[_Key, dict[int, int]], shape: Shape, count: int) -> dict[int, int]:
-    """Take ``count`` pods of a shape out of what a part of it was given."""
-    for (_, known), row in left.items():
-        if known is shape and sum(row.values()) >= count:
-            taken: dict[int, int] = {}
-            for node in sorted(row):
-                share = min(row[node], count - sum(taken.values()))
-                if share:
-                    taken[node] = share
-                    row[node] -= share
-            return taken
-    raise AssertionError("the model places every pod")
+def _take(row: dict[int, int], count: int) -> dict[int, int]:
+    """Take ``count`` pods out of what a shape of a part was given, node to pods in the order of the nodes."""
+    taken: dict[int, int] = {}
+    for node in list(row):
+        share = min(row[node], count)
+        if share:
+            taken[node] = share
+            row[node] -= share
+            count -= share
+    assert not count, "the model places every pod"
+    return taken

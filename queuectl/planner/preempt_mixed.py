@@ -7,21 +7,22 @@ its victims, they are the optimum. If not, the cells are split into nodes, where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from queuectl.planner.arena import caps
-from queuectl.planner.demand import ANYWHERE, Demand
+from queuectl.planner.demand import ANYWHERE, Demand, Shape
 from queuectl.planner.ledger import Spots
 from queuectl.planner.preempt_cells import MixedModel, useful_nodes
+from queuectl.planner.preempt_dual import Shares, places_of, share_out
 from queuectl.planner.preempt_goal import Goal
-from queuectl.planner.preempt_ground import ground_of
+from queuectl.planner.preempt_ground import Ground, ground_of
 from queuectl.planner.preempt_model import VictimModel
 from queuectl.planner.preempt_parts import Part
-from queuectl.planner.preempt_price import floor_of, prices
+from queuectl.planner.preempt_price import Price, floor_of, prices
 from queuectl.planner.preempt_roster import Bench
 from queuectl.planner.preempt_scene import (
     Floats,
@@ -32,7 +33,14 @@ from queuectl.planner.preempt_scene import (
     offers,
     scene_of,
 )
-from queuectl.planner.preempt_search import Deficits, Found, greedy_in, outsiders, quota_floor
+from queuectl.planner.preempt_search import (
+    Deficits,
+    Found,
+    Search,
+    greedy_in,
+    outsiders,
+    quota_floor,
+)
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.witness import find
@@ -43,7 +51,7 @@ _WHOLE: Final = -1
 
 @dataclass(eq=False)
 class MixedSearch:
-    """One step of a demand, one set of candidates, goal after goal."""
+    """One demand, one set of candidates, goal after goal."""
 
     demand: Demand
     parts: tuple[Part, ...]
@@ -53,6 +61,8 @@ class MixedSearch:
     solver: Solver
     budget: int
     found: Found = field(default_factory=Found)
+    _grounds: dict[tuple[int, Shape, int], Ground] = field(default_factory=dict)
+    _prices: dict[tuple[int, Shape, int], list[Price]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.scenes = {
@@ -67,6 +77,7 @@ class MixedSearch:
         """Minimise the goals one after the other."""
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
+            self._prices.clear()
             scopes = self._scopes(goal)
             if not earlier:
                 for _, scope in scopes[:_GREEDY_SCOPES]:
@@ -74,8 +85,13 @@ class MixedSearch:
             for floor, scope in scopes:
                 if self._beaten(floor, goal):
                     break
-                if not self._beaten(self._floor_by_node(scope, goal), goal):
-                    self._solve(scope, goal, earlier)
+                if self._beaten(self._floor_by_node(scope, goal), goal):
+                    continue
+                if not earlier and self._settled_by_one(scope, goal):
+                    continue
+                shares = self._shared(scope, goal)
+                if not any(self._beaten(part.floor, goal) for part in shares.values()):
+                    self._solve(scope, goal, earlier, shares)
             if self.found.victims is None:
                 break
             earlier.append((goal, self._value(goal, self.found.victims)))
@@ -113,12 +129,73 @@ class MixedSearch:
     def _floor_by_node(self, scope: int, goal: Goal) -> float:
         """The dearest node-by-node floor of a shape whose domain is known."""
         dearest = 0.0
-        for (number, _), scene in self.scenes.items():
+        for number, shape in self.scenes:
             if self.by_domain or self.parts[number].level == ANYWHERE:
-                ground = ground_of(scene, max(scope, 0), self.deficits)
-                least = floor_of(ground, prices(ground, goal.weight))
+                least = floor_of(*self._priced(number, shape, max(scope, 0), goal))
                 dearest = max(dearest, np.inf if least is None else least)
         return dearest
+
+    def _settled_by_one(self, scope: int, goal: Goal) -> bool:
+        """Whether the least victims of its dearest shape alone settle a scope: they make room for all, or cost too much."""
+        known = [
+            (floor_of(*self._priced(number, shape, max(scope, 0), goal)) or 0, number, shape)
+            for number, shape in self.scenes
+            if not shape.slices and (self.by_domain or self.parts[number].level == ANYWHERE)
+        ]
+        if not known:
+            return False
+        _, number, shape = max(known, key=lambda each: each[0])
+        scene = self.scenes[number, shape]
+        alone = Search(scene, self.bench, self.deficits, self.solver, self.budget)
+        found = alone.least_in(max(scope, 0), goal)
+        if found.victims is None or not found.proved:
+            return False
+        if self._beaten(self._value(goal, found.victims), goal):
+            return True
+        spots = self._place(found.victims, scope)
+        if spots is None:
+            return False
+        self._offer(found.victims, scope, goal, spots)
+        return True
+
+    def _shared(self, scope: int, goal: Goal) -> dict[tuple[int, Shape], Shares]:
+        """The weights shared out over what could be gained, for each shape whose domain is known."""
+        found: dict[tuple[int, Shape], Shares] = {}
+        best = self.found.victims
+        known = self._value(goal, best) if best is not None else int(goal.weight.sum()) + 1
+        for number, shape in self.scenes:
+            if self.by_domain or self.parts[number].level == ANYWHERE:
+                ground, _ = self._priced(number, shape, max(scope, 0), goal)
+                places = places_of(ground) if ground.need else None
+                shares = share_out(places, ground.need, goal.weight, known) if places else None
+                if shares is not None:
+                    found[number, shape] = shares
+        return found
+
+    def _narrowed(
+        self, scope: int, goal: Goal, shares: Mapping[tuple[int, Shape], Shares]
+    ) -> dict[tuple[int, Shape], Scene]:
+        """The scenes without gains that only dearer victims than the best known have a use for."""
+        scenes, best = dict(self.scenes), self.found.victims
+        for key, shared in shares.items() if best is not None else ():
+            ground, _ = self._priced(*key, max(scope, 0), goal)
+            dear = ~shared.worth(self._value(goal, best or frozenset()))
+            delta = scenes[key].delta.copy()
+            nodes = np.array(ground.nodes, dtype=np.int64)[shared.places.node[dear]]
+            np.minimum.at(delta, nodes, shared.places.pods[dear] - 1)
+            scenes[key] = replace(scenes[key], delta=delta)
+        return scenes
+
+    def _priced(
+        self, number: int, shape: Shape, domain: int, goal: Goal
+    ) -> tuple[Ground, list[Price]]:
+        """One domain of one shape of a part, and what its nodes cost to clear."""
+        key = (number, shape, domain)
+        if key not in self._grounds:
+            self._grounds[key] = ground_of(self.scenes[number, shape], domain, self.deficits)
+        if key not in self._prices:
+            self._prices[key] = prices(self._grounds[key], goal.weight)
+        return self._grounds[key], self._prices[key]
 
     # Upper bounds.
 
@@ -147,8 +224,7 @@ class MixedSearch:
             domain = scope
             if not self.by_domain:
                 domain = int(np.argmin(floors(scene, offer, goal.weight)))
-            ground = ground_of(scene, domain, self.deficits)
-            listed = prices(ground, goal.weight)
+            ground, listed = self._priced(number, shape, domain, goal)
             found = greedy_in(ground, listed, offer.at(domain), goal.weight)
             seeds.update(dict.fromkeys(sorted(found or ())))
         return seeds
@@ -203,10 +279,17 @@ class MixedSearch:
 
     # The exact answer.
 
-    def _solve(self, scope: int, goal: Goal, earlier: list[tuple[Goal, int]]) -> None:
+    def _solve(
+        self,
+        scope: int,
+        goal: Goal,
+        earlier: list[tuple[Goal, int]],
+        shares: Mapping[tuple[int, Shape], Shares],
+    ) -> None:
         """Cells first; nodes when the victims the cells suggest turn out not to make room."""
+        scenes = self._narrowed(scope, goal, shares)
         for by_node in (False, True):
-            building, mixed = self._model(scope, goal, earlier, by_node=by_node)
+            building, mixed = self._model(scope, goal, earlier, scenes, by_node=by_node)
             outcome = self.solver.solve(building.finish(), self.budget)
             if outcome.status is Status.REFUTED:
                 return
@@ -224,14 +307,20 @@ class MixedSearch:
         self.found.proved = False
 
     def _model(
-        self, scope: int, goal: Goal, earlier: list[tuple[Goal, int]], *, by_node: bool
+        self,
+        scope: int,
+        goal: Goal,
+        earlier: list[tuple[Goal, int]],
+        scenes: Mapping[tuple[int, Shape], Scene],
+        *,
+        by_node: bool,
     ) -> tuple[VictimModel, MixedModel]:
         best = self.found.victims
-        useful = useful_nodes(self.scenes.values(), self.parts, scope)
+        useful = useful_nodes(scenes.values(), self.parts, scope)
         here = set(self.bench.rows.gang[useful[self.bench.rows.node]].tolist())
         others = outsiders(here, self.deficits, self.bench, goal, keep_all=bool(earlier))
         building = VictimModel(self.bench, sorted({*here, *others}))
-        mixed = MixedModel(building, self.parts, self.scenes, self.free, scope, by_node=by_node)
+        mixed = MixedModel(building, self.parts, scenes, self.free, scope, by_node=by_node)
         building.free_quota(self.deficits)
         cut = None if best is None else self._value(goal, best) - (not earlier)
         building.aim(goal, cut, earlier)

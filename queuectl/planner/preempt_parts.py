@@ -1,50 +1,39 @@
-"""A demand at one step of its preferences, in the form the victim search wants: parts that share a domain.
+"""A demand in the form the victim search wants: parts that share a domain of what they require.
 
-Preferred levels are tried before cheaper victims elsewhere: all units start at the level they prefer and climb together,
-one level at a time, down to what they require.
+Preferred levels do not count here: nobody is evicted for a preference. Where the gang then runs they count again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from queuectl.planner.demand import ANYWHERE, Demand, Shape, Unit
 from queuectl.planner.topology import Tree
-from queuectl.planner.witness import levels_to_try
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Part:
-    """Pods that must share one domain of ``level`` (``tree.depth`` = one node, ``ANYWHERE`` = none): count per shape."""
+    """Pods that must share one domain of ``level`` (``ANYWHERE`` = none): count per shape, and the units they are of."""
 
     tree: Tree
     level: int
     counts: tuple[tuple[Shape, int], ...]
-
-
-def steps(demand: Demand) -> Iterator[Demand]:
-    """The demand with ever coarser levels required in place of preferred ones."""
-    tries = [list(levels_to_try(unit)) for unit in demand.units]
-    for step in range(max((len(levels) for levels in tries), default=1)):
-        units = [
-            replace(unit, required=levels[min(step, len(levels) - 1)], preferred=ANYWHERE)
-            for unit, levels in zip(demand.units, tries, strict=True)
-        ]
-        yield replace(demand, units=tuple(units))
+    units: tuple[int, ...]
 
 
 def parts_of(demand: Demand) -> tuple[Part, ...]:
     """Units as parts; those free to go anywhere in the same tree become one."""
     parts: list[Part] = []
-    anywhere: dict[Tree, list[tuple[Shape, int]]] = {}
-    for unit in demand.units:
+    anywhere: dict[Tree, list[int]] = {}
+    for number, unit in enumerate(demand.units):
         level, counts = _counts(unit)
         if level == ANYWHERE:
-            anywhere.setdefault(unit.tree, []).extend(counts)
+            anywhere.setdefault(unit.tree, []).append(number)
         else:
-            parts.append(Part(unit.tree, level, _merged(counts)))
-    parts.extend(Part(tree, ANYWHERE, _merged(counts)) for tree, counts in anywhere.items())
+            parts.append(Part(unit.tree, level, _merged(counts), (number,)))
+    for tree, units in anywhere.items():
+        together = [pair for number in units for pair in _counts(demand.units[number])[1]]
+        parts.append(Part(tree, ANYWHERE, _merged(together), tuple(units)))
     return tuple(parts)
 
 

@@ -1,12 +1,13 @@
 """Who may be evicted for a gang, as arrays.
 
-A *roster* holds every preemptible gang of one ClusterQueue and is built once per arena; the *bench* of one blocked gang
-is the part of it that policy and this plan leave, with costs. Rows are (gang, node) pairs: what leaves a node with whom.
+A *roster* holds every gang of some ClusterQueues that nothing shields and is built once per arena; the *bench* of one
+blocked gang is the part of it that policy and this plan leave, with costs. Rows are (gang, node) pairs: what leaves a node
+with whom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -20,6 +21,8 @@ from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
 from queuectl.planner.cost import Ages, ages_of
 from queuectl.planner.ledger import Ledger
+from queuectl.planner.preempt_shield import protected_until
+from queuectl.planner.quota import QuotaRow
 from queuectl.planner.topology import Ints, Mask
 
 
@@ -37,14 +40,20 @@ class Rows:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Roster:
-    """Preemptible, staying gangs of one ClusterQueue, by priority, then uid."""
+    """Staying gangs of some ClusterQueues that nothing shields now, by priority, then uid.
+
+    Attributes:
+        owner: the ClusterQueue each is charged to, as a position in those the roster is of, the preemptor's own first.
+        quota: what each is charged, per quota row.
+    """
 
     gangs: tuple[Admitted, ...]
+    owner: Ints
     priority: Ints
     queued_at: np.ndarray[tuple[int], np.dtype[np.float64]]
     ages: Ages
     rows: Rows
-    quota: dict[tuple[str, str], Ints]  # (flavor, resource) -> amount each gang is charged
+    quota: dict[QuotaRow, Ints]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -56,14 +65,14 @@ class Bench:
         rank: position of a gang's priority among the distinct ones present, lowest first, from 1. Shape (C,).
         lost: GPU-seconds each would lose. Shape (C,).
         rows: what each holds of which node.
-        quota: (flavor, resource) to the amount each frees. Shape (C,).
+        quota: quota row to the amount each frees. Shape (C,).
     """
 
     gangs: tuple[Admitted, ...]
     rank: Ints
     lost: Ints
     rows: Rows
-    quota: dict[tuple[str, str], Ints]
+    quota: dict[QuotaRow, Ints]
 
     @property
     def size(self) -> int:
@@ -98,21 +107,29 @@ class Bench:
         return chosen
 
 
-_ROSTERS: Final[WeakKeyDictionary[Arena, dict[str, Roster]]] = WeakKeyDictionary()
+_OWN: Final = 0  # the preemptor's ClusterQueue among those of a roster
+_ROSTERS: Final[WeakKeyDictionary[Arena, dict[tuple[str, ...], Roster]]] = WeakKeyDictionary()
 
 
 def bench_for(ledger: Ledger, preemptor: Workload, queue: ClusterQueue) -> Bench:
     """Whom the ClusterQueue's policy and this plan leave for ``preemptor`` to evict."""
-    roster = _roster(ledger.arena, queue.name)
-    legal = roster.priority < preemptor.priority
-    if queue.within_cluster_queue is WithinClusterQueue.NEVER:
-        legal[:] = False
-    elif queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY:
-        equal = roster.priority == preemptor.priority
-        legal |= equal & (roster.queued_at > preemptor.queued_at)
+    roster = _roster(ledger.arena, (queue.name,))
+    legal = _within(roster, preemptor, queue)
     if ledger.gone:
         legal &= np.array([g.workload.uid not in ledger.gone for g in roster.gangs], dtype=np.bool_)
     return _bench(roster, legal, ledger.arena.snapshot.now)
+
+
+def _within(roster: Roster, preemptor: Workload, queue: ClusterQueue) -> Mask:
+    """Those of the preemptor's own ClusterQueue whom its ``withinClusterQueue`` lets it evict."""
+    if queue.within_cluster_queue is WithinClusterQueue.NEVER:
+        return np.zeros(len(roster.gangs), dtype=np.bool_)
+    legal: Mask = roster.priority < preemptor.priority
+    if queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY:
+        equal = roster.priority == preemptor.priority
+        legal |= equal & (roster.queued_at > preemptor.queued_at)
+    legal &= roster.owner == _OWN
+    return legal
 
 
 def _bench(roster: Roster, legal: Mask, now: float) -> Bench:
@@ -133,32 +150,47 @@ def _bench(roster: Roster, legal: Mask, now: float) -> Bench:
     )
 
 
-def _roster(arena: Arena, queue: str) -> Roster:
+def _roster(arena: Arena, queues: tuple[str, ...]) -> Roster:
     known = _ROSTERS.setdefault(arena, {})
-    if queue not in known:
-        known[queue] = _enroll(arena, queue)
-    return known[queue]
+    if queues not in known:
+        known[queues] = _enroll(arena, queues)
+    return known[queues]
 
 
-def _enroll(arena: Arena, queue: str) -> Roster:
-    gangs = [
-        g
-        for g in arena.snapshot.admitted
-        if not g.leaving and g.workload.preemptible and _belongs(g, queue, arena)
-    ]
-    gangs.sort(key=lambda g: (g.workload.priority, g.workload.uid))
-    charged: dict[tuple[str, str], list[tuple[int, int]]] = {}
+def _enroll(arena: Arena, queues: tuple[str, ...]) -> Roster:
+    found = sorted(
+        _candidates(arena, queues),
+        key=lambda pair: (pair[0].workload.priority, pair[0].workload.uid),
+    )
+    gangs = [gang for gang, _ in found]
+    charged: dict[QuotaRow, list[tuple[int, int]]] = {}
     for i, gang in enumerate(gangs):
-        for (_, flavor, resource), amount in arena.usage.charges(gang):
-            charged.setdefault((flavor, resource), []).append((i, amount))
+        for row, amount in arena.usage.charges(gang):
+            charged.setdefault(row, []).append((i, amount))
     return Roster(
         tuple(gangs),
+        np.array([owner for _, owner in found], dtype=np.int64),
         np.array([g.workload.priority for g in gangs], dtype=np.int64),
         np.array([g.workload.queued_at for g in gangs], dtype=np.float64),
         ages_of(gangs),
-        _rows(arena, gangs),
+        rows_of(arena, gangs),
         {row: _scattered(entries, len(gangs)) for row, entries in charged.items()},
     )
+
+
+def _candidates(arena: Arena, queues: tuple[str, ...]) -> Iterator[tuple[Admitted, int]]:
+    """Gangs of some ClusterQueues that stay and that nothing shields, with the position of their queue."""
+    snapshot = arena.snapshot
+    known: dict[tuple[str, str | None], ClusterQueue | None] = {}
+    for gang in snapshot.admitted:
+        key = (gang.workload.namespace, gang.workload.queue)
+        if key not in known:
+            known[key] = snapshot.config.cluster_queue_of(*key)
+        queue = known[key]
+        if queue is None or gang.leaving or queue.name not in queues:
+            continue
+        if protected_until(gang, queue, snapshot.now) is None:
+            yield gang, queues.index(queue.name)
 
 
 def _scattered(entries: list[tuple[int, int]], size: int) -> Ints:
@@ -168,13 +200,8 @@ def _scattered(entries: list[tuple[int, int]], size: int) -> Ints:
     return amounts
 
 
-def _belongs(gang: Admitted, queue: str, arena: Arena) -> bool:
-    workload = gang.workload
-    found = arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
-    return found is not None and found.name == queue
-
-
-def _rows(arena: Arena, gangs: list[Admitted]) -> Rows:
+def rows_of(arena: Arena, gangs: list[Admitted]) -> Rows:
+    """What some gangs hold of which node."""
     slots = [arena.use_of(g) for g in gangs]
     resources = len(arena.resources)
     if not slots:

@@ -15,6 +15,7 @@ from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Shape
+from queuectl.planner.fill import Capacity
 from queuectl.planner.preempt_parts import Part
 from queuectl.planner.preempt_roster import Bench, Rows
 from queuectl.planner.topology import Ints, Mask
@@ -59,6 +60,13 @@ def domains_of(part: Part) -> tuple[Ints, int]:
     return np.where(visible, np.arange(size, dtype=np.int64), -1), size
 
 
+def holding(part: Part, shape: Shape, fits: Ints) -> Ints:
+    """Pods of a shape that each domain of a part holds, in whole slices if it has any, given how many fit each node."""
+    if not shape.slices:
+        return sums(*domains_of(part), fits)
+    return Capacity(part.tree, fits, shape.slices).holding(part.level)
+
+
 def sums(domain: Ints, domains: int, per_node: Ints) -> Ints:
     """Exact sum of a per-node quantity over each domain."""
     inside = domain >= 0
@@ -73,7 +81,7 @@ def scene_of(part: Part, shape: Shape, free: Ints, bench: Bench) -> Scene:
     domain, domains = domains_of(part)
     cap = caps(free, shape)
     most = caps(free + bench.freed(free.shape[1]), shape)
-    viable = sums(domain, domains, most) >= count
+    viable = holding(part, shape, most) >= count
     delta = np.where((domain >= 0) & viable[domain], most - cap, 0)
     need = count - sums(domain, domains, cap)
     columns = list(shape.columns)

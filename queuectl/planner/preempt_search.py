@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from queuectl.planner.ledger import Spots
+from queuectl.planner.preempt_dual import Shares, places_of, share_out
 from queuectl.planner.preempt_goal import Goal
 from queuectl.planner.preempt_ground import Ground, greedy, ground_of, needed_only
 from queuectl.planner.preempt_model import VictimModel, model_ground
@@ -80,9 +81,26 @@ class Search:
         for domain in order.tolist():
             if self._beaten(float(floor[domain]), goal):
                 break
-            by_node = floor_of(self._ground(domain), self._priced(domain, goal))
-            if by_node is not None and not self._beaten(by_node, goal):
-                self._solve(domain, goal, earlier)
+            self._look(domain, goal, earlier)
+
+    def least_in(self, domain: int, goal: Goal) -> Found:
+        """The least victims in one domain, by one goal alone."""
+        self._try_greedy(domain, goal, offers(self.scene, self.bench))
+        self._look(domain, goal, [])
+        return self.found
+
+    def _look(self, domain: int, goal: Goal, earlier: list[tuple[Goal, int]]) -> None:
+        """Decide one domain: by floors, each tighter and dearer than the one before, or by the model."""
+        ground = self._ground(domain)
+        by_node = floor_of(ground, self._priced(domain, goal))
+        if by_node is None or self._beaten(by_node, goal):
+            return
+        shares = self._shared(domain, goal)
+        if shares is not None and not earlier:
+            found = greedy(ground, goal.weight, [shares.order(goal.weight)])
+            self._try(found, domain, goal)
+        if shares is None or not self._beaten(shares.floor, goal):
+            self._solve(domain, goal, earlier, shares)
 
     def _beaten(self, floor: float, goal: Goal) -> bool:
         """Whether nothing above this floor can be better than the best set known."""
@@ -104,20 +122,34 @@ class Search:
 
     def _try_greedy(self, domain: int, goal: Goal, offer: Offers) -> None:
         listed = self._priced(domain, goal)
-        found = greedy_in(self._ground(domain), listed, offer.at(domain), goal.weight)
-        if found is not None:
-            self._offer(found, domain, goal)
+        self._try(
+            greedy_in(self._ground(domain), listed, offer.at(domain), goal.weight), domain, goal
+        )
 
-    def _offer(self, victims: frozenset[int], domain: int, goal: Goal) -> None:
+    def _shared(self, domain: int, goal: Goal) -> Shares | None:
+        """The best sharing-out of weights over what a domain could gain; None where it is not worth it."""
+        ground, best = self._ground(domain), self.found.victims
+        places = places_of(ground)
+        known = self._value(goal, best) if best is not None else int(goal.weight.sum()) + 1
+        return share_out(places, ground.need, goal.weight, known) if places is not None else None
+
+    def _try(self, victims: frozenset[int] | None, domain: int, goal: Goal) -> None:
+        """Keep a victim set if it is the best so far."""
         best = self.found.victims
-        if best is None or self._value(goal, victims) < self._value(goal, best):
+        if victims is not None and (
+            best is None or self._value(goal, victims) < self._value(goal, best)
+        ):
             self.found.victims, self.found.domain = victims, domain
 
-    def _solve(self, domain: int, goal: Goal, earlier: list[tuple[Goal, int]]) -> None:
+    def _solve(
+        self, domain: int, goal: Goal, earlier: list[tuple[Goal, int]], shares: Shares | None
+    ) -> None:
         ground = self._ground(domain)
         best = self.found.victims
         own = best if domain == self.found.domain else None
-        nodes = self._nodes(domain, goal, own, additive=not earlier and not goal.rank_weight)
+        kept = self._kept(domain, goal, shares, additive=not earlier and not goal.rank_weight)
+        kept.update(node for gang in own or () for node in ground.reach.get(gang, ()))
+        nodes = sorted(kept)
         inside = {gang for node in nodes for gang in ground.tenants[node]}
         others = outsiders(inside, self.deficits, self.bench, goal, keep_all=bool(earlier))
         building = VictimModel(self.bench, sorted({*inside, *others, *(own or ())}), own)
@@ -131,20 +163,20 @@ class Search:
             if not outcome.optimal:
                 self.found.proved = False
                 victims = needed_only(ground, victims, goal.weight)
-            self._offer(victims, domain, goal)
+            self._try(victims, domain, goal)
         elif outcome.status is not Status.REFUTED:
             self.found.proved = False
 
-    def _nodes(
-        self, domain: int, goal: Goal, own: frozenset[int] | None, *, additive: bool
-    ) -> list[int]:
-        """Nodes the model needs; those of the known set stay, so that it remains a solution."""
-        ground = self._ground(domain)
-        if not additive or self.deficits:
-            return list(range(len(ground.nodes)))
-        kept = worth_a_look(ground, self._priced(domain, goal))
-        kept.update(node for gang in own or () for node in ground.reach.get(gang, ()))
-        return sorted(kept)
+    def _kept(self, domain: int, goal: Goal, shares: Shares | None, *, additive: bool) -> set[int]:
+        """Nodes that victims better than the best known may need; those the best itself uses are added to them."""
+        ground, best = self._ground(domain), self.found.victims
+        kept = set(range(len(ground.nodes)))
+        if additive and not self.deficits:
+            kept = worth_a_look(ground, self._priced(domain, goal))
+        if shares is not None and best is not None:
+            useful = shares.worth(self._value(goal, best))
+            kept.intersection_update(shares.places.node[useful].tolist())
+        return kept
 
 
 def greedy_in(

@@ -1,44 +1,70 @@
 """Gangs that lost nodes: exactly the lost pods are placed anew, beside the healthy ones that stay.
 
-The lost pods of a unit go into the domain its healthy pods hold at the required level. Where no level is required they stay
-near the healthy ones if they can. A gang that provably cannot be repaired is evicted whole; an open question is left for
-the next cycle.
+Where no level is required they stay near the healthy ones if they can. If there is no room now, but there will be once
+those leaving have left, or once victims have left whom the queue's policy allows, the gang waits: its healthy pods stay, and
+the room is held for it as by a lease. Nothing of this is stored. A broken gang is looked at in every cycle before anybody
+who starts, and takes the first of: room that is free now; room that leaving gangs make; room that new victims make. So the
+room its victims free is its own until it moves there, and a restart of the controller changes nothing.
+
+A gang that provably cannot be repaired is evicted whole; an open question is left for the next cycle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-import numpy as np
-
-from queuectl.domain.plan import Admission, Eviction
-from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.domain.plan import Admission, Eviction, Preemption, Proof, Refusal
+from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, CapacityLease
+from queuectl.domain.workload import Placement
 from queuectl.planner import explain, witness
 from queuectl.planner.arena import Arena
-from queuectl.planner.asking import demand_of
-from queuectl.planner.decide import Decision, decide
-from queuectl.planner.demand import ANYWHERE, Demand, Unit
-from queuectl.planner.flavors import Flavors
-from queuectl.planner.ledger import Kept, Ledger
+from queuectl.planner.decide import Decision, decide, place
+from queuectl.planner.demand import ANYWHERE, Demand
+from queuectl.planner.ledger import Kept, Ledger, Spots
 from queuectl.planner.placing import placement_of
+from queuectl.planner.preempt import Victims, find_victims
+from queuectl.planner.repair_pieces import Broken
 from queuectl.planner.solve import Solver, Status
-from queuectl.planner.topology import Ints, Mask
+
+_BUDGETS: Final = (0, 2)  # a running gang has no count of open answers to raise the limit by
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A gang whose lost pods found a place: ``kept`` holds those alone, ``staying`` the healthy ones by podset."""
+    """A gang whose lost pods found a place: ``kept`` holds those alone."""
 
-    gang: Admitted
+    broken: Broken
     kept: Kept
-    staying: Mapping[str, Mapping[str, int]]
 
     def admission(self, arena: Arena) -> Admission:
         """The whole new placement."""
-        placement = placement_of(arena, self.kept.demand, self.kept.spots, self.staying)
-        return Admission(self.gang.workload.uid, placement, repaired=True)
+        placement = _whole(arena, self.broken, self.kept.demand, self.kept.spots)
+        return Admission(self.broken.gang.workload.uid, placement, repaired=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Awaiting:
+    """A gang whose lost pods will have a place once ``victims``, or those leaving already, have left."""
+
+    placement: Placement
+    gang: Admitted
+    victims: tuple[Preemption, ...]
+    proof: Proof
+
+    def refusal(self, arena: Arena) -> Refusal:
+        """It stands among those that wait, with the whole placement it will have."""
+        snapshot = arena.snapshot
+        leaving = tuple(p.victim for p in self.victims)
+        until = snapshot.now + snapshot.limits.lease_seconds
+        lease = CapacityLease(self.placement, leaving, snapshot.now, until)
+        waits = explain.waits_for_victims(leaving)
+        text = f"{_lost(self.gang)}; the rest of it stays and {waits.message}"
+        reason = Reason(waits.code, text, waits.details)
+        return Refusal(self.gang.workload.uid, (reason,), lease, (), self.proof)
 
 
 def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:
@@ -51,111 +77,103 @@ def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:
 
 def repair(
     arena: Arena, ledger: Ledger, gang: Admitted, solver: Solver
-) -> Repaired | Eviction | None:
-    """Place a gang's lost pods anew; None when the search ended open."""
-    staying = _staying(gang)
-    if not all(name in arena.index.position for row in staying.values() for name in row):
-        return None  # the mirror has not said of all nodes yet what is lost
-    demand = _demand(arena, gang, staying)
-    decision = _near(arena, ledger, gang, demand, staying) or decide(ledger, demand, solver)
+) -> Repaired | Awaiting | Eviction | None:
+    """Place a gang's lost pods anew, now or later; None when the search ended open."""
+    broken = Broken(arena, gang)
+    if not broken.known:
+        return None
+    demand = broken.demand()
+    decision = _near(ledger, broken, demand) or _decided(ledger, demand, solver)
     if decision.status is Status.FOUND:
-        for kept, spots in decision.moved:
-            ledger.move(kept, spots)
-        kept = Kept(demand, decision.spots)
-        ledger.keep(kept)
-        ledger.gone.add(gang.workload.uid)
-        return Repaired(gang, kept, staying)
+        return _placed(ledger, broken, demand, decision)
     if decision.status is not Status.REFUTED:
         return None
-    why = explain.placement_failed(ledger, demand).reason.message
-    lost = ", ".join(sorted({node for _, node, _ in gang.lost}))
+    room = _later(ledger, broken, demand, solver)
+    if room is None:
+        return _give_up(ledger, gang, explain.placement_failed(ledger, demand).reason.message)
+    if room.proof is Proof.UNDECIDED:
+        return None
+    return _wait(arena, ledger, broken, demand, room)
+
+
+def _decided(ledger: Ledger, demand: Demand, solver: Solver) -> Decision:
+    """Now, beside everything kept so far; asked again with a larger limit before it is left open."""
+    decision = Decision(Status.UNKNOWN)
+    for budget in _BUDGETS:
+        decision = decide(ledger, _with(demand, budget), solver)
+        if decision.status is not Status.UNKNOWN:
+            break
+    return decision
+
+
+def _with(demand: Demand, budget: int) -> Demand:
+    return replace(demand, pending=replace(demand.pending, budget=budget))
+
+
+def _placed(ledger: Ledger, broken: Broken, demand: Demand, decision: Decision) -> Repaired:
+    for kept, spots in decision.moved:
+        ledger.move(kept, spots)
+    kept = Kept(demand, decision.spots)
+    ledger.keep(kept)
+    ledger.gone.add(broken.gang.workload.uid)
+    return Repaired(broken, kept)
+
+
+def _later(ledger: Ledger, broken: Broken, demand: Demand, solver: Solver) -> Victims | None:
+    """Room once those leaving have left, else once the least victims have; None = proved that there is none."""
+    queue = _queue(ledger.arena, broken.gang)
+    if queue is None:
+        return _left(place(demand, ledger.later_free(), solver))
+    room = None
+    for budget in _BUDGETS:
+        room = find_victims(ledger, _with(demand, budget), queue, solver)
+        if room is None or room.proof is not Proof.UNDECIDED:
+            break
+    return room
+
+
+def _left(decision: Decision) -> Victims | None:
+    """Room that those leaving make for a gang without queue, which may evict nobody."""
+    if decision.status is Status.REFUTED:
+        return None
+    found = decision.status is Status.FOUND
+    return Victims((), decision.spots, Proof.OPTIMAL if found else Proof.UNDECIDED)
+
+
+def _queue(arena: Arena, gang: Admitted) -> ClusterQueue | None:
+    workload = gang.workload
+    return arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+
+
+def _wait(arena: Arena, ledger: Ledger, broken: Broken, demand: Demand, room: Victims) -> Awaiting:
+    gangs = {g.workload.uid: g for g in arena.snapshot.admitted}
+    for preemption in room.victims:
+        ledger.evict(gangs[preemption.victim])
+    ledger.lease(demand, room.spots)
+    ledger.gone.add(broken.gang.workload.uid)
+    placement = _whole(arena, broken, demand, room.spots)
+    return Awaiting(placement, broken.gang, room.victims, room.proof)
+
+
+def _whole(arena: Arena, broken: Broken, demand: Demand, spots: Spots) -> Placement:
+    return placement_of(arena, demand, spots, broken.staying, broken.gang.placement)
+
+
+def _give_up(ledger: Ledger, gang: Admitted, why: str) -> Eviction:
     ledger.evict(gang)
-    text = f"lost pods on {lost} and they cannot be placed anew: {why}"
+    text = f"{_lost(gang)} and they cannot be placed anew: {why}"
     return Eviction(gang.workload.uid, Code.NODE_FAILURES, text)
 
 
-def _staying(gang: Admitted) -> dict[str, dict[str, int]]:
-    """Podset to node to healthy pods."""
-    staying: dict[str, dict[str, int]] = {}
-    for placed in gang.placement.podsets:
-        row = staying.setdefault(placed.podset, {})
-        for name, count in placed.nodes:
-            row[name] = row.get(name, 0) + count
-    for podset, name, count in gang.lost:
-        row = staying.get(podset, {})
-        row[name] = row.get(name, 0) - count
-    return {p: {n: c for n, c in row.items() if c > 0} for p, row in staying.items()}
+def _lost(gang: Admitted) -> str:
+    return f"lost pods on {', '.join(sorted({node for _, node, _ in gang.lost}))}"
 
 
-def _demand(arena: Arena, gang: Admitted, staying: Mapping[str, Mapping[str, int]]) -> Demand:
-    """The lost pods alone, charged to nobody (their quota is), never on a node they were lost on."""
-    workload = gang.workload
-    lost = {p.name: 0 for p in workload.podsets}
-    for podset, _, count in gang.lost:
-        lost[podset] = lost.get(podset, 0) + count
-    podsets = tuple(replace(p, count=lost[p.name]) for p in workload.podsets)
-    pending = Pending(
-        replace(workload, podsets=podsets), excluded=frozenset(node for _, node, _ in gang.lost)
-    )
-    placed = [gang.placement.of(p.name) for p in workload.podsets]
-    flavors: Flavors = tuple(dict(p.flavors) if p is not None else {} for p in placed)
-    free = demand_of(arena, pending, None, flavors)
-    within = {
-        pods.podset: mask
-        for unit in free.units
-        if (mask := _bounds(arena, gang, unit, unit.required, staying)) is not None
-        for pods in unit.pods
-    }
-    return demand_of(arena, pending, None, flavors, within=within) if within else free
-
-
-def _bounds(
-    arena: Arena,
-    gang: Admitted,
-    unit: Unit,
-    level: int,
-    staying: Mapping[str, Mapping[str, int]],
-) -> Mask | None:
-    """Nodes of the domains that the unit's healthy pods hold at a level; None when there are no bounds."""
-    nodes = np.array(sorted(_healthy(arena, gang, unit, staying)), dtype=np.int64)
-    if level == ANYWHERE or not len(nodes):
-        return None
-    if level == unit.tree.depth:
-        mask = np.zeros(arena.size, dtype=np.bool_)
-        mask[nodes] = True
-        return mask
-    domain: Ints = unit.tree.domain[level]
-    inside: Mask = np.isin(domain, np.unique(domain[nodes]))
-    return inside
-
-
-def _healthy(
-    arena: Arena, gang: Admitted, unit: Unit, staying: Mapping[str, Mapping[str, int]]
-) -> Iterator[int]:
-    """Node indexes of the healthy pods of the unit's podsets, those of its group that lost nothing included."""
-    podsets = gang.workload.podsets
-    mine = {podsets[p.podset].name for p in unit.pods}
-    groups = {podsets[p.podset].group for p in unit.pods} - {None}
-    for podset in podsets:
-        if podset.name in mine or podset.group in groups:
-            for name in staying.get(podset.name, {}):
-                yield arena.index.position[name]
-
-
-def _near(
-    arena: Arena,
-    ledger: Ledger,
-    gang: Admitted,
-    demand: Demand,
-    staying: Mapping[str, Mapping[str, int]],
-) -> Decision | None:
+def _near(ledger: Ledger, broken: Broken, demand: Demand) -> Decision | None:
     """A placement in the finest domains the healthy pods hold, widening level by level; None when there is none."""
     deepest = max((unit.tree.depth for unit in demand.units), default=0)
     for level in range(deepest - 1, ANYWHERE, -1):
-        within = [
-            _bounds(arena, gang, unit, min(level, unit.tree.depth - 1), staying)
-            for unit in demand.units
-        ]
+        within = [broken.bounds(unit, min(level, unit.tree.depth - 1)) for unit in demand.units]
         spots = witness.find(demand, ledger.free(), ledger.caps, within)
         if spots is not None:
             return Decision(Status.FOUND, spots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ import pytest
 
 from queuectl.db.store import PostgresStore
 from queuectl.domain.errors import BadInput, Conflict, Fenced, NotFound, StaleSnapshot
-from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import Admit, Described, Echoed, Ended, Gone, Refuse
+from queuectl.domain.ledger import Change, Entry, Spent, State
+from queuectl.domain.machine import Admit, Described, Echoed, Ended, Evict, Gone, Refuse
 from queuectl.domain.queries import DocumentKey, WorkloadFilter
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
@@ -369,6 +370,21 @@ class StoreConformance:
         asked = ["u2", "nobody", "u1"]
         assert await store.workload_names(asked) == {"u1": "team-a/train", "u2": "team-b/eval"}
         assert await store.workload_names([]) == {}
+
+    async def test_what_moves_cost_lately_is_loaded_even_when_the_gang_is_finished(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        now = time.time()
+        await commit(store, epoch, first := submitted("u1"))
+        await commit(store, epoch, started := step(first.after, Admit(HERE), at=now - 90))
+        told = {"clusterQueue": "gpus", "lostGpuSeconds": 460}
+        move = Evict(Reason(Code.DEFRAGMENTED, "moved", told), lease=LEASE)
+        await commit(store, epoch, leaves := step(started.after, move, at=now - 60))
+        assert (await loaded(store))["u1"].lease == LEASE
+        await commit(store, epoch, step(leaves.after, Gone(), at=now))
+        assert (await store.load()).spent == (Spent(now - 60, "gpus", 460),)
 
     async def test_a_lease_keeps_its_victims_and_times(self, open_store: OpenStore):
         store = await open_store()

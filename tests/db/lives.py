@@ -32,7 +32,7 @@ from queuectl.domain.workload import Placement, PodSetPlacement
 FLAVORS = {"nvidia.com/gpu": "h100", "cpu": "h100"}
 HERE = Placement(
     (
-        PodSetPlacement("worker", (("n2", 4), ("n1", 4)), FLAVORS),
+        PodSetPlacement("worker", (("n2", 4), ("n1", 4)), FLAVORS, 8),
         PodSetPlacement("master", (("n3", 1),), {}),
     )
 )

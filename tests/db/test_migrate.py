@@ -19,7 +19,7 @@ from queuectl.db.tables import metadata
 from queuectl.domain.errors import StoreError
 from tests.support.postgres import TestPostgres
 
-HEAD = "0001_pre"
+HEAD = "0003_pre"
 REVISION = """
 from alembic import op
 
@@ -45,7 +45,7 @@ def revisions(tmp_path: Path) -> Path:
     directory = tmp_path / "migrations"
     shutil.copytree(migrations_directory(), directory)
     down = HEAD
-    for revision in ("0002_pre", "0003_post", "0004_pre"):
+    for revision in ("9001_pre", "9002_post", "9003_pre"):
         add(directory, revision, down, f"CREATE TABLE made_by_{revision} ()")
         down = revision
     return directory
@@ -81,14 +81,14 @@ async def test_tables_and_revisions_give_the_same_schema(database_url: str):
 
 
 async def test_the_pre_half_stops_before_the_first_post_revision(empty_url: str, revisions: Path):
-    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "0002_pre"
-    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "0002_pre"
-    assert (await upgrade(empty_url, directory=revisions)).current == "0004_pre"
-    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "0004_pre"
+    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "9001_pre"
+    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "9001_pre"
+    assert (await upgrade(empty_url, directory=revisions)).current == "9003_pre"
+    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "9003_pre"
 
 
 async def test_a_failing_revision_changes_nothing(empty_url: str, revisions: Path):
-    add(revisions, "0005_pre", "0004_pre", "SELECT 1 / 0")
+    add(revisions, "9004_pre", "9003_pre", "SELECT 1 / 0")
     with pytest.raises(StoreError, match="division by zero"):
         await upgrade(empty_url, directory=revisions)
     assert (await current(empty_url)).current is None
@@ -97,8 +97,8 @@ async def test_a_failing_revision_changes_nothing(empty_url: str, revisions: Pat
 async def test_a_schema_of_a_newer_release_is_left_alone(empty_url: str, revisions: Path):
     await upgrade(empty_url, directory=revisions)
     state = await upgrade(empty_url)
-    assert state == SchemaState("0004_pre", HEAD, known=False)
-    assert await current(empty_url, directory=revisions) == SchemaState("0004_pre", "0004_pre")
+    assert state == SchemaState("9003_pre", HEAD, known=False)
+    assert await current(empty_url, directory=revisions) == SchemaState("9003_pre", "9003_pre")
 
 
 @pytest.mark.parametrize("place", ["package/_migrations", "migrations"])

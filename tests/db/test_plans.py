@@ -87,6 +87,7 @@ def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
         (reads.named("Job", "team-7", "job-57"), "workloads_listing_idx"),
         (reads.history_after("u7", 100, 100), "history_uid_id_idx"),
         (reads.history_after(None, 19000, 100), "history_pkey"),
+        (reads.moves_since(86_400.0), "history_moves_idx"),
     ],
 )
 async def test_reads_use_their_index(

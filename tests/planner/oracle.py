@@ -12,7 +12,7 @@ from itertools import combinations
 from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy, VictimKey, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.workload import Placement, TopologyMode, Workload
+from queuectl.domain.workload import Placement, Workload
 from tests.planner.oracle_fit import ANYWHERE, Oracle, Way
 
 
@@ -104,24 +104,31 @@ def least_victims(
 ) -> tuple[tuple[int, ...], frozenset[str]] | None:
     """The least legal victims after whose exit the gang fits, with their layers; None when no set helps.
 
-    ``only`` fixes the flavors of its podsets.
-    Preferred levels come first: a narrower level that legal victims can clear beats cheaper victims elsewhere.
+    ``only`` fixes the flavors of its podsets. Preferred levels do not count: nobody is evicted for a preference.
     """
     queue = Oracle(snapshot).queue_of(entry.workload)
     order = queue.victim_order if queue is not None else tuple(VictimKey)
     legal = sorted(a.workload.uid for a in legal_victims(snapshot, entry.workload))
     sets = [frozenset(s) for k in range(len(legal) + 1) for s in combinations(legal, k)]
     sets.sort(key=lambda s: (layers(order, [costs[u] for u in s]), sorted(s)))
-    for step in relaxations(snapshot, entry.workload):
 
-        def fits(victims: frozenset[str], step: int = step) -> bool:
-            oracle = Oracle(snapshot, victims, promised)
-            return oracle.fits([list(oracle.ways(entry, step=step, only=only))], views=(1,))
+    def fits(victims: frozenset[str]) -> bool:
+        return fits_without(snapshot, entry, victims, promised, only)
 
-        chosen = _first_that_fits(sets, fits)
-        if chosen is not None:
-            return layers(order, [costs[u] for u in chosen]), chosen
-    return None
+    chosen = _first_that_fits(sets, fits)
+    return None if chosen is None else (layers(order, [costs[u] for u in chosen]), chosen)
+
+
+def fits_without(
+    snapshot: Snapshot,
+    entry: Pending,
+    victims: frozenset[str],
+    promised: Sequence[tuple[Workload, Placement]] = (),
+    only: Sequence[Mapping[str, str]] | None = None,
+) -> bool:
+    """Whether a gang fits once these and all who are leaving already have left."""
+    oracle = Oracle(snapshot, victims, promised)
+    return oracle.fits([list(oracle.ways(entry, step=ANYWHERE, only=only))], views=(1,))
 
 
 def _first_that_fits(
@@ -138,13 +145,3 @@ def _first_that_fits(
             return victims
         hopeless.append(victims)
     raise AssertionError("the largest set fits, so the loop ends before")
-
-
-def relaxations(snapshot: Snapshot, workload: Workload) -> range:
-    """Relaxations of preferred levels: from none at all to anywhere; a gang without any needs only the last."""
-    last = max((len(t.levels) for t in snapshot.config.topologies.values()), default=0)
-    prefers = any(
-        p.topology is not None and p.topology.mode is TopologyMode.PREFERRED
-        for p in workload.podsets
-    )
-    return range(0 if prefers else last, last + 1)

@@ -29,11 +29,21 @@ Quota = dict[tuple[str, str, str], int]  # ClusterQueue, flavor, resource -> lef
 
 @dataclass(frozen=True)
 class Task:
-    """A podset under one choice of flavors and domain: how many pods, what each takes, where they may go."""
+    """A podset under one choice of flavors and domain: how many pods, what each takes, where they may go.
+
+    ``slices``: every set of nodes holds a multiple of the size beside it.
+    """
 
     count: int
     need: Amounts
     nodes: frozenset[str]
+    slices: tuple[tuple[int, frozenset[str]], ...] = ()
+
+    def whole(self, pods: Mapping[str, int]) -> bool:
+        return all(
+            sum(n for name, n in pods.items() if name in nodes) % size == 0
+            for size, nodes in self.slices
+        )
 
 
 @dataclass(frozen=True)
@@ -185,7 +195,12 @@ class Oracle:
         for combination in product(*options):
             inside = {i: d for u, d in zip(units.values(), combination, strict=True) for i in u}
             yield tuple(
-                Task(p.count, dict(p.shape.requests), frozenset(nodes & inside[i]))
+                Task(
+                    p.count,
+                    dict(p.shape.requests),
+                    frozenset(nodes & inside[i]),
+                    tuple(self._slices(p, chosen[i])),
+                )
                 for i, p in enumerate(podsets)
                 if (nodes := eligible[i]) is not None
             )
@@ -208,13 +223,21 @@ class Oracle:
             yield frozenset(self.nodes)
             return
         narrowest = max(wanted, key=levels.index)
-        paths = levels[: levels.index(narrowest) + 1]
+        yield from self._nodes_by_domain(levels[: levels.index(narrowest) + 1])
+
+    def _slices(self, podset: PodSet, flavors: Flavors) -> Iterator[tuple[int, frozenset[str]]]:
+        levels = self._levels(flavors)
+        for layer in podset.topology.slices if podset.topology is not None else ():
+            for nodes in self._nodes_by_domain(levels[: levels.index(layer.level) + 1]):
+                yield layer.size, nodes
+
+    def _nodes_by_domain(self, path: Sequence[str]) -> list[frozenset[str]]:
         domains: dict[tuple[str | None, ...], set[str]] = {}
         for n in self.nodes.values():
-            path = tuple(_label(n, key) for key in paths)
-            if None not in path:
-                domains.setdefault(path, set()).add(n.name)
-        yield from map(frozenset, domains.values())
+            values = tuple(_label(n, key) for key in path)
+            if None not in values:
+                domains.setdefault(values, set()).add(n.name)
+        return [frozenset(names) for names in domains.values()]
 
     def _levels(self, flavors: Flavors) -> tuple[str, ...]:
         known = self.snapshot.config
@@ -289,7 +312,8 @@ class _Search:
         self.gangs = gangs
         self.failed: set[object] = set()
         tasks = [t for ways in gangs for way in ways for t in way.tasks]
-        sets = sorted({t.nodes for t in tasks}, key=sorted)
+        sliced = {nodes for t in tasks for _, nodes in t.slices}
+        sets = sorted({t.nodes for t in tasks} | sliced, key=sorted)
         self.kind = cache(lambda name: tuple(name in nodes for nodes in sets))
 
     def run(self, gang: int, free: Free, quota: list[Quota]) -> bool:
@@ -315,7 +339,7 @@ class _Search:
         if key in self.failed:
             return False
         task = way.tasks[at]
-        found = self._spread(gang, way, at, task, sorted(task.nodes), task.count, free, quota)
+        found = self._spread(gang, way, at, {}, sorted(task.nodes), task.count, free, quota)
         if not found:
             self.failed.add(key)
         return found
@@ -325,20 +349,21 @@ class _Search:
         gang: int,
         way: Way,
         at: int,
-        task: Task,
+        placed: dict[str, int],
         nodes: list[str],
         count: int,
         free: Free,
         quota: list[Quota],
     ) -> bool:
+        task = way.tasks[at]
         if count == 0:
-            return self._tasks(gang, way, at + 1, free, quota)
+            return task.whole(placed) and self._tasks(gang, way, at + 1, free, quota)
         if sum(_room(free[n], task.need) for n in nodes) < count:
             return False
         name, rest = nodes[0], nodes[1:]
         for k in range(min(count, _room(free[name], task.need)), -1, -1):
             taken = free | {name: _less(free[name], task.need, k)}
-            if self._spread(gang, way, at, task, rest, count - k, taken, quota):
+            if self._spread(gang, way, at, {**placed, name: k}, rest, count - k, taken, quota):
                 return True
         return False
 

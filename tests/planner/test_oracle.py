@@ -58,7 +58,8 @@ def test_quota_refuses_what_nodes_would_hold() -> None:
     assert starts(world(nodes, gangs, (), queue(gpu=8))) == {"a": True, "b": False}
 
 
-def test_preferred_level_is_cleared_before_cheaper_victims_elsewhere() -> None:
+def test_a_preferred_level_costs_nobody_his_place() -> None:
+    """Only the dear one would leave it a rack of its own; with the cheap one gone it runs over two."""
     nodes = [node(f"{r}{i}", r, gpu=8) for r in "ab" for i in range(2)]
     dear = holding(gang("dear", podset(count=1, gpu=8)), {"a0": 1}, started_at=0.0)
     cheap = holding(gang("cheap", podset(count=1, gpu=8)), {"b0": 1})
@@ -68,7 +69,7 @@ def test_preferred_level_is_cleared_before_cheaper_victims_elsewhere() -> None:
     priced = {"dear": Cost(0, 900, 8), "cheap": Cost(0, 1, 8)}
     found = least_victims(snapshot, wanted, priced)
     assert found is not None
-    assert found[1] == {"dear"}
+    assert found[1] == {"cheap"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from queuectl.domain.queues import ClusterQueue, ResourceFlavor, WithinClusterQu
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSetPlacement
-from queuectl.planner import preempt_goal, preempt_mixed, preempt_search
+from queuectl.planner import preempt, preempt_goal, preempt_mixed, preempt_search
 from queuectl.planner.arena import survey
 from queuectl.planner.asking import demand_of
 from queuectl.planner.cost import RESTART_COST, costs
@@ -23,6 +23,7 @@ from queuectl.planner.demand import Demand
 from queuectl.planner.flavors import options_of
 from queuectl.planner.ledger import open_ledger
 from queuectl.planner.preempt import Victims, find_victims
+from queuectl.planner.preempt_parts import parts_of
 from queuectl.planner.preempt_search import Found
 from queuectl.planner.solve import Model, Outcome, Solver, Status
 from queuectl.planner.verify import verify
@@ -38,8 +39,7 @@ from tests.planner.build import (
     resources,
     world,
 )
-from tests.planner.oracle import layers, least_victims, legal_victims, relaxations
-from tests.planner.oracle_fit import Oracle
+from tests.planner.oracle import fits_without, layers, least_victims, legal_victims
 
 WAITS = (Reason(Code.WAITING_FOR_PREEMPTED, "victims are leaving"),)
 SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -159,9 +159,38 @@ def test_the_solver_alone_finds_the_same(
     monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
 ) -> None:
     """Without greedy sets to start from every answer is the model's."""
-    monkeypatch.setattr(preempt_search, "_GREEDY_DOMAINS", 0)
-    monkeypatch.setattr(preempt_mixed, "_GREEDY_SCOPES", 0)
+    nothing_greedy(monkeypatch)
     agrees_with_brute_force(snapshot)
+
+
+def nothing_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preempt_search, "_GREEDY_DOMAINS", 0)
+    monkeypatch.setattr(preempt_search, "places_of", lambda _: None)
+    monkeypatch.setattr(preempt_mixed, "_GREEDY_SCOPES", 0)
+
+
+@SOME
+@given(SEEDS.map(lambda seed: generate.crowded(seed, mixed=True)), st.booleans())
+def test_a_placement_read_from_the_model_is_one(
+    monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot, one_apart: bool
+) -> None:
+    """When no packing is found greedily, the exact model's own is taken, also of equal pods in and outside a rack."""
+    if one_apart:
+        (entry,) = snapshot.pending
+        first = replace(entry.workload.podsets[0], name="apart", topology=None, group=None)
+        workload = replace(entry.workload, podsets=(first, *entry.workload.podsets))
+        snapshot = replace(snapshot, pending=(replace(entry, workload=workload),))
+    spots = preempt._spots
+    monkeypatch.setattr(preempt_mixed.MixedSearch, "_place", lambda *_: None)
+    monkeypatch.setattr(preempt, "_spots", lambda d, free: spots(d, free) if alike(d) else None)
+    agrees_with_brute_force(snapshot)
+    monkeypatch.undo()
+
+
+def alike(demand: Demand) -> bool:
+    """Whether all pods are of one shape and share one domain: those need no model to be placed."""
+    parts = parts_of(demand)
+    return len(parts) == 1 and len(parts[0].counts) == 1
 
 
 @SOME
@@ -188,18 +217,9 @@ def test_a_search_cut_short_still_evicts_nobody_in_vain(snapshot: Snapshot) -> N
         victims = evicted(answer) or set()
         if len({p.shape for p in demand.pods}) > 1 or len(demand.units) > 1:
             continue  # a greedy packing of several shapes may miss that fewer would do
-        step = next(
-            s
-            for s in relaxations(snapshot, entry.workload)
-            if _fits(snapshot, entry, demand, victims, s)
-        )
         for needed in victims:
-            assert not _fits(snapshot, entry, demand, victims - {needed}, step)
-
-
-def _fits(snapshot: Snapshot, entry: Pending, demand: Demand, victims: set[str], step: int) -> bool:
-    oracle = Oracle(snapshot, frozenset(victims))
-    return oracle.fits([list(oracle.ways(entry, step=step, only=demand.flavors))], views=(1,))
+            fewer = frozenset(victims - {needed})
+            assert not fits_without(snapshot, entry, fewer, only=demand.flavors)
 
 
 # -- what it may use, and what else blocks
@@ -285,7 +305,7 @@ def test_alike_gangs_leave_until_every_missing_quota_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One of them frees GPUs enough, all three are needed for the cpu."""
-    monkeypatch.setattr(preempt_search, "_GREEDY_DOMAINS", 0)
+    nothing_greedy(monkeypatch)
     running = [holding(gang(f"r{i}", podset(gpu=4, cpu=1)), {}) for i in range(3)]
     blocked = gang("high", podset(gpu=4, cpu=3), priority=9)
     main = queue(gpu=12, cpu=3)
@@ -335,7 +355,7 @@ class Exhausted(Solver):
 def test_a_search_that_finds_nothing_in_time_is_undecided_not_no(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preempt_search, "_GREEDY_DOMAINS", 0)
+    nothing_greedy(monkeypatch)
     snapshot = world(PAIR, [HIGH], [low("x", {"a0": 1}), low("y", {"b0": 1})])
     ((_, _, answer),) = answers(snapshot, solver=Exhausted(snapshot.limits))
     assert answer == Victims((), (), Proof.UNDECIDED)
@@ -351,6 +371,7 @@ def test_higher_priorities_stay_while_lower_ones_are_undecided_until_the_budget_
 
     snapshot = world(PAIR, [HIGH], [low("x", {"a0": 1}), low("y", {"b0": 1}, priority=3)])
     exhausted = Exhausted(snapshot.limits)
+    monkeypatch.setattr(preempt_search, "greedy", spared)
     monkeypatch.setattr(preempt_search, "greedy_in", spared)
     ((_, _, answer),) = answers(snapshot, solver=exhausted)
     assert answer is not None

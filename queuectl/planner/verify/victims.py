@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import WithinClusterQueue
-from queuectl.domain.snapshot import Admitted
+from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.books import Books
 from queuectl.planner.verify.report import Rule, Violation
+
+_DAY = 86_400.0  # seconds
 
 
 def check_victims(books: Books) -> Iterator[Violation]:
@@ -28,9 +30,11 @@ def check_victims(books: Books) -> Iterator[Violation]:
 
 def _illegal(books: Books, preemption: Preemption, seen: dict[str, str]) -> str | None:
     victim = books.running.get(preemption.victim)
-    preemptor = books.pending.get(preemption.preemptor)
+    preemptor: Pending | Admitted | None = books.pending.get(preemption.preemptor)
+    if preemptor is None and books.broken(preemption.preemptor):
+        preemptor = books.running[preemption.preemptor]
     if victim is None or preemptor is None:
-        return "victim is not admitted or preemptor not pending"
+        return "victim is not admitted or preemptor neither pending nor broken"
     if preemption.victim in seen:
         return f"already the victim of {seen[preemption.victim]}"
     if preemption.cost.priority != victim.workload.priority:
@@ -55,12 +59,32 @@ def _shielded(books: Books, victim: Admitted) -> str | None:
     uid = victim.workload.uid
     if not victim.workload.preemptible:
         return "not preemptible"
+    if (why := protected(books, victim)) is not None:
+        return why
     if victim.leaving:
         return "leaving already"
     if any(e.uid == uid for e in books.plan.evicted):
         return "evicted as well"
-    if any(a.uid == uid for a in books.plan.admitted):
+    if any(a.uid == uid for a in books.plan.admitted) or uid in books.refused:
         return "repaired as well"
+    return None
+
+
+def protected(books: Books, victim: Admitted) -> str | None:
+    """What of its own ClusterQueue's protections an eviction now would break."""
+    queue = books.queue_of(victim.workload)
+    if queue is None:
+        return None
+    policy, now = queue.protection, books.snapshot.now
+    if min(victim.started_at, now) + policy.min_runtime > now:
+        return f"started at {victim.started_at:.0f}, {queue.name} lets it run {policy.min_runtime:.0f} s"
+    last = max((min(at, now) for at in victim.evictions), default=None)
+    if last is not None and last + policy.cooldown > now:
+        return f"evicted at {last:.0f}, {queue.name} spares it for {policy.cooldown:.0f} s"
+    most = policy.max_evictions_per_day
+    today = sum(at + _DAY > now for at in victim.evictions)
+    if most is not None and today >= most:
+        return f"evicted {today} times within a day, {queue.name} allows {most}"
     return None
 
 

@@ -1,0 +1,45 @@
+"""What shields a running gang from being evicted for others: its own wish, and the protections of its ClusterQueue."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from queuectl.domain.queues import ClusterQueue, Protection
+from queuectl.domain.snapshot import Admitted
+
+_DAY: Final = 86_400.0  # seconds
+_NONE: Final = Protection()
+
+
+def protected_until(gang: Admitted, queue: ClusterQueue, now: float) -> float | None:
+    """Until when a gang must not be evicted (or moved) for others; None = it may be now.
+
+    Args:
+        gang: it runs.
+        queue: the ClusterQueue it is charged to, whose policy counts.
+        now: unix seconds; times declared later than that are clamped to it.
+
+    Returns:
+        Unix seconds later than ``now``; infinity when time will not change it.
+    """
+    if not gang.workload.preemptible:
+        return inf
+    policy = queue.protection
+    if policy == _NONE:
+        return None
+    times = sorted(min(at, now) for at in gang.evictions)
+    until = min(gang.started_at, now) + policy.min_runtime
+    if times:
+        until = max(until, times[-1] + policy.cooldown)
+    if policy.max_evictions_per_day is not None:
+        until = max(until, _spent(times, policy.max_evictions_per_day, now))
+    return until if until > now else None
+
+
+def _spent(times: list[float], most: int, now: float) -> float:
+    """When there are fewer than ``most`` evictions within a day again; a time past when there are now."""
+    if most <= 0:
+        return inf
+    recent = [at for at in times if at + _DAY > now]
+    return recent[-most] + _DAY if len(recent) >= most else now

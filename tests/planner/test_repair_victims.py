@@ -1,0 +1,342 @@
+"""Broken gangs that find no room now: they wait for victims, and only what provably cannot be repaired restarts.
+
+Kueue replaces one failed node, never evicts anybody for it, and evicts the whole gang when two nodes fail (issue 14244).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from queuectl.domain.plan import Plan, Proof
+from queuectl.domain.queues import ClusterQueue, Protection, WithinClusterQueue
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import PodSet, Workload
+from queuectl.planner import plan
+from queuectl.planner.cost import costs
+from queuectl.planner.verify import Rule, verify
+from tests.planner.build import NOW, gang, holding, node, podset, queue, world
+from tests.planner.generate import ORDERS, Room
+from tests.planner.oracle import layers, legal_victims
+from tests.planner.oracle_fit import Oracle, Task, Way
+from tests.planner.plans import rules
+
+
+def planned(snapshot: Snapshot) -> Plan:
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    return made
+
+
+def rack(count: int, *out: str, name: str = "a"):
+    """Nodes of one rack, some of them not ready."""
+    return [node(f"{name}{i}", name, gpu=8, ready=f"{name}{i}" not in out) for i in range(count)]
+
+
+TRAINING = gang("training", podset(count=3, gpu=8, required="rack"), priority=9)
+BROKEN = holding(
+    TRAINING, {"a0": 1, "a1": 1, "a2": 1}, lost=(("w", "a1", 1), ("w", "a2", 1)), started_at=0.0
+)
+
+
+def other(uid: str, *names: str, priority: int = 0, **kw) -> Admitted:
+    workload = gang(uid, podset(count=len(names), gpu=8), priority=priority, queued_at=50.0)
+    return holding(workload, dict.fromkeys(names, 1), **kw)
+
+
+NODES = [*rack(5, "a1", "a2"), *rack(2, name="b")]
+VICTIMS = (other("v3", "a3"), other("v4", "a4"))
+
+
+def test_two_lost_nodes_are_replaced_by_two_that_victims_free_while_the_rest_stays() -> None:
+    made = planned(world(NODES, [], [BROKEN, *VICTIMS]))
+    assert (made.admitted, made.evicted) == ((), ())
+    assert [(p.victim, p.preemptor) for p in made.preempted] == [
+        ("v3", "training"),
+        ("v4", "training"),
+    ]
+    (waits,) = made.pending
+    assert waits.reasons[0].code is Code.WAITING_FOR_PREEMPTED
+    assert waits.lease is not None
+    assert waits.lease.placement.podsets[0].nodes == (("a0", 1), ("a3", 1), ("a4", 1))
+
+
+def test_it_moves_there_when_the_last_victim_has_left_and_evicts_nobody_meanwhile() -> None:
+    leaving = [replace(v, leaving=True) for v in VICTIMS]
+    for still in (leaving, leaving[1:]):
+        made = planned(world(NODES, [], [BROKEN, *still]))
+        assert (made.admitted, made.preempted, made.evicted) == ((), (), ())
+        assert [r.uid for r in made.pending] == ["training"]
+    made = planned(world(NODES, [], [BROKEN]))
+    (admission,) = made.admitted
+    assert admission.repaired
+    assert admission.placement.podsets[0].nodes == (("a0", 1), ("a3", 1), ("a4", 1))
+
+
+def test_nobody_takes_the_room_its_victims_make() -> None:
+    """A more urgent gang wants the same nodes: it has to look elsewhere, for the repair came first."""
+    eager = gang(
+        "eager", podset(count=2, gpu=8, required="rack", select={"rack": "a"}), priority=99
+    )
+    for leaving in (False, True):
+        victims = [replace(v, leaving=leaving) for v in VICTIMS]
+        made = planned(world(NODES, [eager], [BROKEN, *victims]))
+        held = {r.uid: r.lease for r in made.pending}
+        assert held["training"] is not None
+        assert held["eager"] is None
+
+
+@pytest.mark.parametrize(
+    ("main", "victims", "why"),
+    [
+        (queue(within=WithinClusterQueue.NEVER), VICTIMS, "its queue evicts nobody"),
+        (queue(), (VICTIMS[0], other("v4", "a4", priority=9)), "one is as urgent"),
+        (
+            replace(queue(), protection=Protection(min_runtime=60.0)),
+            VICTIMS,
+            "both started just now",
+        ),
+        (queue(), (*VICTIMS[:1], other("v4", "a4", "b0", priority=10)), "one is more urgent"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_without_legal_victims_it_restarts_whole_and_nobody_is_evicted_in_vain(
+    main: ClusterQueue, victims: Sequence[Admitted], why: str
+) -> None:
+    made = planned(world(NODES, [], [BROKEN, *victims], main))
+    assert [e.code for e in made.evicted] == [Code.NODE_FAILURES], why
+    assert (made.preempted, made.pending) == ((), ())
+
+
+def test_one_free_node_and_one_victim() -> None:
+    cheap, dear = other("cheap", "a3", utilization=0.0), other("dear", "a4", started_at=0.0)
+    made = planned(world([*NODES, node("a5", "a", gpu=8)], [], [BROKEN, cheap, dear]))
+    assert [p.victim for p in made.preempted] == ["cheap"]
+    (waits,) = made.pending
+    assert waits.lease is not None
+    assert waits.lease.placement.podsets[0].nodes == (("a0", 1), ("a3", 1), ("a5", 1))
+
+
+def test_a_gang_without_queue_waits_for_room_but_evicts_nobody() -> None:
+    alone = replace(BROKEN, workload=replace(TRAINING, queue=None))
+    made = planned(world(NODES, [], [alone, *(replace(v, leaving=True) for v in VICTIMS)]))
+    assert [r.uid for r in made.pending] == ["training"]
+    made = planned(world(NODES, [], [alone, *VICTIMS]))
+    assert [e.uid for e in made.evicted] == ["training"]
+    assert made.preempted == ()
+
+
+def test_a_gang_that_waits_for_its_own_repair_is_nobodys_victim() -> None:
+    urgent = gang("urgent", podset(gpu=8, select={"rack": "a"}), priority=99)
+    made = planned(world(NODES, [urgent], [BROKEN, *VICTIMS]))
+    assert "training" not in {p.victim for p in made.preempted}
+
+
+# -- the verifier
+
+
+def test_the_verifier_refuses_a_repair_later_that_breaks_a_rule() -> None:
+    snapshot = world(NODES, [], [BROKEN, *VICTIMS])
+    made = planned(snapshot)
+    (waits,) = made.pending
+    lease = waits.lease
+    assert lease is not None
+
+    def moved(*nodes: tuple[str, int]) -> Plan:
+        (placed,) = lease.placement.podsets
+        elsewhere = replace(lease.placement, podsets=(replace(placed, nodes=nodes),))
+        return replace(made, pending=(replace(waits, lease=replace(lease, placement=elsewhere)),))
+
+    assert Rule.WHOLE in rules(snapshot, moved(("a0", 1), ("a3", 1)))
+    assert Rule.TOPOLOGY in rules(snapshot, moved(("a0", 1), ("a3", 1), ("b0", 1)))
+    assert Rule.CAPACITY in rules(snapshot, moved(("a0", 1), ("a3", 2)))
+    assert Rule.REPAIR in rules(snapshot, moved(("a3", 1), ("a4", 1), ("a0", 0)))
+    assert Rule.ELIGIBLE in rules(snapshot, moved(("a0", 1), ("a1", 1), ("a3", 1)))
+    assert Rule.VICTIM in rules(snapshot, replace(made, pending=()))
+    assert Rule.CAPACITY in rules(snapshot, replace(made, preempted=made.preempted[:1]))
+    assert Rule.PARTITION in rules(snapshot, replace(made, pending=(waits, waits)))
+    whole = world(NODES, [], [replace(BROKEN, lost=()), *VICTIMS])
+    assert Rule.PARTITION in rules(whole, made)
+
+
+# -- against brute force
+
+
+@dataclass(frozen=True)
+class Accident:
+    """A small cluster in which one gang lost nodes."""
+
+    snapshot: Snapshot
+
+    @property
+    def broken(self) -> Admitted:
+        return next(a for a in self.snapshot.admitted if a.lost)
+
+    def fits(self, gone: frozenset[str], views: tuple[int, ...]) -> bool:
+        """Whether the lost pods fit beside the healthy ones once these have left."""
+        ways = list(self._ways())
+        return Oracle(self.snapshot, gone).fits([ways], views=views)
+
+    def _ways(self) -> Iterator[Way]:
+        """One per rack where the healthy pods do not say which."""
+        lost = {p.name: 0 for p in self.broken.workload.podsets}
+        for name, _, count in self.broken.lost:
+            lost[name] += count
+        out = {name for _, name, _ in self.broken.lost}
+        for inside in self._racks():
+            nodes = frozenset(
+                n.name
+                for n in self.snapshot.fleet.nodes
+                if n.ready and n.name not in out and (inside is None or n.labels["rack"] == inside)
+            )
+            yield Way(
+                tuple(
+                    Task(lost[p.name], dict(p.shape.requests), nodes)
+                    for p in self.broken.workload.podsets
+                    if lost[p.name]
+                ),
+                {},
+            )
+
+    def _racks(self) -> set[str | None]:
+        workload = self.broken.workload
+        if workload.podsets[0].topology is None:
+            return {None}
+        racks = {n.name: n.labels["rack"] for n in self.snapshot.fleet.nodes}
+        lost = {(p, n): c for p, n, c in self.broken.lost}
+        healthy: set[str | None] = {
+            racks[name]
+            for placed in self.broken.placement.podsets
+            for name, count in placed.nodes
+            if count > lost.get((placed.podset, name), 0)
+        }
+        return healthy or {*racks.values()}
+
+
+def accident(seed: int) -> Accident:
+    """Nodes fail under a gang of one to three podsets among tenants of any priority; some are leaving."""
+    rng = random.Random(seed)
+    nodes = [
+        node(f"n{i}", rng.choice("ab"), gpu=rng.choice((4, 8, 8)), cpu=rng.choice((8, 16)))
+        for i in range(rng.randint(3, 6))
+    ]
+    room = Room(nodes)
+    workload, held = _victim_of_the_accident(rng, room)
+    tenants = list(_tenants(rng, room))
+    used = sorted({name for row in held for name in row})
+    out = set(rng.sample(used, rng.randint(1, len(used))))
+    gone = {name for name in out if rng.random() < 0.3}
+    lost = tuple(
+        (p.name, name, count)
+        for p, row in zip(workload.podsets, held, strict=True)
+        for name, count in row.items()
+        if name in out
+    )
+    fleet = [replace(n, ready=n.name not in out) for n in nodes if n.name not in gone]
+    lower, newer, never = (
+        WithinClusterQueue.LOWER_PRIORITY,
+        WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY,
+        WithinClusterQueue.NEVER,
+    )
+    main = queue(order=rng.choice(ORDERS), within=rng.choice((lower, lower, newer, never)))
+    return Accident(world(fleet, [], [holding(workload, *held, lost=lost), *tenants], main))
+
+
+def _victim_of_the_accident(
+    rng: random.Random, room: Room
+) -> tuple[Workload, list[dict[str, int]]]:
+    """A gang of one to three podsets, all in one rack or anywhere, and where its pods run."""
+    level: dict[str, Any] = {"required": "rack", "group": "g"} if rng.random() < 0.7 else {}
+    rack_of = {n.name: n.labels["rack"] for n in room.nodes}
+    home = rng.choice(sorted(set(rack_of.values())))
+    names = [name for name, there in rack_of.items() if there == home or not level]
+    podsets: list[PodSet] = []
+    held: list[dict[str, int]] = []
+    for i in range(rng.choice((1, 1, 2, 3))):
+        one = podset(f"p{i}", 1, gpu=rng.choice((0, 1, 2, 4)), cpu=rng.choice((1, 2)), **level)
+        row = _put(rng, room, one, names, rng.randint(1, 3))
+        if row:
+            podsets.append(replace(one, count=sum(row.values())))
+            held.append(row)
+    return gang("broken", *podsets, priority=rng.randint(1, 4), queued_at=10.0), held
+
+
+def _put(
+    rng: random.Random, room: Room, one: PodSet, names: list[str], pods: int
+) -> dict[str, int]:
+    row: dict[str, int] = {}
+    for _ in range(pods):
+        name = rng.choice(names)
+        if room.take(name, one.shape.requests):
+            row[name] = row.get(name, 0) + 1
+    return row
+
+
+def _tenants(rng: random.Random, room: Room) -> Iterator[Admitted]:
+    names = [n.name for n in room.nodes]
+    for i in range(rng.randint(2, 7)):
+        one = podset("t", 1, gpu=rng.choice((0, 1, 2, 4, 8)), cpu=rng.choice((1, 2, 4)))
+        row = _put(rng, room, one, names, rng.choice((1, 1, 2)))
+        if row:
+            priority, queued = rng.randint(0, 4), float(rng.randint(0, 20))
+            podsets = replace(one, count=sum(row.values()))
+            workload = gang(f"t{i}", podsets, priority=priority, queued_at=queued)
+            age, leaving = rng.choice((1, 40, 300)), rng.random() < 0.25
+            yield holding(workload, row, leaving=leaving, started_at=NOW - age)
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_repair_now_or_later_or_restart_as_brute_force_says(block: int) -> None:
+    outcomes: set[str] = set()
+    for seed in range(100 * block, 100 * (block + 1)):
+        outcomes.add(outcome(accident(seed)))
+    assert outcomes == {"now", "waits", "evicts", "restarts"}
+
+
+def outcome(case: Accident) -> str:
+    """What the plan does, after it was compared with brute force."""
+    snapshot = case.snapshot
+    made = planned(snapshot)
+    assert made.proof is Proof.OPTIMAL
+    if case.fits(frozenset(), (0, 1)):
+        assert [a.uid for a in made.admitted] == ["broken"]
+        return "now"
+    assert made.admitted == ()
+    best = least(case)
+    if best is None:
+        assert [e.uid for e in made.evicted] == ["broken"]
+        return "restarts"
+    assert [r.uid for r in made.pending] == ["broken"]
+    order = snapshot.config.cluster_queues["main"].victim_order
+    assert layers(order, [p.cost for p in made.preempted]) == best
+    return "evicts" if made.preempted else "waits"
+
+
+def least(case: Accident) -> tuple[int, ...] | None:
+    """The layers of the least legal victims after which the lost pods fit."""
+    legal = [a for a in legal_victims(case.snapshot, case.broken.workload) if not a.lost]
+    priced = costs(legal, case.snapshot.now)
+    order = case.snapshot.config.cluster_queues["main"].victim_order
+    found = None
+    for bits in range(1 << len(legal)):
+        chosen = [a.workload.uid for i, a in enumerate(legal) if bits >> i & 1]
+        value = layers(order, [priced[u] for u in chosen])
+        if (found is None or value < found) and case.fits(frozenset(chosen), (1,)):
+            found = value
+    return found
+
+
+def test_what_waits_to_start_never_takes_room_from_what_waits_for_its_repair() -> None:
+    for seed in range(150):
+        case = accident(seed)
+        more = gang("new", podset("w", 2, gpu=2, cpu=2), priority=3)
+        crowd = replace(case.snapshot, pending=(Pending(more),))
+        alone, together = planned(case.snapshot), planned(crowd)
+        assert together.pending[: len(alone.pending)] == alone.pending
+        assert together.preempted[: len(alone.preempted)] == alone.preempted
+        assert together.evicted == alone.evicted
