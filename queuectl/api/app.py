@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queuectl.api import problems
 from queuectl.api.kinds import CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import describe
-from queuectl.api.ports import ApiStore, Health
+from queuectl.api.ports import ApiStore, Diagnoser, Health
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.routes import config, workloads
 from queuectl.api.routes import health as health_routes
@@ -29,12 +29,17 @@ _ABOUT: Final = """Configuration and workloads of queuectl.
 Configuration documents have Kueue's shape; workloads are read only. Every error is problem+json (RFC 9457)."""
 
 
-def create_app(store: ApiStore, health: Health, registry: CollectorRegistry) -> FastAPI:
-    """The REST API with metrics and health; for loopback only."""
+def create_app(
+    store: ApiStore,
+    health: Health,
+    registry: CollectorRegistry,
+    diagnoser: Diagnoser | None = None,
+) -> FastAPI:
+    """The REST API with metrics and health; for loopback only. ``diagnoser``: None where no controller runs."""
     app = _bare("queuectl")
     for kind in CONFIG_KINDS:
         config.add_routes(app.router, kind, store)
-    workloads.add_routes(app.router, store)
+    workloads.add_routes(app.router, store, diagnoser)
     health_routes.add_routes(app.router, health, registry)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.add_middleware(LoopbackHosts)

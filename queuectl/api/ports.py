@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.queries import (
     ConfigDocument,
@@ -66,6 +67,13 @@ class ApiStore(Protocol):
         self, uid: str | None, after: int = 0, limit: int = 100
     ) -> tuple[HistoryLine, ...]:
         """Lines of one workload (None = of all) with ids above ``after``, oldest first."""
+
+
+class Diagnoser(Protocol):
+    """Who can look at what the planner sees: the process that leads, and no other."""
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        """Why a waiting workload does not start, by solving; None when this process cannot tell now."""
 
 
 class Health(Protocol):

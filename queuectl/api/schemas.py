@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 
@@ -156,6 +157,23 @@ class ReservationView(View):
     expires_at: datetime
 
 
+class ObstacleView(View):
+    """One member of a conflict: without it, and with all the others, the workload would start."""
+
+    code: Limit
+    message: str
+    details: dict[str, Any]
+
+
+class WayView(View):
+    """One way out: what is said there is enough."""
+
+    code: Remedy
+    message: str
+    least: bool = Field(description="No smaller size of this kind would do; proved.")
+    details: dict[str, Any]
+
+
 class ExplainView(View):
     """Why a workload is where it is, and what would change it."""
 
@@ -167,7 +185,12 @@ class ExplainView(View):
     code: Code
     message: str
     details: dict[str, Any]
-    unblock: list[str] = Field(description="What would let it start, each by itself.")
+    conflict: list[ObstacleView] = Field(
+        description="What keeps it from starting, reduced to what cannot be left out; found by solving. Empty when it "
+        "does not wait, and when this process does not lead."
+    )
+    ways: list[WayView] = Field(description="What would let it start, each by itself; solved.")
+    unblock: list[str] = Field(description="The same in words, and what else is known to help.")
     position: int | None = Field(
         description="Place among the waiting of its ClusterQueue, from 1; null when not waiting."
     )

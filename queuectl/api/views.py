@@ -9,14 +9,17 @@ from queuectl.api.conditions import conditions
 from queuectl.api.schemas import (
     ExplainView,
     HistoryView,
+    ObstacleView,
     PlacementView,
     PodSetPlaced,
     ReasonView,
     ReservationView,
+    WayView,
     WorkloadView,
     maybe,
     moment,
 )
+from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Reason
@@ -60,7 +63,10 @@ def workload_view(entry: Entry) -> WorkloadView:
 
 
 def explain_view(
-    entry: Entry, position: int | None, victims: Mapping[str, str] | None = None
+    entry: Entry,
+    position: int | None,
+    victims: Mapping[str, str] | None = None,
+    diagnosis: Diagnosis | None = None,
 ) -> ExplainView:
     """A workload's reason in full.
 
@@ -68,7 +74,11 @@ def explain_view(
         entry: its row.
         position: its place in line.
         victims: names of those it waits for, by uid.
+        diagnosis: what keeps it waiting, if that could be looked into.
     """
+    known = diagnosis or Diagnosis(entry.uid)
+    said = [way.message for way in known.ways]
+    said += [str(item) for item in entry.reason.details.get(UNBLOCK, ())]
     details: dict[str, Any] = {k: v for k, v in entry.reason.details.items() if k != UNBLOCK}
     return ExplainView(
         uid=entry.uid,
@@ -79,7 +89,15 @@ def explain_view(
         code=entry.reason.code,
         message=entry.reason.message,
         details=details,
-        unblock=[str(item) for item in entry.reason.details.get(UNBLOCK, ())],
+        conflict=[
+            ObstacleView(code=o.limit, message=o.message, details=dict(o.details))
+            for o in known.conflict
+        ],
+        ways=[
+            WayView(code=w.remedy, message=w.message, least=w.least, details=dict(w.details))
+            for w in known.ways
+        ],
+        unblock=said,
         position=position,
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),

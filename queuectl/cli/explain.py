@@ -42,14 +42,18 @@ def explain_command(
 
 
 def explain_lines(body: dict[str, Any]) -> list[str]:
-    """The explanation as text: the sentence, the reason, what would help, the place."""
+    """The explanation as text: the sentence, the reason, what is in the way, what would help, the place."""
     lines = [body["sentence"], "", f"State:   {body['state']}", f"Reason:  {body['code']}"]
     more = body["details"].get("also") or []
     lines += [f"And:     {other['code']}: {other['message']}" for other in more]
     if body["position"] is not None:
         lines.append(f"In line: number {body['position']}")
+    if body["conflict"]:
+        only = len(body["conflict"]) == 1
+        lines += ["", "What stands in its way:" if only else "What stands in its way, together:"]
+        lines += [f"  - {obstacle['message']}" for obstacle in body["conflict"]]
     if body["unblock"]:
-        lines += ["", "Any of these would let it start:"]
+        lines += ["", "Any one of these would let it start:"]
         lines += [f"  - {item}" for item in body["unblock"]]
     lines += placement_lines(body["placement"])
     if body["reservation"] is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -16,14 +17,17 @@ from rich.console import Console
 from rich.table import Table
 
 from queuectl.cli.render import natural_width
+from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import BadInput
 from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import MakeRoom
 from queuectl.objects.config import read_configuration
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.plans import plan_document
 from queuectl.objects.snapshots import Given, read_snapshot
 from queuectl.objects.times import parse_time
 
+LOOKED_INTO = 10  # gangs that wait, so that a file with a thousand of them stays fast
 BAD_INPUT = 2
 DEFECT = 1
 
@@ -45,16 +49,44 @@ def plan_command(
     config: Annotated[
         Path | None, typer.Option(help="Kueue Configuration file with the manager's settings")
     ] = None,
+    defrag: Annotated[
+        bool,
+        typer.Option(
+            "--defrag",
+            help="Also say which running gangs to move so that a blocked one fits, whatever their queues allow.",
+        ),
+    ] = False,
+    explain: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Look into the first so many gangs that wait: what exactly is in their way, and every way out. "
+            "Default: 10 with -o json, else none.",
+        ),
+    ] = None,
+    gang: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAMESPACE/NAME",
+            help="With --defrag: make room for this gang; default: the first that moving helps.",
+        ),
+    ] = None,
 ) -> None:
     """Plan offline: Nodes, Pods, queues, jobs and Workloads in; who starts where, who waits and why out."""
     try:
         settings = _settings(config)
         documents = [document for name in file for document in _read(name)]
         given = read_snapshot(documents, _clock(now))
+        if defrag or gang is not None:
+            given = _asking_for_room(given, defrag=defrag, gang=gang)
     except BadInput as error:
         _fail(BAD_INPUT, str(error))
     plan = _checked_plan(given)
-    document = plan_document(given.snapshot, plan, given.ignored, (*settings, *given.warnings))
+    if explain is None:
+        explain = LOOKED_INTO if output is Output.JSON else 0
+    diagnoses = _diagnoses(given, plan, explain)
+    warnings = (*settings, *given.warnings)
+    document = plan_document(given.snapshot, plan, given.ignored, warnings, diagnoses)
     if output is Output.JSON:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
@@ -64,6 +96,23 @@ def plan_command(
 def _fail(code: int, message: str) -> NoReturn:
     sys.stderr.write(f"error: {message}\n")
     raise typer.Exit(code)
+
+
+def _asking_for_room(given: Given, *, defrag: bool, gang: str | None) -> Given:
+    """The same snapshot with the question which gangs to move."""
+    if not defrag:
+        raise BadInput(f"unexpected argument {gang}: a gang is named only with --defrag")
+    uid = None
+    if gang is not None:
+        named = gang if "/" in gang else f"default/{gang}"
+        waiting = [p.workload for p in given.snapshot.pending if p.workload.ref == named]
+        if not waiting:
+            raise BadInput(f"--defrag {gang}: no such workload waits in the input")
+        if len(waiting) > 1:
+            kinds = ", ".join(sorted(workload.kind for workload in waiting))
+            raise BadInput(f"--defrag {gang}: several workloads of that name wait ({kinds})")
+        uid = waiting[0].uid
+    return replace(given, snapshot=replace(given.snapshot, make_room=MakeRoom(uid)))
 
 
 def _checked_plan(given: Given) -> Plan:
@@ -78,6 +127,16 @@ def _checked_plan(given: Given) -> Plan:
         listed = "; ".join(str(violation) for violation in violations)
         _fail(DEFECT, f"internal error: the plan failed its verification: {listed}")
     return decided
+
+
+def _diagnoses(given: Given, plan: Plan, most: int) -> list[Diagnosis]:
+    """Of the first gangs that wait for something else than victims on their way out."""
+    waiting = [refusal.uid for refusal in plan.pending if refusal.lease is None][:most]
+    if not waiting:
+        return []
+    from queuectl.planner.why import diagnose_those
+
+    return list(diagnose_those(given.snapshot, frozenset(waiting)))
 
 
 def _read(name: str) -> list[Document]:
@@ -119,12 +178,16 @@ def _print_tables(document: dict[str, Any]) -> None:
     for victim in document["preempted"]:
         lost = str(victim["cost"]["lostWork"]) if victim["cost"] else "-"
         victims.add_row(victim["workload"], victim["for"] or "-", victim["reason"], lost)
+    moves = Table("WORKLOAD", "FOR", "FROM", "TO", "LOST GPU-S", title="Moved", box=None)
+    for move in document.get("moves", ()):
+        lost = str(move["cost"]["lostWork"])
+        moves.add_row(move["workload"], move["for"], _nodes(move["from"]), _nodes(move["to"]), lost)
     waits = Table("WORKLOAD", "REASON", title="Wait", box=None)
     waits.add_column("WHY", overflow="fold", ratio=1)
     for gang in document["pending"]:
         reason = gang["reasons"][0]
         waits.add_row(gang["workload"], reason["code"], reason["message"])
-    tables = [table for table in (starts, victims, waits) if table.row_count]
+    tables = [table for table in (starts, victims, moves, waits) if table.row_count]
     if (
         not console.is_terminal
     ):  # a terminal's last column is folded; a program wants one line a row
@@ -132,9 +195,32 @@ def _print_tables(document: dict[str, Any]) -> None:
     for table in tables:
         console.print(table)
         console.print()
+    if document.get("moves") == []:
+        proved = document["proof"] == "optimal"
+        sure = "would make" if proved else "was found to make"
+        console.print(f"no moving of running gangs {sure} room", markup=False)
+    for gang in document["pending"]:
+        _print_ways(console, gang)
     console.print(_summary(document), markup=False)
     for warning in document["warnings"]:
         console.print(f"warning: {warning}", markup=False)
+
+
+def _nodes(podsets: list[dict[str, Any]]) -> str:
+    return "; ".join(_where(podset)[1] for podset in podsets)
+
+
+def _print_ways(console: Console, gang: dict[str, Any]) -> None:
+    """What is in the way of one gang and what would help, where that was looked into."""
+    if not gang["conflict"]:
+        return
+    console.print(f"{gang['workload']}: in its way", markup=False)
+    for obstacle in gang["conflict"]:
+        console.print(f"  - {obstacle['message']}", markup=False)
+    ways = [way["message"] for way in gang["unblock"]]
+    console.print("  any one of these would let it start:" if ways else "", markup=False)
+    for message in ways:
+        console.print(f"    - {message}", markup=False)
 
 
 def _where(podset: dict[str, Any]) -> tuple[str, str]:
@@ -144,6 +230,7 @@ def _where(podset: dict[str, Any]) -> tuple[str, str]:
 
 
 def _summary(document: dict[str, Any]) -> str:
-    counts = {key: len(document[key]) for key in ("admitted", "preempted", "pending", "ignored")}
-    words = ", ".join(f"{count} {key}" for key, count in counts.items())
+    told = {"admitted": "admitted", "preempted": "preempted", "moves": "moved"}
+    told |= {"pending": "pending", "ignored": "ignored"}
+    words = ", ".join(f"{len(document[k])} {word}" for k, word in told.items() if k in document)
     return f"{words}; proof: {document['proof']}"

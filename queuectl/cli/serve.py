@@ -74,7 +74,7 @@ async def _serve(settings: Settings) -> None:
     async with controller(settings) as parts:
         registry = parts.metrics.registry
         servers = [
-            WebServer(create_app(parts.store, parts, registry), api_address),
+            WebServer(create_app(parts.store, parts, registry, parts), api_address),
             WebServer(create_metrics_app(parts, registry), Address.parse(settings.metrics_listen)),
         ]
         async with asyncio.TaskGroup() as group:

@@ -22,7 +22,7 @@ from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import ConfigApplied, ConfigList, ConfigObject
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.queries import ConfigDocument, DocumentKey
-from queuectl.objects.config import build, dangling, validate
+from queuectl.objects.config import build, dangling, refuse_cycle, validate
 from queuectl.objects.errors import DocumentError
 
 P = ProblemType
@@ -162,6 +162,8 @@ class _ConfigRoutes:
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
     ) -> Response:
         document, warnings = validate(_addressed(await read_document(request), key))
+        if key.kind == "Cohort":
+            refuse_cycle(document, await self._parents())
         before = await self._present(key, if_match, if_none_match)
         conditional = if_match is not None or if_none_match is not None
         try:
@@ -187,6 +189,11 @@ class _ConfigRoutes:
         except Conflict as error:
             raise Problem(P.PRECONDITION_FAILED, str(error)) from error
         return Response(status_code=204)
+
+    async def _parents(self) -> dict[str, str | None]:
+        """Cohort name to its parent's, as stored."""
+        stored = [cohort.document for cohort in await self._store.list_config("Cohort", None)]
+        return {c["metadata"]["name"]: c.get("spec", {}).get("parentName") for c in stored}
 
     async def _dangling(self, key: DocumentKey) -> tuple[str, ...]:
         """Names in the stored object that lead nowhere, as it stands among all others now."""

@@ -22,7 +22,7 @@ from queuectl.api.params import (
     OfQueue,
     Uid,
 )
-from queuectl.api.ports import ApiStore
+from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.queue import position
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
@@ -38,7 +38,7 @@ _TAGS: Final[list[str | Enum]] = ["Workload"]
 _ONE = responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER)
 
 
-def add_routes(routes: APIRouter, store: ApiStore) -> None:
+def add_routes(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None = None) -> None:
     """Offer the paths of workloads, each by uid and by namespace and name."""
     _list(routes, store)
 
@@ -51,8 +51,12 @@ def add_routes(routes: APIRouter, store: ApiStore) -> None:
     async def by_name(namespace: Namespace, name: Name, kind: OfKind = None) -> Entry:
         return await _named(store, namespace, name, kind)
 
-    _one(routes, store, f"{PREFIX}/workloads/{{uid}}", by_uid, "")
-    _one(routes, store, f"{PREFIX}/namespaces/{{namespace}}/workloads/{{name}}", by_name, "Named")
+    for path, finder, tag in (
+        (f"{PREFIX}/workloads/{{uid}}", by_uid, ""),
+        (f"{PREFIX}/namespaces/{{namespace}}/workloads/{{name}}", by_name, "Named"),
+    ):
+        _one(routes, store, path, finder, tag)
+        _explain(routes, store, diagnoser, path, finder, tag)
 
 
 def _list(routes: APIRouter, store: ApiStore) -> None:
@@ -98,18 +102,6 @@ def _one(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: str
         return workload_view(entry)
 
     @routes.get(
-        f"{path}/explain",
-        tags=_TAGS,
-        operation_id=f"explain{tag}Workload",
-        summary="Why it is where it is, and what would change that",
-        responses=_ONE,
-    )
-    async def explain(entry: Found) -> ExplainView:
-        leaving = entry.lease.victims if entry.lease else ()
-        names = await store.workload_names(leaving) if leaving else {}
-        return explain_view(entry, await position(store, entry), names)
-
-    @routes.get(
         f"{path}/history",
         tags=_TAGS,
         operation_id=f"history{tag}Workload",
@@ -123,6 +115,32 @@ def _one(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: str
             items=[history_view(line) for line in lines],
             next_after=lines[-1].id if len(lines) == limit else None,
         )
+
+
+def _explain(
+    routes: APIRouter,
+    store: ApiStore,
+    diagnoser: Diagnoser | None,
+    path: str,
+    finder: Finder,
+    tag: str,
+) -> None:
+    """Why it is where it is; what waits is looked into on demand."""
+    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+
+    @routes.get(
+        f"{path}/explain",
+        tags=_TAGS,
+        operation_id=f"explain{tag}Workload",
+        summary="Why it is where it is, and what would change that",
+        responses=_ONE,
+    )
+    async def explain(entry: Found) -> ExplainView:
+        leaving = entry.lease.victims if entry.lease else ()
+        names = await store.workload_names(leaving) if leaving else {}
+        waits = entry.state in (State.PENDING, State.RESERVED)
+        diagnosis = await diagnoser.diagnose(entry.uid) if diagnoser and waits else None
+        return explain_view(entry, await position(store, entry), names, diagnosis)
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:

@@ -1,0 +1,265 @@
+"""What somebody could do so that a waiting gang starts, as data that can be applied to a snapshot.
+
+Each change is exact: the snapshot it makes is the world after somebody did just that, nothing else moved. A planner that
+is given the changed snapshot says whether it was enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from queuectl.domain.fleet import (
+    HOSTNAME,
+    PASSING_TAINTS,
+    UNSCHEDULABLE_TAINT,
+    Fleet,
+    Node,
+    NodeRules,
+)
+from queuectl.domain.queues import ClusterQueue, FlavorQuotas, ResourceGroup
+from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.workload import Placement, PodSet, TopologyMode, TopologyRequest, Workload
+
+
+class Change(Protocol):
+    """One thing that could be done."""
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot after it was done."""
+
+
+def apply_all(changes: Iterable[Change], snapshot: Snapshot) -> Snapshot:
+    """The snapshot after all of them, in order."""
+    for change in changes:
+        snapshot = change.apply(snapshot)
+    return snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class AddQuota:
+    """More nominal quota of one flavor and resource in one ClusterQueue; ``amount`` in the resource's unit."""
+
+    queue: str
+    flavor: str
+    resource: str
+    amount: int
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        def more(quotas: FlavorQuotas, group: ResourceGroup) -> FlavorQuotas:
+            if quotas.flavor != self.flavor or self.resource not in group.covered:
+                return quotas
+            nominal = quotas.nominal.get(self.resource, 0) + self.amount
+            return replace(quotas, nominal={**quotas.nominal, self.resource: nominal})
+
+        def raised(queue: ClusterQueue) -> ClusterQueue:
+            groups = (
+                replace(g, flavors=tuple(more(q, g) for q in g.flavors)) for g in queue.groups
+            )
+            return replace(queue, groups=tuple(groups))
+
+        return _queue_changed(snapshot, self.queue, raised)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowFlavor:
+    """One more flavor, the least preferred, in the resource group of a ClusterQueue that has number ``group``."""
+
+    queue: str
+    group: int
+    quotas: FlavorQuotas
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        def extended(queue: ClusterQueue) -> ClusterQueue:
+            groups = list(queue.groups)
+            known = groups[self.group]
+            groups[self.group] = replace(known, flavors=(*known.flavors, self.quotas))
+            return replace(queue, groups=tuple(groups))
+
+        return _queue_changed(snapshot, self.queue, extended)
+
+
+@dataclass(frozen=True, slots=True)
+class RelaxLevel:
+    """The podsets ask for another level, slices and all; or for no topology at all."""
+
+    uid: str
+    levels: Mapping[str, str | None]  # podset to its new required level
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        return _podsets_changed(snapshot, self.uid, self._relaxed)
+
+    def _relaxed(self, podset: PodSet) -> PodSet:
+        if podset.name not in self.levels:
+            return podset
+        level = self.levels[podset.name]
+        if level is None:
+            return replace(podset, topology=None, group=None)
+        asked = podset.topology or TopologyRequest(TopologyMode.REQUIRED)
+        return replace(podset, topology=replace(asked, mode=TopologyMode.REQUIRED, level=level))
+
+
+@dataclass(frozen=True, slots=True)
+class RelaxRules:
+    """The podsets follow other node rules: a selector, an affinity or a missing toleration less in the way."""
+
+    uid: str
+    rules: Mapping[str, NodeRules]
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        def eased(podset: PodSet) -> PodSet:
+            rules = self.rules.get(podset.name)
+            return (
+                podset
+                if rules is None
+                else replace(podset, shape=replace(podset.shape, rules=rules))
+            )
+
+        return _podsets_changed(snapshot, self.uid, eased)
+
+
+@dataclass(frozen=True, slots=True)
+class FewerPods:
+    """A podset starts with ``count`` pods."""
+
+    uid: str
+    podset: str
+    count: int
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        def smaller(podset: PodSet) -> PodSet:
+            if podset.name != self.podset:
+                return podset
+            return replace(podset, count=self.count, min_count=None)
+
+        return _podsets_changed(snapshot, self.uid, smaller)
+
+
+@dataclass(frozen=True, slots=True)
+class RaisePriority:
+    """The gang gets another priority, and with it another place in the order."""
+
+    uid: str
+    priority: int
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        return _workload_changed(snapshot, self.uid, lambda w: replace(w, priority=self.priority))
+
+
+@dataclass(frozen=True, slots=True)
+class AddNodes:
+    """``count`` empty, healthy nodes like ``like``, under ``labels`` (its domain's) where they differ."""
+
+    like: str
+    count: int
+    labels: Mapping[str, str]
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        fleet = snapshot.fleet
+        nodes = [*fleet.nodes, *self.nodes(fleet.by_name[self.like], fleet.by_name)]
+        return replace(snapshot, fleet=Fleet(tuple(sorted(nodes, key=lambda n: n.name))))
+
+    def nodes(self, like: Node, taken: Iterable[str] = ()) -> list[Node]:
+        """The new nodes; none has a name in ``taken``."""
+        names = set(taken)
+        made = []
+        for number in range(1, self.count + 1):
+            name = f"{like.name}-more-{number}"
+            while name in names:
+                name += "x"
+            labels = {**like.labels, **self.labels, HOSTNAME: name}
+            made.append(healed(replace(like, name=name, labels=labels)))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class HealNodes:
+    """These nodes are ready, uncordoned, without the taints of the node life cycle, and trusted again by the gang."""
+
+    uid: str
+    names: tuple[str, ...]
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        well = frozenset(self.names)
+        nodes = tuple(healed(n) if n.name in well else n for n in snapshot.fleet.nodes)
+        fleet = Fleet(nodes) if nodes != snapshot.fleet.nodes else snapshot.fleet
+        pending = tuple(
+            replace(p, excluded=p.excluded - well) if p.workload.uid == self.uid else p
+            for p in snapshot.pending
+        )
+        return replace(snapshot, fleet=fleet, pending=pending)
+
+
+def healed(node: Node) -> Node:
+    """A node as it is when nothing ails it."""
+    taints = tuple(t for t in node.taints if t.key not in PASSING_TAINTS)
+    return replace(node, ready=True, unschedulable=False, taints=taints)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """These running gangs are gone, with all they hold."""
+
+    uids: tuple[str, ...]
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        gone = frozenset(self.uids)
+        stay = tuple(a for a in snapshot.admitted if a.workload.uid not in gone)
+        return replace(snapshot, admitted=stay)
+
+
+@dataclass(frozen=True, slots=True)
+class Relocate:
+    """These running gangs (by uid) run elsewhere instead."""
+
+    places: Mapping[str, Placement]
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        moved = tuple(
+            replace(a, placement=self.places.get(a.workload.uid, a.placement))
+            for a in snapshot.admitted
+        )
+        return replace(snapshot, admitted=moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """These pending gangs are gone from the queue, and what is leased to them is held no longer."""
+
+    uids: tuple[str, ...]
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        gone = frozenset(self.uids)
+        pending = tuple(p for p in snapshot.pending if p.workload.uid not in gone)
+        return replace(snapshot, pending=pending)
+
+
+def _queue_changed(
+    snapshot: Snapshot, name: str, change: Callable[[ClusterQueue], ClusterQueue]
+) -> Snapshot:
+    config = snapshot.config
+    queues = {**config.cluster_queues, name: change(config.cluster_queues[name])}
+    return replace(snapshot, config=replace(config, cluster_queues=queues))
+
+
+def _workload_changed(
+    snapshot: Snapshot, uid: str, change: Callable[[Workload], Workload]
+) -> Snapshot:
+    def changed(pending: Pending) -> Pending:
+        if pending.workload.uid != uid:
+            return pending
+        return replace(pending, workload=change(pending.workload))
+
+    return replace(snapshot, pending=tuple(changed(p) for p in snapshot.pending))
+
+
+def _podsets_changed(snapshot: Snapshot, uid: str, change: Callable[[PodSet], PodSet]) -> Snapshot:
+    return _workload_changed(
+        snapshot, uid, lambda w: replace(w, podsets=tuple(map(change, w.podsets)))
+    )
+
+
+def is_cordoned(node: Node) -> bool:
+    """Whether somebody keeps new pods off it on purpose."""
+    return node.unschedulable or any(t.key == UNSCHEDULABLE_TAINT for t in node.taints)

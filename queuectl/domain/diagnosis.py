@@ -1,0 +1,92 @@
+"""Why one pending gang does not start, reduced to what cannot be left out, and what would let it start.
+
+Both parts are computed by solving, never guessed: drop any one member of the conflict and the gang fits; do any one of the
+ways and the planner starts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from queuectl.domain.changes import Change
+from queuectl.domain.plan import Proof
+
+
+class Limit(StrEnum):
+    """Kinds of things that can stand in a gang's way."""
+
+    QUOTA = "Quota"  # of one ClusterQueue, flavor and resource, through its cohorts
+    FLAVOR = "Flavor"  # which flavors the ClusterQueue has, their labels and taints
+    RULES = "NodeRules"  # its own node selector, affinity and tolerations
+    TOPOLOGY = "Topology"  # the domain that its pods must share
+    SHAPE = "Shape"  # what one node must hold of it
+    ORDER = "Order"  # the gangs before it, in this cycle or by StrictFIFO
+    LEASE = "Lease"  # capacity held for others
+    HEALTH = "NodeHealth"  # nodes that are not ready, cordoned, or refused to it
+    RUNNING = "Running"  # what runs now, on nodes and in quota
+    FLEET = "Fleet"  # all there is
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """One member of a conflict. ``details`` holds plain JSON values only."""
+
+    limit: Limit
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Remedy(StrEnum):
+    """Kinds of ways out; the comment says who can go them."""
+
+    WAIT = "Wait"  # nobody has to: it comes by itself
+    FEWER_PODS = "StartWithFewerPods"  # the submitter
+    RELAX_TOPOLOGY = "RelaxTopology"  # the submitter
+    RELAX_RULES = "RelaxNodeRules"  # the submitter
+    RAISE_PRIORITY = "RaisePriority"  # the submitter or an admin
+    ADD_QUOTA = "AddQuota"  # an admin
+    ALLOW_FLAVOR = "AllowFlavor"  # an admin
+    HEAL_NODES = "RepairNodes"  # who runs the nodes
+    ADD_NODES = "AddNodes"  # who buys nodes
+    MOVE_OTHERS = "MoveOthers"  # an admin, or the controller where queues allow it
+    END_OTHERS = "EndOthers"  # the owners of gangs that policy protects
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way out: all of ``changes`` together are enough.
+
+    Attributes:
+        remedy: its main part.
+        message: a sentence.
+        details: sizes as plain JSON values.
+        changes: what to do, exactly.
+        least: no smaller size of this kind would do, proved.
+    """
+
+    remedy: Remedy
+    message: str
+    details: Mapping[str, Any]
+    changes: tuple[Change, ...]
+    least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Of one pending gang.
+
+    Attributes:
+        conflict: an irreducible set; empty when nothing of the cluster is in its way (it is held, say, or fits).
+        ways: cheapest kind first.
+        proof: OPTIMAL, or FEASIBLE when a limit ended a search: the conflict may hold a member too many then.
+        cut: it was stopped: what it says is not complete.
+    """
+
+    uid: str
+    conflict: tuple[Obstacle, ...] = ()
+    ways: tuple[Way, ...] = ()
+    proof: Proof = Proof.OPTIMAL
+    cut: bool = False

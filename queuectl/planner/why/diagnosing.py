@@ -1,0 +1,92 @@
+"""The diagnosis of a pending gang: its irreducible conflict and the ranked ways out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from queuectl.domain.diagnosis import Diagnosis, Way
+from queuectl.domain.plan import Proof
+from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.planner.batch import Walk
+from queuectl.planner.order import barred
+from queuectl.planner.planning import begin, turns
+from queuectl.planner.solve import StopSignal
+from queuectl.planner.why.allow import more_quota, one_more_flavor
+from queuectl.planner.why.conflict import conflict_of
+from queuectl.planner.why.ease import coarser_level, fewer_pods, fewer_rules, higher_priority
+from queuectl.planner.why.grow import more_nodes
+from queuectl.planner.why.heal import heal_nodes
+from queuectl.planner.why.leave import holders_withdraw, others_end, those_leaving
+from queuectl.planner.why.moving import others_move
+from queuectl.planner.why.obstacles import obstacle_of
+from queuectl.planner.why.trial import ask, past_heads
+from queuectl.planner.why.turn import Turn, turn_of
+
+# In the order of what they cost people: nothing, a change of the job, of the queues, of the nodes, of others' work.
+_FINDERS: Final[tuple[Callable[[Turn], Iterator[Way]], ...]] = (
+    those_leaving,
+    coarser_level,
+    fewer_pods,
+    fewer_rules,
+    higher_priority,
+    more_quota,
+    one_more_flavor,
+    heal_nodes,
+    more_nodes,
+    holders_withdraw,
+    others_move,
+    others_end,
+)
+
+
+def diagnose(snapshot: Snapshot, uid: str, stop: StopSignal | None = None) -> Diagnosis:
+    """Why one pending gang does not start now, and what would let it.
+
+    Pure and deterministic unless stopped. Never needed for a plan: it may be asked at any time, on any snapshot.
+
+    Args:
+        snapshot: everything a cycle may look at.
+        uid: of a gang among the pending; for any other, the diagnosis is empty.
+        stop: lets another thread end it early.
+    """
+    return next(diagnose_those(snapshot, frozenset({uid}), stop), Diagnosis(uid))
+
+
+def diagnose_those(
+    snapshot: Snapshot, uids: frozenset[str], stop: StopSignal | None = None
+) -> Iterator[Diagnosis]:
+    """The same for several gangs in one walk, in queue order."""
+    cycle = begin(snapshot, stop)
+    left = len(uids)
+    for pending in turns(cycle):
+        if pending.workload.uid in uids:
+            yield diagnosis_of(cycle.walk, pending)
+            left -= 1
+            if not left:
+                return
+
+
+def diagnosis_of(walk: Walk, pending: Pending) -> Diagnosis:
+    """Of the gang that the walk has come to."""
+    uid = pending.workload.uid
+    if barred(walk.arena.snapshot, pending) is not None:
+        return Diagnosis(uid)
+    turn = turn_of(walk, pending)
+    conflict = conflict_of(turn)
+    obstacles = tuple(obstacle_of(turn, member) for member in conflict.members)
+    ways: list[Way] = []
+    for finder in _finders(turn) if conflict.members else ():
+        if turn.solver.stop.stopped:
+            break
+        ways.extend(finder(turn))
+    cut = turn.solver.cut or turn.solver.stop.stopped
+    proof = Proof.OPTIMAL if conflict.proved else Proof.FEASIBLE
+    return Diagnosis(uid, obstacles, tuple(ways), proof, cut)
+
+
+def _finders(turn: Turn) -> tuple[Callable[[Turn], Iterator[Way]], ...]:
+    """All of them; where nothing but StrictFIFO is in its way, only what gets it past the head of the line."""
+    if turn.head is not None and ask(turn, past_heads(turn)).fits:
+        return (higher_priority,)
+    return _FINDERS

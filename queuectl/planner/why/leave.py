@@ -1,0 +1,161 @@
+"""Ways out by others leaving: those that leave already, and those that policy lets nobody evict.
+
+The set of gangs to end is the one the planner would evict if it were free to: the same search, over everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from math import isinf
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.changes import Leave, Withdraw
+from queuectl.domain.diagnosis import Limit, Remedy, Way
+from queuectl.domain.queues import ClusterQueue, WithinClusterQueue
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.words import counted
+from queuectl.planner.cost import ages_of
+from queuectl.planner.preempt import Blocked
+from queuectl.planner.preempt_roster import Bench, rows_of
+from queuectl.planner.preempt_shield import protected_until
+from queuectl.planner.quota import QuotaRow
+from queuectl.planner.solve import Solver
+from queuectl.planner.topology import Ints
+from queuectl.planner.why.offer import Idea, finish, offer
+from queuectl.planner.why.trial import ask, books, demands, past_heads
+from queuectl.planner.why.turn import Turn
+
+_SHARE: Final = 0.2  # of a solve's limit
+_NAMED: Final = 3
+
+
+def those_leaving(turn: Turn) -> Iterator[Way]:
+    """Nothing to do: it fits when those that are being evicted have left."""
+    leaving = [g for g in turn.snapshot.admitted if g.leaving]
+    if not leaving:
+        return
+    uids = tuple(g.workload.uid for g in leaving)
+    names = [g.workload.ref for g in leaving]
+    message = f"wait: it fits once {_some(names)} {'has' if len(names) == 1 else 'have'} left"
+    world = replace(past_heads(turn), gone=tuple(leaving))
+    if ask(turn, world).fits:
+        details = {"leaving": names}
+        yield from offer(turn, world, Idea(Remedy.WAIT, message, details, (Leave(uids),)))
+
+
+def others_end(turn: Turn) -> Iterator[Way]:
+    """The least set of gangs whose end would let it start, and what keeps each of them from being evicted for it.
+
+    Least in the layers of its ClusterQueue, over all that runs, as if no policy protected anybody.
+    """
+    world = past_heads(turn)
+    ledger = books(turn, world)
+    staying = [
+        g for g in turn.snapshot.admitted if not g.leaving and g.workload.uid not in ledger.gone
+    ]
+    if not staying:
+        return
+    queue = turn.queue or ClusterQueue("")
+    bench = _everyone(turn, staying)
+    for demand in demands(turn, world, ledger.arena):
+        found = Blocked(ledger, demand, queue, _patience(turn), bench).solve()
+        if found.victims:
+            chosen = [bench.gangs[v] for v in sorted(found.victims)]
+            yield from _ending(turn, chosen, least=found.proved)
+            return
+
+
+def holders_withdraw(turn: Turn) -> Iterator[Way]:
+    """Gangs for which freed capacity is held, if they gave up waiting for it."""
+    waiting = {p.workload.uid: p for p in turn.snapshot.pending}
+    uids = [uid for uid, _, _ in turn.walk.leases.held() if uid != turn.uid]
+    if not uids or not waiting.keys() >= set(uids):
+        return
+    world = past_heads(turn)
+    names = [waiting[uid].workload.ref for uid in uids]
+    message = f"withdraw {_some(names)}, for which freed capacity is held"
+    idea = Idea(Remedy.END_OTHERS, message, {"heldFor": names}, (Withdraw(tuple(uids)),))
+    yield from offer(turn, replace(world, holders=world.holders - {Limit.LEASE}), idea)
+
+
+def _ending(turn: Turn, chosen: list[Admitted], *, least: bool) -> Iterator[Way]:
+    """The way, with those that leave anyway where it takes them too."""
+    leaving = [g for g in turn.snapshot.admitted if g.leaving]
+    for gone in (chosen, [*chosen, *leaving]):
+        if ask(turn, replace(past_heads(turn), gone=tuple(gone))).fits:
+            break
+    else:
+        return
+    why = {g.workload.ref: shield(turn, g) for g in chosen}
+    message = f"end {counted(len(chosen), 'gang')}: {_some([f'{r} ({w})' for r, w in why.items()])}"
+    if len(gone) > len(chosen):
+        message += f", and wait for {_some([g.workload.ref for g in leaving])} to leave"
+    details = {
+        "gangs": [{"workload": ref, "policy": policy} for ref, policy in why.items()],
+        "gpus": sum(g.workload.gpus for g in chosen),
+    }
+    change = Leave(tuple(g.workload.uid for g in gone))
+    kept = [k for k in turn.walk.ledger.kept if not k.fixed]  # moved, they might spare a gang
+    idea = Idea(
+        Remedy.END_OTHERS, message, details, (change,), least and not kept and gone is chosen
+    )
+    yield from finish(turn, idea, {})
+
+
+def _everyone(turn: Turn, gangs: list[Admitted]) -> Bench:
+    """All that runs, as if every one of them might be evicted."""
+    gangs = sorted(gangs, key=lambda g: (g.workload.priority, g.workload.uid))
+    priorities = np.array([g.workload.priority for g in gangs], dtype=np.int64)
+    _, rank = np.unique(priorities, return_inverse=True)
+    everyone = np.ones(len(gangs), dtype=np.bool_)
+    quota: dict[QuotaRow, Ints] = {}
+    for i, gang in enumerate(gangs):
+        for row, amount in turn.arena.usage.charges(gang):
+            quota.setdefault(row, np.zeros(len(gangs), dtype=np.int64))[i] += amount
+    return Bench(
+        tuple(gangs),
+        rank.astype(np.int64) + 1,
+        ages_of(gangs).lost_work(turn.snapshot.now, everyone),
+        rows_of(turn.arena, gangs),
+        quota,
+    )
+
+
+def _patience(turn: Turn) -> Solver:
+    """For a question that nothing hangs on."""
+    limits = turn.solver.limits
+    short = replace(limits, deterministic_time=limits.deterministic_time * _SHARE, growth=1.0)
+    return Solver(short, turn.solver.stop)
+
+
+def shield(turn: Turn, gang: Admitted) -> str:
+    """Which policy keeps a gang from being evicted for ours."""
+    config, own = turn.snapshot.config, turn.pending.workload
+    theirs = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+    if theirs is None:
+        return "it is in no ClusterQueue"
+    until = protected_until(gang, theirs, turn.snapshot.now)
+    if until is not None:
+        if isinf(until):
+            return "it is not preemptible"
+        return f"protected until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if turn.queue is None or theirs.name != turn.queue.name:
+        return f"ClusterQueue {theirs.name} is not its own"
+    return _within(turn.queue, gang, own.priority)
+
+
+def _within(queue: ClusterQueue, gang: Admitted, priority: int) -> str:
+    if queue.within_cluster_queue is WithinClusterQueue.NEVER:
+        return f"withinClusterQueue of {queue.name} is Never"
+    if gang.workload.priority >= priority:
+        return f"its priority {gang.workload.priority} is not below {priority}"
+    return "policy allows it, but it alone is not enough"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,72 @@
+"""The way out by moving others: gangs that could start again elsewhere, where their queues have such moves said or done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from queuectl.domain.changes import Relocate
+from queuectl.domain.diagnosis import Remedy, Way
+from queuectl.domain.plan import Proof
+from queuectl.domain.queues import Defragment
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.words import counted
+from queuectl.planner.defrag import Room, find_room
+from queuectl.planner.defrag_movers import movers_of
+from queuectl.planner.placing import placement_of
+from queuectl.planner.why.offer import Idea, finish
+from queuectl.planner.why.trial import books, demands, past_heads
+from queuectl.planner.why.turn import Turn
+
+_NAMED: Final = 3
+
+
+def others_move(turn: Turn) -> Iterator[Way]:
+    """The cheapest set of running gangs to move so that it fits; what moves may cost a day is not asked.
+
+    While others leave anyway, nothing is said: who moves could be among those who then need not.
+    """
+    config = turn.snapshot.config
+    willing = {q.name for q in config.cluster_queues.values() if q.defragment is not Defragment.OFF}
+    if not willing or any(gang.leaving for gang in turn.snapshot.admitted):
+        return
+
+    def allowed(gang: Admitted) -> bool:
+        queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        return queue is not None and queue.name in willing
+
+    world = past_heads(turn)
+    ledger = books(turn, world)
+    movers = movers_of(ledger, allowed, {})
+    for demand in demands(turn, world, ledger.arena):
+        room = find_room(ledger, demand, movers, turn.solver)
+        if room is not None and room.moved:
+            yield from finish(turn, _idea(turn, room), {})
+            return
+
+
+def _idea(turn: Turn, room: Room) -> Idea:
+    names = sorted(moved.gang.workload.ref for moved in room.moved)
+    listed = ", ".join(names[:_NAMED]) + (
+        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    )
+    message = (
+        f"move {counted(len(names), 'gang')} elsewhere, at {room.cost[0]} GPU-seconds of lost work: "
+        f"{listed}"
+    )
+    places = {
+        moved.gang.workload.uid: placement_of(turn.arena, moved.demand, moved.spots)
+        for moved in room.moved
+    }
+    details = {
+        "gangs": [
+            {
+                "workload": moved.gang.workload.ref,
+                "lostGpuSeconds": moved.cost.lost_work,
+                "nodes": sorted({name for p in place.podsets for name, _ in p.nodes}),
+            }
+            for moved, place in zip(room.moved, places.values(), strict=True)
+        ]
+    }
+    least = room.proof is Proof.OPTIMAL
+    return Idea(Remedy.MOVE_OTHERS, message, details, (Relocate(places),), least)

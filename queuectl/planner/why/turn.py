@@ -1,0 +1,242 @@
+"""One pending gang at its turn: what everybody else holds at that moment, kept apart by who holds it.
+
+The walk has come to the gang and has not looked at it yet. What others hold of nodes and of quota is split into what runs,
+what is leased, and what this cycle gave to those before it, so that each part can be left out by itself. Leaving a part out
+never makes less room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.diagnosis import Limit
+from queuectl.domain.queues import ClusterQueue, QueueConfig
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.planner.arena import Arena
+from queuectl.planner.batch import Walk
+from queuectl.planner.demand import Demand
+from queuectl.planner.ledger import Ledger, Spots, use_of_spots
+from queuectl.planner.partial import admissible, shrinks, with_counts
+from queuectl.planner.quota import QuotaRow, QuotaUse, use_of
+from queuectl.planner.solve import Solver
+from queuectl.planner.topology import Ints
+from queuectl.planner.why.loosen import any_flavor
+
+HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
+# Reasons of gangs that would take what others get.
+_WANTING: Final = frozenset(
+    {
+        Code.WAITING_FOR_QUOTA,
+        Code.EXCEEDS_MAX_QUOTA,
+        Code.NO_MATCHING_FLAVOR,
+        Code.TOPOLOGY_PLACEMENT_FAILED,
+        Code.SHAPE_NEVER_FITS,
+        Code.WAITING_FOR_PREEMPTED,
+        Code.WAITING_IN_ORDER,
+        Code.PENDING_EVALUATION,
+        Code.UNDECIDED,
+    }
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Held:
+    """What one kind of holder holds: nodes (R, N) in both views, and quota in both views."""
+
+    now: Ints
+    later: Ints
+    quota_now: Counter[QuotaRow]
+    quota_after: Counter[QuotaRow]
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """A gang and the world at its turn.
+
+    Attributes:
+        walk: up to the gang.
+        pending: the gang, or the least of it that may start; its own lease, if any, is given back.
+        queue: its ClusterQueue, None when it has no quota.
+        solver: for the questions asked about it; its counters are its own.
+        held: by kind of holder.
+        restless: whether a gang before it in line, or one being repaired, would like more than it got.
+        head: of all gangs that StrictFIFO keeps it behind, the one with the highest priority; None = it is held back by
+            none, under some choice of flavors at least.
+    """
+
+    walk: Walk
+    pending: Pending
+    queue: ClusterQueue | None
+    solver: Solver
+    held: dict[Limit, Held]
+    restless: bool
+    head: Workload | None
+    _ledgers: dict[tuple[frozenset[Limit], QueueConfig], Ledger] = field(default_factory=dict)
+
+    @property
+    def arena(self) -> Arena:
+        return self.walk.arena
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.walk.arena.snapshot
+
+    @property
+    def uid(self) -> str:
+        return self.pending.workload.uid
+
+    @cached_property
+    def any_flavor(self) -> QueueConfig:
+        """The configuration in which flavors do not count."""
+        return any_flavor(self.arena, self.queue, self.pending.workload)
+
+    def ledger(self, holders: frozenset[Limit], config: QueueConfig) -> Ledger:
+        """The books with only these holders in them, under a (perhaps changed) configuration; to be read, not changed."""
+        known = self._ledgers.get((holders, config))
+        if known is None:
+            known = self._ledgers[holders, config] = self.fresh_ledger(holders, config)
+        return known
+
+    def fresh_ledger(self, holders: frozenset[Limit], config: QueueConfig) -> Ledger:
+        """The same, to be changed."""
+        ledger = _books(self.arena, config, [self.held[h] for h in sorted(HOLDERS & holders)])
+        ledger.gone.update(g.workload.uid for g in evicted(self.walk))
+        if Limit.ORDER in holders:
+            for kept in self.walk.ledger.kept:
+                ledger.keep(kept)
+        return ledger
+
+
+def turn_of(walk: Walk, pending: Pending) -> Turn:
+    """The turn of the gang that the walk has come to."""
+    snapshot = walk.arena.snapshot
+    workload = pending.workload
+    queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    running = _running(walk)
+    leases = _leased(walk.arena, (held for held in walk.leases.held() if held[0] != workload.uid))
+    own = _leased(walk.arena, (held for held in walk.leases.held() if held[0] == workload.uid))
+    held = {
+        Limit.RUNNING: running,
+        Limit.LEASE: leases,
+        Limit.ORDER: _promised(walk, [running, leases, own]),
+    }
+    solver = Solver(snapshot.limits, walk.solver.stop)
+    least = _least(pending)
+    return Turn(walk, least, queue, solver, held, restless(walk), _head(walk, least, queue))
+
+
+def _head(walk: Walk, pending: Pending, queue: ClusterQueue | None) -> Workload | None:
+    choices = [choice for choice, _ in walk.classes.of(pending, queue).demands]
+    if not choices or any(walk.strict.ahead(queue, choice) is None for choice in choices):
+        return None
+    heads = {head.ref for head in walk.strict.heads[queue.name if queue is not None else ""]}
+    snapshot = walk.arena.snapshot
+    waiting = [p.workload for p in snapshot.pending] + [a.workload for a in snapshot.admitted]
+    return max(
+        (w for w in waiting if w.ref in heads and w.uid != pending.workload.uid),
+        key=lambda w: w.priority,
+        default=None,
+    )
+
+
+def _least(pending: Pending) -> Pending:
+    """The least of it that may start: whatever lets the gang start at all lets this start."""
+    pending = replace(pending, lease=None)
+    if not shrinks(pending.workload):
+        return pending
+    return with_counts(pending, [admissible(p)[0] for p in pending.workload.podsets])
+
+
+def _running(walk: Walk) -> Held:
+    """Gangs and strangers on nodes; victims of those before it count as leaving."""
+    arena, usage = walk.arena, walk.arena.usage
+    now, later = arena.index.allocatable - arena.now, arena.index.allocatable - arena.later
+    quota_after = Counter(dict(usage.quota_staying))
+    for gang in evicted(walk):
+        _add(later, *usage.slots(gang), -1)
+        for quota, amount in usage.charges(gang):
+            quota_after[quota] -= amount
+    return Held(now, later, Counter(dict(usage.quota_held)), quota_after)
+
+
+def evicted(walk: Walk) -> list[Admitted]:
+    """Running gangs that this walk takes down for those before."""
+    gone = {v.victim for v in walk.preempted} | {e.uid for e in walk.evicted}
+    return [g for g in walk.arena.snapshot.admitted if g.workload.uid in gone and not g.leaving]
+
+
+def _leased(arena: Arena, leases: Iterable[tuple[str, Demand, Spots]]) -> Held:
+    """What leases hold: nothing now, all of it later."""
+    zeros = np.zeros_like(arena.now)
+    held = Held(zeros, zeros.copy(), Counter(), Counter())
+    for _, demand, spots in leases:
+        for nodes, amounts in use_of_spots(demand, spots):
+            _add(held.later, nodes, amounts, 1)
+        held.quota_after.update(dict(demand.rows()))
+    return held
+
+
+def _promised(walk: Walk, known: list[Held]) -> Held:
+    """What this walk keeps for gangs before that do not start now: all the books hold beyond what is known and kept."""
+    arena, books = walk.arena, walk.ledger
+    now, later = arena.index.allocatable - books.now, arena.index.allocatable - books.later
+    quota_now, quota_after = _rows(books.quota_now), _rows(books.quota_after)
+    for held in known:
+        now, later = now - held.now, later - held.later
+        quota_now.subtract(held.quota_now)
+        quota_after.subtract(held.quota_after)
+    for kept in books.kept:
+        for nodes, amounts in use_of_spots(kept.demand, kept.spots):
+            _add(now, nodes, amounts, -1)
+            _add(later, nodes, amounts, -1)
+        quota_now.subtract(dict(kept.demand.rows()))
+        quota_after.subtract(dict(kept.demand.rows()))
+    return Held(now, later, +quota_now, +quota_after)
+
+
+def _rows(use: QuotaUse) -> Counter[QuotaRow]:
+    """What each ClusterQueue itself uses."""
+    rows: Counter[QuotaRow] = Counter()
+    for name, pool in use.pools.items():
+        for (flavor, resource), used in use.used.get(pool, {}).items():
+            rows[name, flavor, resource] = used
+    return rows
+
+
+def restless(walk: Walk) -> bool:
+    """Whether somebody before it would take of what is added: it waits, is repaired, or has a flavor it likes less."""
+    if walk.arena.usage.broken:
+        return True
+    if any(refusal.reasons[0].code in _WANTING for refusal in walk.refused.values()):
+        return True
+    queues = walk.arena.snapshot.config.cluster_queues
+    named = {kept.demand.queue for kept in walk.ledger.kept} - {None}
+    return any(
+        len(g.flavors) > 1 for name in sorted(n for n in named if n) for g in queues[name].groups
+    )
+
+
+def _books(arena: Arena, config: QueueConfig, shown: Iterable[Held]) -> Ledger:
+    now, later = arena.index.allocatable.copy(), arena.index.allocatable.copy()
+    quota_now: Counter[QuotaRow] = Counter()
+    quota_after: Counter[QuotaRow] = Counter()
+    for held in shown:
+        now -= held.now
+        later -= held.later
+        quota_now.update(held.quota_now)
+        quota_after.update(held.quota_after)
+    arena = replace(arena, snapshot=replace(arena.snapshot, config=config))
+    return Ledger(arena, now, later, use_of(config, quota_now), use_of(config, quota_after))
+
+
+def _add(matrix: Ints, nodes: Ints, amounts: Ints, sign: int) -> None:
+    for row, amount in zip(matrix, amounts, strict=True):
+        np.add.at(row, nodes, sign * amount)

@@ -1,0 +1,83 @@
+"""The conflict of a gang: infeasible together, feasible without any one member."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, assume, given, settings
+
+from queuectl.domain.diagnosis import Limit
+from queuectl.domain.plan import Proof
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.planning import begin, turns
+from queuectl.planner.why import diagnose
+from queuectl.planner.why.conflict import conflict_of, world_of
+from queuectl.planner.why.trial import as_it_is, ask
+from queuectl.planner.why.turn import HOLDERS, turn_of
+from tests.planner.generate import contested, snapshots
+from tests.planner.relaxed import fits_without, starts
+
+_SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
+_ALL = frozenset(Limit) - {Limit.FLEET}
+
+
+def _single_flavor(snapshot: Snapshot) -> bool:
+    return len(snapshot.config.flavors) == 1
+
+
+@_SLOW
+@given(snapshots(gangs=1) | contested())
+def test_a_conflict_of_one_gang_cannot_be_reduced_and_is_enough_by_the_planner_on_relaxed_snapshots(
+    snapshot: Snapshot,
+) -> None:
+    assume(_single_flavor(snapshot))
+    diagnosis = diagnose(snapshot, "w0")
+    members = [o.limit for o in diagnosis.conflict]
+    assert diagnosis.proof is Proof.OPTIMAL
+    assert bool(members) != starts(snapshot, "w0")
+    if not members:
+        return
+    if members == [Limit.FLEET]:
+        assert not fits_without(snapshot, _ALL)
+        return
+    others = _ALL - set(members)
+    assert not fits_without(snapshot, others)
+    if members.count(Limit.QUOTA) < 2:  # several rows are dropped one by one, here only together
+        for member in members:
+            assert fits_without(snapshot, {*others, member}), member
+
+
+@_SLOW
+@given(snapshots(gangs=3))
+def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapshot) -> None:
+    cycle = begin(snapshot)
+    for pending in turns(cycle):
+        turn = turn_of(cycle.walk, pending)
+        conflict = conflict_of(turn)
+        members = conflict.members
+        assert conflict.proved
+        assert bool(members) != ask(turn, as_it_is(turn)).fits
+        if not members or members[0].limit is Limit.FLEET:
+            continue
+        assert not ask(turn, world_of(turn, members)).fits
+        for member in members:
+            rest = tuple(m for m in members if m != member)
+            assert ask(turn, world_of(turn, rest)).fits, member
+
+
+@_SLOW
+@given(snapshots(gangs=3))
+def test_what_everybody_holds_adds_up_to_what_the_walk_has_left(snapshot: Snapshot) -> None:
+    cycle = begin(snapshot)
+    for pending in turns(cycle):
+        turn = turn_of(cycle.walk, pending)
+        books = turn.ledger(HOLDERS, snapshot.config)
+        assert (books.free() == cycle.walk.ledger.free()).all()
+        if turn.queue is not None:
+            assert books.quota_left(turn.queue.name) == cycle.walk.ledger.quota_left(
+                turn.queue.name
+            )
+
+
+@_SLOW
+@given(snapshots(gangs=2))
+def test_a_diagnosis_is_the_same_every_time(snapshot: Snapshot) -> None:
+    assert diagnose(snapshot, "w1") == diagnose(snapshot, "w1")
