@@ -1,0 +1,35 @@
+"""What moving gangs has cost in the last 24 hours, per ClusterQueue: the budgets of defragmentation are judged by it.
+
+The history in the database is the truth; this is the leader's copy, read at take-over and kept up to date by its commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from queuectl.domain.ledger import Change, Spent
+from queuectl.domain.machine import DAY
+
+
+class Spending:
+    """Grows with every commit; what is older than a day is forgotten."""
+
+    def __init__(self, known: Iterable[Spent] = ()) -> None:
+        self._known = list(known)
+
+    def note(self, changes: Iterable[Change]) -> None:
+        """Count the moves among some committed changes."""
+        for change in changes:
+            if change.note is not None:
+                spent = Spent.told_by(change.at, change.note.reason)
+                if spent is not None:
+                    self._known.append(spent)
+
+    def by_queue(self, now: float) -> dict[str, int]:
+        """ClusterQueue to GPU-seconds of lost work within the day before ``now`` (unix seconds)."""
+        self._known = [spent for spent in self._known if spent.at > now - DAY]
+        totals: dict[str, int] = {}
+        for spent in self._known:
+            name = spent.cluster_queue
+            totals[name] = totals.get(name, 0) + spent.lost_work
+        return totals

@@ -1,0 +1,192 @@
+"""The loop moves gangs where a queue allows it: everybody runs after it, whatever dies in between, and within the budget."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.reasons import Code
+from tests.control.rig import QUICK, Guillotine, Rig, configuration, live, rig
+from tests.control.test_crash_matrix import fresh, points
+from tests.support.postgres import TestPostgres
+
+PLENTY = 10**9
+
+
+@asynccontextmanager
+async def defragmenting(
+    url: str, mode: str = "Execute", budget: int = PLENTY
+) -> AsyncIterator[Rig]:
+    """Two nodes of 8 GPUs, and a queue over both whose gangs may be moved."""
+    async with rig(url, 2) as world:
+        await allow_moves(world, mode, budget)
+        yield world
+
+
+async def allow_moves(world: Rig, mode: str, budget: int, **protection: int) -> None:
+    (document,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+    policy = {"defragment": mode, "defragmentBudget": budget, **protection}
+    spec = {**document["spec"], "policy": policy}
+    await world.store.put_config({**document, "apiVersion": "queuectl.dev/v1", "spec": spec})
+
+
+async def until_reason(world: Rig, uid: str, code: Code) -> Entry:
+    async def told() -> bool:
+        entry = await world.store.get_workload(uid)
+        return entry is not None and entry.reason.code is code
+
+    await world.until(told, f"{uid} is told {code}")
+    entry = await world.store.get_workload(uid)
+    assert entry is not None
+    return entry
+
+
+def small(world: Rig, name: str) -> str:
+    return world.cluster.submit(
+        m.job(name, "default", "research", Pods(count=1, gpus=4), retries=6)
+    )
+
+
+def whole(world: Rig, name: str = "whole") -> str:
+    return world.cluster.submit(
+        m.job(name, "default", "research", Pods(count=1, gpus=8), retries=6)
+    )
+
+
+async def half_full(world: Rig) -> list[str]:
+    """A small gang on each node, and nothing else: 8 GPUs are free, no node is."""
+    by_node: dict[str | None, list[str]] = {}
+    gangs = [small(world, f"small{i}") for i in range(4)]
+    for uid in gangs:
+        await world.until_state(uid, State.RUNNING)
+        by_node.setdefault(live(world.cluster.pods_of(uid))[0].node, []).append(uid)
+    assert sorted(map(len, by_node.values())) == [2, 2]
+    for _, leaver in by_node.values():
+        world.cluster.finish(leaver)
+        await world.until_state(leaver, State.FINISHED)
+    return [stays for stays, _ in by_node.values()]
+
+
+async def story(world: Rig) -> None:
+    """Two gangs share out two nodes; one is moved to the other's so that a third has a node of its own."""
+    smalls = await half_full(world)
+    third = whole(world)
+    started = await world.until_state(third, State.RUNNING)
+    assert started.attempt == 1
+    entries = [await world.until_state(uid, State.RUNNING) for uid in smalls]
+    assert sorted(entry.evictions for entry in entries) == [0, 1], "one was moved, once"
+    (moved,) = [entry for entry in entries if entry.evictions]
+    assert moved.attempt == 2
+    assert len(moved.preempted_at) == 1, "its queue's protections count a move"
+    nodes = {uid: [p.node for p in live(world.cluster.pods_of(uid))] for uid in (*smalls, third)}
+    assert nodes[smalls[0]] == nodes[smalls[1]] != nodes[third]
+    for uid in (*smalls, third):
+        world.cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+    await world.at_rest()
+
+
+async def test_a_gang_is_moved_so_that_another_fits(database_url: str) -> None:
+    async with defragmenting(database_url) as world:
+        await story(world)
+        lines = await world.store.history(None, 0, 500)
+        (move,) = [line for line in lines if line.event == Code.DEFRAGMENTED]
+        assert move.reason.message.startswith("moved so that default/whole fits: ")
+        assert move.reason.details["clusterQueue"] == "pool"
+        loaded = await world.store.load()
+        (spent,) = loaded.spent
+        assert spent.cluster_queue == "pool"
+        assert spent.lost_work == move.reason.details["lostGpuSeconds"] > 0
+
+
+async def test_both_places_are_held_while_the_moved_gang_leaves(database_url: str) -> None:
+    async with defragmenting(database_url) as world:
+        smalls = await half_full(world)
+        world.cluster.controllers.hold_ends = True
+        third = whole(world)
+        await world.until_state(third, State.RESERVED)
+        thief = small(world, "thief")
+        entry = await world.until_state(thief, State.PENDING)
+        assert entry.attempt == 0
+        world.cluster.controllers.hold_ends = False
+        await world.until_state(third, State.RUNNING)
+        for uid in smalls:
+            await world.until_state(uid, State.RUNNING)
+        entry = await world.until_state(thief, State.PENDING)
+        assert entry.attempt == 0, "neither place was given away"
+
+
+@pytest.mark.parametrize(("mode", "budget"), [("Off", PLENTY), ("Plan", PLENTY), ("Execute", 59)])
+async def test_nobody_is_moved_unless_the_queue_allows_it_and_pays(
+    database_url: str, mode: str, budget: int
+) -> None:
+    async with defragmenting(database_url, mode, budget) as world:
+        smalls = await half_full(world)
+        third = whole(world)
+        await until_reason(world, third, Code.TOPOLOGY_PLACEMENT_FAILED)
+        later = small(world, "later")
+        await world.until_state(later, State.RUNNING)  # cycles go on
+        for uid in smalls:
+            entry = await world.until_state(uid, State.RUNNING)
+            assert entry.attempt == 1
+
+
+async def test_it_looks_again_after_a_rest_even_if_nothing_happened(database_url: str) -> None:
+    """Both small gangs are protected when the third arrives; time alone ends that."""
+    async with defragmenting(database_url) as world:
+        world.settings = QUICK.model_copy(update={"defragment_seconds": 0.5})
+        await allow_moves(world, "Execute", PLENTY, minRuntimeSeconds=3)
+        smalls = await half_full(world)
+        third = whole(world)
+        await until_reason(world, third, Code.TOPOLOGY_PLACEMENT_FAILED)
+        await world.until_state(third, State.RUNNING)
+        entries = [await world.until_state(uid, State.RUNNING) for uid in smalls]
+        assert sorted(entry.evictions for entry in entries) == [0, 1]
+
+
+async def test_what_was_spent_on_moves_is_known_after_a_restart(database_url: str) -> None:
+    async with defragmenting(database_url) as world:
+        smalls = await half_full(world)
+        first = whole(world)
+        await world.until_state(first, State.RUNNING)
+        for uid in smalls:
+            await world.until_state(uid, State.RUNNING)
+        (spent,) = (await world.store.load()).spent
+        await allow_moves(world, "Execute", spent.lost_work + 59)  # a restart alone costs 60
+        world.commits.at = world.commits.seen + 1
+        world.cluster.finish(first)
+        await world.until_state(first, State.FINISHED)
+        assert world.deaths == 1
+        await world.until_state(small(world, "extra"), State.RUNNING)
+        world.cluster.finish(smalls[0])
+        await world.until_state(smalls[0], State.FINISHED)
+        again = whole(world, "again")
+        await until_reason(world, again, Code.TOPOLOGY_PLACEMENT_FAILED)
+        await allow_moves(world, "Execute", PLENTY)
+        await world.until_state(again, State.RUNNING)
+
+
+@pytest.mark.timeout(600)
+async def test_the_controller_may_die_at_any_step_of_a_move(postgres: TestPostgres) -> None:
+    async with fresh(postgres) as url, defragmenting(url) as world:
+        await story(world)
+        commits, writes = world.commits.seen, world.patches.seen
+    assert commits >= 10, "the scenario commits at each transition"
+    for what, number, moment in points(commits, writes):
+        async with fresh(postgres) as url, defragmenting(url) as world:
+            blade = Guillotine(number, moment)
+            if what == "commit":
+                world.commits = blade
+            else:
+                world.patches = blade
+            try:
+                await story(world)
+            except BaseException as error:
+                error.add_note(f"killed {moment.name} {what} {number}")
+                raise
+            assert blade.fell or blade.seen < number

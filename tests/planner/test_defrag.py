@@ -1,0 +1,163 @@
+"""Moves are the cheapest that make room, everybody is placed after them, and nobody moves in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from queuectl.domain.plan import Proof
+from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.planner import defrag
+from queuectl.planner.arena import survey
+from queuectl.planner.asking import demand_of
+from queuectl.planner.cost import costs
+from queuectl.planner.defrag import MoveSearch, Room, find_room
+from queuectl.planner.defrag_movers import movers_of
+from queuectl.planner.demand import Demand
+from queuectl.planner.flavors import options_of
+from queuectl.planner.ledger import fits, open_ledger
+from queuectl.planner.preempt_search import Found
+from queuectl.planner.solve import Solver
+from tests.planner.generate_moves import scattered, tight
+from tests.planner.oracle_moves import cheapest_moves, movable
+
+
+def answers(
+    snapshot: Snapshot, budget: int | None = None
+) -> Iterator[tuple[Demand, Room | None, Solver]]:
+    """Room for the pending gang under each of its choices of flavors; every queue allows moves."""
+    (entry,) = snapshot.pending
+    main = snapshot.config.cluster_queue_of(entry.workload.namespace, entry.workload.queue)
+    assert main is not None
+    arena = survey(snapshot)
+    options = options_of(entry.workload, main, arena)
+    for choice in () if options.impossible else options.choices():
+        flavors = options.flavors_by_podset(choice, main, entry.workload)
+        demand = demand_of(arena, entry, main, flavors)
+        ledger = open_ledger(arena)
+        solver = Solver(snapshot.limits)
+        movers = movers_of(ledger, lambda _: True, {} if budget is None else {"main": budget})
+        yield demand, find_room(ledger, demand, movers, solver), solver
+        assert not solver.alarms
+
+
+def agrees_with_brute_force(snapshot: Snapshot, budget: int | None = None) -> str:
+    (entry,) = snapshot.pending
+    priced = costs(movable(snapshot), snapshot.now)
+    told = "no choice"
+    for demand, room, _ in answers(snapshot, budget):
+        best = cheapest_moves(snapshot, entry, priced, demand.flavors, budget)
+        if not movable(snapshot) or best == (0, 0, 0):
+            told = "trivial"
+            continue
+        assert (room is None) == (best is None), best
+        told = "no"
+        if room is not None and best is not None:
+            assert room.proof is Proof.OPTIMAL
+            assert room.cost == best
+            everybody_fits(snapshot, demand, room)
+            told = "moves"
+    return told
+
+
+def everybody_fits(snapshot: Snapshot, demand: Demand, room: Room) -> None:
+    arena = survey(snapshot)
+    free = open_ledger(arena).later_free().copy()
+    for moved in room.moved:
+        nodes, amounts = arena.use_of(moved.gang)
+        for row, amount in zip(free, amounts, strict=True):
+            np.add.at(row, nodes, amount)
+    pods = (*demand.pods, *(p for m in room.moved for p in m.demand.pods))
+    assert fits(free, pods, (*room.spots, *(s for m in room.moved for s in m.spots)))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_the_cheapest_moves_of_all(block: int) -> None:
+    told = [agrees_with_brute_force(scattered(s)) for s in range(80 * block, 80 * (block + 1))]
+    assert told.count("moves") >= 5, "the clusters are made so that moving helps often"
+    assert told.count("no") >= 5
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_the_cheapest_moves_where_several_must_move(block: int) -> None:
+    told = [agrees_with_brute_force(tight(s)) for s in range(100 * block, 100 * (block + 1))]
+    assert told.count("moves") >= 30
+
+
+@pytest.fixture
+def only_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the victim search every answer is the models'."""
+    nobody = Found(frozenset(), proved=False)
+    monkeypatch.setattr(MoveSearch, "_least_leaving", lambda _: nobody)
+
+
+@pytest.mark.usefixtures("only_models")
+def test_the_models_alone_find_the_same() -> None:
+    told = [agrees_with_brute_force(tight(s)) for s in range(100)]
+    told += [agrees_with_brute_force(scattered(s)) for s in range(200, 225)]
+    assert told.count("moves") >= 15
+
+
+@pytest.mark.usefixtures("only_models")
+def test_layers_too_large_for_one_sum_are_solved_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(defrag, "_RANGE", 1)
+    assert [agrees_with_brute_force(tight(s)) for s in range(60)].count("moves") >= 10
+
+
+@pytest.mark.parametrize("budget", [0, 70, 150, 400])
+def test_the_cheapest_moves_within_a_budget(budget: int) -> None:
+    for seed in range(40):
+        agrees_with_brute_force(tight(seed), budget)
+
+
+CRIPPLES: dict[str, dict[str, object]] = {
+    "few may leave": {"_ALL": 2},
+    "one domain": {"_ALL": 2, "_SCOPES": 1},
+    "one round": {"_ROUNDS": 1},
+}
+
+
+@pytest.mark.parametrize("cripple", CRIPPLES.values(), ids=CRIPPLES)
+def test_a_search_that_is_limited_says_so(
+    monkeypatch: pytest.MonkeyPatch, cripple: dict[str, object]
+) -> None:
+    """What it proves is true, and what it suggests works and has nobody move in vain."""
+    for name, value in cripple.items():
+        monkeypatch.setattr(defrag, name, value)
+    for seed in range(150):
+        is_honest(tight(seed), SolverLimits())
+
+
+def test_a_search_cut_short_says_so() -> None:
+    for seed in range(100):
+        is_honest(tight(seed), SolverLimits(deterministic_time=1e-9, max_budget=0))
+
+
+def is_honest(snapshot: Snapshot, limits: SolverLimits) -> None:
+    snapshot = replace(snapshot, limits=limits)
+    (entry,) = snapshot.pending
+    priced = costs(movable(snapshot), snapshot.now)
+    for demand, room, _ in answers(snapshot):
+        best = cheapest_moves(snapshot, entry, priced, demand.flavors)
+        if room is None or room.proof is Proof.OPTIMAL:
+            if movable(snapshot):
+                assert (room.cost if room is not None else None) == best
+        elif room.proof is Proof.FEASIBLE:
+            assert best is not None
+            assert room.cost >= best
+            everybody_fits(snapshot, demand, room)
+
+
+def test_same_snapshot_same_answer() -> None:
+    def told(seed: int) -> list[object]:
+        return [
+            room and (room.cost, room.proof, [m.gang.workload.uid for m in room.moved])
+            for _, room, _ in answers(tight(seed))
+        ]
+
+    assert [told(s) for s in range(40)] == [told(s) for s in range(40)]
