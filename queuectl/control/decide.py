@@ -5,14 +5,14 @@ A deletion, a resize or a hold between snapshot and commit wins: the decision is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from queuectl.domain.ledger import Change, State
 from queuectl.domain.machine import Admit, Event, Evict, Refuse, Repair, Reserve, handle
-from queuectl.domain.plan import Admission, Plan, Preemption, Refusal
+from queuectl.domain.plan import Admission, Move, Plan, Preemption, Refusal
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.workload import Placement
+from queuectl.domain.snapshot import CapacityLease, Snapshot
+from queuectl.domain.workload import Placement, Workload
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -32,7 +32,7 @@ class Decider:
         asked = {p.workload.uid: p.workload for p in snapshot.pending}
         asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
         found = []
-        for uid, event in self._events(plan):
+        for uid, event in self._events(plan, asked):
             entry = self._ledger.get(uid)
             job = self._mirror.jobs.get(uid)
             if entry is None or job is None or job.outcome is not None:
@@ -58,7 +58,7 @@ class Decider:
         """A workload left the ledger."""
         self._refreshed.pop(uid, None)
 
-    def _events(self, plan: Plan) -> Iterator[tuple[str, Event]]:
+    def _events(self, plan: Plan, asked: Mapping[str, Workload]) -> Iterator[tuple[str, Event]]:
         waiting = {refusal.uid for refusal in plan.pending if self._alive(refusal.uid)}
         for admission in plan.admitted:
             yield admission.uid, _admission(admission)
@@ -67,8 +67,32 @@ class Decider:
         for preemption in plan.preempted:
             if preemption.preemptor in waiting:
                 yield preemption.victim, self._preemption(preemption)
+        moves = list(self._moves(plan, asked))
+        yield from moves
+        put_off = {move.beneficiary for move in plan.moved} if not moves else ()
         for refusal in plan.pending:
-            yield refusal.uid, _refusal(refusal)
+            if refusal.uid not in put_off:
+                yield refusal.uid, _refusal(refusal)
+
+    def _moves(self, plan: Plan, asked: Mapping[str, Workload]) -> Iterator[tuple[str, Event]]:
+        """All moves or none: nobody is taken down when the gang it is for, or a place to go to, is gone meanwhile."""
+        leases = {refusal.uid: refusal.lease for refusal in plan.pending}
+        ready = [(move, lease) for move in plan.moved if (lease := leases.get(move.beneficiary))]
+        for move, lease in ready:
+            waits = self._unchanged(move.beneficiary, asked, State.PENDING, State.RESERVED)
+            runs = self._unchanged(move.uid, asked, State.STARTING, State.RUNNING)
+            if not (waits and runs and self._stands(move.placement)):
+                return
+            if not self._stands(lease.placement):
+                return
+        for move, lease in ready:
+            yield move.uid, self._move(move, lease)
+
+    def _unchanged(self, uid: str, asked: Mapping[str, Workload], *states: State) -> bool:
+        entry, job = self._ledger.get(uid), self._mirror.jobs.get(uid)
+        if entry is None or job is None or entry.state not in states:
+            return False
+        return self._alive(uid) and job.podsets == asked[uid].podsets
 
     def _alive(self, uid: str) -> bool:
         entry, job = self._ledger.get(uid), self._mirror.jobs.get(uid)
@@ -102,6 +126,20 @@ class Decider:
         }
         return Evict(Reason(Code.PREEMPTED, text, details))
 
+    def _move(self, move: Move, lease: CapacityLease) -> Evict:
+        """Take it down with its new place in hand, held as long as that of the gang it makes room for."""
+        winner, entry = self._ledger.get(move.beneficiary), self._ledger.get(move.uid)
+        name = winner.ref if winner is not None else move.beneficiary
+        text = f"moved so that {name} fits: {move.cost.lost_work} GPU-seconds of work lost"
+        details = {
+            "beneficiary": move.beneficiary,
+            "clusterQueue": entry.cluster_queue if entry is not None else "",
+            "lostGpuSeconds": move.cost.lost_work,
+            "nodes": sorted({node for p in move.placement.podsets for node, _ in p.nodes}),
+        }
+        place = CapacityLease(move.placement, (), lease.created_at, lease.expires_at)
+        return Evict(Reason(Code.DEFRAGMENTED, text, details), lease=place)
+
 
 def _admission(admission: Admission) -> Event:
     if admission.repaired:
@@ -129,7 +167,11 @@ def sentence(plan: Plan, changes: Iterable[Change]) -> str:
     started = [e for e in admitted if e.reason.code is Code.ADMITTED]
     if started:
         parts.append(f"admitted {len(started)} ({sum(e.gpus for e in started)} GPUs)")
-    evicted = [c.after for c in committed if c.after.state is State.EVICTING and c.note]
+    leaving = [c.after for c in committed if c.after.state is State.EVICTING and c.note]
+    moving = [e for e in leaving if e.reason.code is Code.DEFRAGMENTED]
+    evicted = [e for e in leaving if e not in moving]
+    if moving:
+        parts.append(f"moving {', '.join(e.ref for e in moving[:3])}{_more(len(moving))}")
     if evicted:
         parts.append(f"evicting {', '.join(e.ref for e in evicted[:3])}{_more(len(evicted))}")
     reasons: dict[str, int] = {}

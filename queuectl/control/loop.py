@@ -16,10 +16,12 @@ from dataclasses import replace
 import structlog
 
 from queuectl.control.actuate import Actuator
+from queuectl.control.consult import Consultation
 from queuectl.control.decide import Decider, sentence
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.settings import Settings
 from queuectl.control.tell import Teller
+from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import BadInput, Fenced, StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import Change, Document, Entry, State
 from queuectl.domain.machine import MAX_BUDGET, StartPolicy
@@ -35,6 +37,7 @@ from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.observe import Observer, Patience
+from queuectl.state.spending import Spending
 from queuectl.state.usage import Usage
 from queuectl.telemetry.logs import cycle_context
 from queuectl.telemetry.metrics import Discard, Metrics, Stage
@@ -70,6 +73,7 @@ class Loop:
         self._said = "nothing waits"
         self._wake = asyncio.Event()
         self._stop = StopSignal()
+        self._consultation = Consultation()
         self._patience = Patience(settings.start_seconds, settings.unschedulable_seconds)
         self._backoff = StartPolicy(settings.backoff_base, settings.backoff_ceiling)
         solver = settings.solver
@@ -80,6 +84,8 @@ class Loop:
             lease_seconds=solver.lease_seconds,
         )
         self._config = QueueConfig()
+        self._spending = Spending()
+        self._seek_at = 0.0  # when gangs to move may be looked for again
         self._adopt(())
 
     def _adopt(self, entries: Iterable[Entry]) -> None:
@@ -99,6 +105,10 @@ class Loop:
     def revision(self) -> int:
         """Of the configuration in use."""
         return self._config.revision
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        """Why a gang that waited at the last plan does not start; None for any other."""
+        return await self._consultation.diagnose(uid)
 
     def seen(self, touched: Iterable[str]) -> None:
         """The mirror has just changed in these jobs: wake up, and let the actuator answer at once."""
@@ -184,13 +194,23 @@ class Loop:
         if not self._anything_to_plan():
             return "nothing waits"
         with self._metrics.stage(Stage.FREEZE):
-            snapshot = self._freezer.freeze(self._config, self._clock(), self._limits)
+            frozen = self._freezer.freeze(self._config, self._clock(), self._limits)
+            snapshot = replace(
+                frozen,
+                moved_work=self._spending.by_queue(frozen.now),
+                seek_room=frozen.now >= self._seek_at,
+            )
+        self._consultation.planned(snapshot)
         decision, violations = await asyncio.to_thread(self._decide, snapshot)
         self._metrics.planned(decision)
+        for alarm in dict.fromkeys(decision.alarms):
+            log.error("solver_broke", alarm=alarm, times=decision.alarms.count(alarm))
         if decision.cut or violations:
             return self._discard(decision, violations)
         if any(map(self._worth_more, decision.pending)):
             self._retry()
+        if decision.stats.get("rooms_sought"):
+            self._seek_again(snapshot.now)
         changes = self._decider.changes(snapshot, decision, self._clock())
         await self._commit(changes, snapshot.config.revision)
         committed = {change.after.uid for change in changes}
@@ -230,6 +250,17 @@ class Loop:
         self._plan_again = True
         asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
 
+    def _seek_again(self, now: float) -> None:
+        """Looking for gangs to move takes longer than a plan: not again for a while, but then even if nothing changed."""
+        rest = self._settings.defragment_seconds
+        self._seek_at = now + rest
+        if rest:
+            asyncio.get_running_loop().call_later(rest, self._plan_anew)
+
+    def _plan_anew(self) -> None:
+        self._plan_again = True
+        self._wake.set()
+
     async def _commit(self, changes: list[Change], revision: int | None) -> None:
         if not changes:
             return
@@ -238,6 +269,7 @@ class Loop:
                 changes, epoch=self._epoch, revision=revision, cycle=self._cycle
             )
         self.ledger.apply(changes)
+        self._spending.note(changes)
         uids = [change.after.uid for change in changes]
         self._usage.refresh_owned(uids)
         for change in changes:
@@ -277,6 +309,7 @@ class Loop:
                 log.warning("database_away", why=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
         self._configure(loaded.documents, loaded.revision)
+        self._spending = Spending(loaded.spent)
         self._adopt(loaded.entries)
         self._metrics.loaded(loaded.entries)
         self._actuator.poke([entry.uid for entry in self.ledger])
@@ -315,6 +348,7 @@ class Loop:
 
     async def wind_down(self, patience: float) -> None:
         """End a running plan at once and give writes under way ``patience`` seconds to be answered."""
+        self._consultation.stop()
         self._stop.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):

@@ -53,6 +53,11 @@ class Settings(BaseSettings):
     planning_share: float = Field(
         0.25, gt=0, le=1, description="largest share of time spent planning; the rest is paused"
     )
+    defragment_seconds: float = Field(
+        30.0,
+        ge=0,
+        description="least time between looks for gangs to move, where a queue allows it",
+    )
     in_flight: int = Field(32, ge=1, description="API writes under way at once")
     events_per_second: float = Field(
         20.0, gt=0, description="status annotations and Events written for people"

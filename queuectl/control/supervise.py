@@ -15,6 +15,7 @@ from queuectl.control.leader import Leadership, LeadershipLost
 from queuectl.control.loop import Loop
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.settings import Settings
+from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import BadInput, ClusterUnavailable, Fenced, StoreUnavailable
 from queuectl.domain.records import Delta
 from queuectl.state.mirror import Mirror
@@ -64,6 +65,11 @@ class Supervisor:
         waiting = [f"watch: {resource} not listed yet" for resource in sorted(self._missing)]
         trouble = [self._leadership.trouble] if self._leadership.trouble else []
         return waiting + self._policies + trouble
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        """Why a waiting workload does not start; None while this process does not lead."""
+        leading = self._leading
+        return await leading.diagnose(uid) if leading is not None else None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set.

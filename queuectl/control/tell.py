@@ -31,6 +31,7 @@ WARNINGS = frozenset(
         Code.EXCEEDS_MAX_QUOTA,
         Code.NO_MATCHING_FLAVOR,
         Code.PREEMPTED,
+        Code.DEFRAGMENTED,
         Code.PODS_READY_TIMEOUT,
         Code.PIN_UNSCHEDULABLE,
         Code.PODS_LARGER_THAN_ASKED,

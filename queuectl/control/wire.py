@@ -15,6 +15,7 @@ from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.store import PostgresStore
+from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
@@ -50,6 +51,10 @@ class Controller:
     async def live(self) -> Sequence[str]:
         """Nothing that a restart would mend is left running: what cannot go on ends the process."""
         return []
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        """Why a waiting workload does not start; None while another process leads."""
+        return await self.supervisor.diagnose(uid)
 
     async def ready(self) -> Sequence[str]:
         """What keeps us from doing our work now."""

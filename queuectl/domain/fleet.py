@@ -18,6 +18,21 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
 FIELD_NAME: Final = "metadata.name"
 
+# What the node life cycle puts on a node for a while.
+PASSING_TAINTS: Final = frozenset(
+    f"node.kubernetes.io/{name}"
+    for name in (
+        "not-ready",
+        "unreachable",
+        "unschedulable",
+        "memory-pressure",
+        "disk-pressure",
+        "pid-pressure",
+        "network-unavailable",
+        "out-of-service",
+    )
+)
+
 
 class Effect(StrEnum):
     """Taint effects; ``PreferNoSchedule`` never forbids."""

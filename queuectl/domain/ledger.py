@@ -58,10 +58,11 @@ class Entry:
         started_at, ready_at: of the current attempt.
         failures: failed starts in a row; rules the back-off.
         evictions: how often it was evicted, ever.
+        preempted_at: when it had to make room for others: the last time and the 24 hours before it, oldest first.
         budget: ``Undecided`` answers in a row; the solver's limit grows with it.
         excluded: nodes kube-scheduler refused after a pin, until it starts.
         placement: of the current attempt; None while waiting.
-        lease: set exactly in state Reserved.
+        lease: set in state Reserved, and while it is evicted only to be moved.
         intent: the unconfirmed write, for ``attempt``.
         version: of the row; +1 at each change, checked by the commit.
     """
@@ -85,6 +86,7 @@ class Entry:
     finished_at: float | None = None
     failures: int = 0
     evictions: int = 0
+    preempted_at: tuple[float, ...] = ()
     budget: int = 0
     excluded: tuple[str, ...] = ()
     reason: Reason = Reason(Code.QUEUED)
@@ -123,9 +125,29 @@ Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What moving one gang cost: GPU-seconds of lost work, on account of its ClusterQueue, at a time."""
+
+    at: float
+    cluster_queue: str
+    lost_work: int
+
+    @classmethod
+    def told_by(cls, at: float, reason: Reason) -> Spent | None:
+        """Read it from the reason of an eviction; None when that was no move."""
+        if reason.code is not Code.DEFRAGMENTED:
+            return None
+        return cls(at, str(reason.details["clusterQueue"]), int(reason.details["lostGpuSeconds"]))
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
-    """The ledger as the database holds it: every workload that is not Finished, and the configuration."""
+    """The ledger as the database holds it: every workload that is not Finished, and the configuration.
+
+    ``spent``: on moves in the last 24 hours at least.
+    """
 
     entries: tuple[Entry, ...]
     documents: tuple[Document, ...]
     revision: int
+    spent: tuple[Spent, ...] = ()

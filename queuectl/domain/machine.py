@@ -75,10 +75,16 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Take it down whole and requeue it. ``excluded``: nodes to avoid at the next start."""
+    """Take it down whole and requeue it.
+
+    Attributes:
+        excluded: nodes to avoid at the next start.
+        lease: the place held for it meanwhile, when it is only moved.
+    """
 
     reason: Reason
     excluded: tuple[str, ...] = ()
+    lease: CapacityLease | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,11 @@ class StartPolicy:
 FAILED_START = frozenset(
     {Code.PODS_READY_TIMEOUT, Code.PIN_UNSCHEDULABLE, Code.PODS_LARGER_THAN_ASKED}
 )
+
+
+# An eviction for one of these was in favour of others: what a queue's protections count.
+MADE_ROOM = frozenset({Code.PREEMPTED, Code.DEFRAGMENTED})
+DAY = 86_400.0  # seconds
 
 
 MAX_BUDGET = 8  # beyond it another Undecided says nothing new
@@ -324,12 +335,19 @@ def _evict(entry: Entry, event: Evict, now: float) -> Change | None:
         now,
         event.reason,
         intent=Intent.STOP,
-        lease=None,
+        lease=event.lease,
         requeue_at=None,
         evictions=entry.evictions + 1,
+        preempted_at=_preemptions(entry, event.reason.code, now),
         failures=entry.failures + 1 if failed else entry.failures,
         excluded=tuple(sorted({*entry.excluded, *event.excluded})),
     )
+
+
+def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
+    """Its preemptions of the last day, this one included if it is one."""
+    times = (*entry.preempted_at, now) if code in MADE_ROOM else entry.preempted_at
+    return tuple(at for at in times if at > now - DAY)
 
 
 def _repair(entry: Entry, event: Repair, now: float) -> Change:
@@ -361,6 +379,9 @@ def _requeue(entry: Entry, event: Event, now: float, policy: StartPolicy) -> Cha
         return _move(
             entry, State.BACKOFF, now, Reason(Code.BACKOFF, text), requeue_at=at, **cleared
         )
+    if isinstance(event, Drained) and entry.lease is not None:
+        waits = Reason(Code.WAITING_FOR_PREEMPTED, "moved; its new place is held for it")
+        return _move(entry, State.RESERVED, now, waits, requeue_at=None, **cleared)
     why = f" after {entry.reason.code}" if isinstance(event, Drained) else " after back-off"
     return _move(
         entry, State.PENDING, now, Reason(Code.QUEUED, "requeued" + why), requeue_at=None, **cleared
@@ -387,7 +408,9 @@ def violations(entry: Entry) -> list[str]:
     rules = {
         "a live attempt has a placement": not held or entry.placement is not None,
         "a waiting workload has no placement": not entry.state.waiting or entry.placement is None,
-        "a lease exactly in Reserved": (entry.lease is not None) == (entry.state is State.RESERVED),
+        "Reserved means a lease": entry.lease is not None or entry.state is not State.RESERVED,
+        "a lease only in Reserved, or while it moves": entry.lease is None
+        or entry.state in (State.RESERVED, State.EVICTING),
         "Start is owed only by a live attempt": entry.intent is not Intent.START or held,
         "Stop is owed only while Evicting": entry.intent is not Intent.STOP
         or entry.state is State.EVICTING,

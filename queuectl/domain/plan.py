@@ -12,7 +12,7 @@ from queuectl.domain.workload import Placement
 
 
 class Proof(StrEnum):
-    """How sure an answer is."""
+    """How sure an answer is: proved, good but perhaps not the best, or not known at all."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -26,6 +26,7 @@ class Admission:
     uid: str
     placement: Placement
     repaired: bool = False
+    proof: Proof = Proof.OPTIMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Preemption:
     preemptor: str
     cost: Cost
     reason: str = "InClusterQueue"
+    proof: Proof = Proof.OPTIMAL  # that no legal victims lose less
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,14 @@ class Move:
     Attributes:
         placement: where it will start again; leased to it in the same commit.
         cost: of the restart.
+        proof: OPTIMAL when no cheaper set of moves helps.
     """
 
     uid: str
     beneficiary: str
     placement: Placement
     cost: Cost
+    proof: Proof = Proof.OPTIMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,21 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Each pending gang of the snapshot stands in exactly one of ``admitted`` and ``pending``, in queue order."""
+    """Each pending gang of the snapshot stands in exactly one of ``admitted`` and ``pending``, in queue order.
+
+    Running gangs that lost nodes stand before them: in ``admitted`` if their lost pods move now, in ``pending`` with a lease
+    if they wait for the room that leaving gangs or victims make.
+
+    ``returning``: uids of gangs on the move whose new place (``Admitted.lease``) is kept for them.
+    """
 
     admitted: tuple[Admission, ...] = ()
     preempted: tuple[Preemption, ...] = ()
     moved: tuple[Move, ...] = ()
+    returning: tuple[str, ...] = ()
     evicted: tuple[Eviction, ...] = ()
     pending: tuple[Refusal, ...] = ()
     proof: Proof = Proof.OPTIMAL
     cut: bool = False  # the wall-clock safety net ended a solve: discard (I8)
     stats: Mapping[str, float] = field(default_factory=dict)
+    alarms: tuple[str, ...] = ()  # what broke in the solver, as sentences: a defect each

@@ -37,6 +37,7 @@ class Code(StrEnum):
     REPAIRED = "Repaired"
     # evictions
     PREEMPTED = "Preempted"
+    DEFRAGMENTED = "Defragmented"  # moved elsewhere so that another gang fits
     PODS_READY_TIMEOUT = "PodsReadyTimeout"
     NODE_FAILURES = "NodeFailures"
     PODS_LARGER_THAN_ASKED = (

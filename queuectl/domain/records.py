@@ -19,6 +19,21 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Parallelism:
+    """What a start with fewer pods changes in a Job, and what is put back when it stops.
+
+    Attributes:
+        asked: ``spec.parallelism`` as its user wrote it.
+        shrunk: it is smaller now.
+        completions_follow: ``spec.completions`` is kept equal to it.
+    """
+
+    asked: int
+    shrunk: bool = False
+    completions_follow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """A managed job of any kind.
 
@@ -37,7 +52,8 @@ class JobRecord:
         checkpoint_at: annotation, unix seconds.
         status: the status annotation as it stands on the object.
         expected: pods its controller keeps at once per podset where that is fewer than the podset's count (a Job with
-            few completions left); empty otherwise.
+            few completions left, or started with fewer pods); empty otherwise.
+        parallelism: of a Job that may start with fewer pods, or did; None otherwise.
     """
 
     kind: str
@@ -64,6 +80,7 @@ class JobRecord:
     status: str = ""
     deleting: bool = False
     expected: tuple[tuple[str, int], ...] = ()
+    parallelism: Parallelism | None = None
 
     def expects(self, podset: PodSet) -> int:
         """Pods of a podset that exist at once when the gang is whole."""

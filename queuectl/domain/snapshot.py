@@ -66,8 +66,10 @@ class Admitted:
         checkpoint_at: unix seconds of the last declared checkpoint, None if none was declared.
         utilization: 0..1 of its GPUs, None if unknown (counts as 1).
         lost: slots of ``placement`` whose node is gone or unusable: (podset, node, count). To be re-placed.
-        evictions: unix seconds at which it was preempted or moved, those of the last 24 hours, oldest first.
+        evictions: unix seconds at which it was preempted or moved, oldest first: those of the last 24 hours and the last one.
         returns: leaving, and will queue again at its old place: a StrictFIFO queue keeps that place for it.
+        lease: leaving only to be moved: the place where it will start again, held for it.
+        restartable: its job, as it stands now, could be admitted again; else it is never moved.
     """
 
     workload: Workload
@@ -79,6 +81,8 @@ class Admitted:
     lost: tuple[tuple[str, str, int], ...] = ()
     returns: bool = False
     evictions: tuple[float, ...] = ()
+    lease: CapacityLease | None = None
+    restartable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,25 @@ class SolverLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeRoom:
+    """A question, not a policy: gangs of every queue may be moved, whatever their queues say and whatever it costs.
+
+    ``gang``: uid of the pending gang that room is wanted for; None = the first in queue order that moving helps.
+    """
+
+    gang: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
+    """What one cycle may look at.
+
+    Attributes:
+        moved_work: ClusterQueue to the GPU-seconds that moving its gangs cost in the last 24 hours.
+        seek_room: gangs may be moved in this cycle; the loop looks for such moves only now and then.
+        make_room: set when an administrator asks which gangs to move; None in the loop, where queues decide.
+    """
+
     now: float
     fleet: Fleet
     config: QueueConfig
@@ -106,3 +128,6 @@ class Snapshot:
     strangers: Mapping[str, Resources] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # name -> labels
     limits: SolverLimits = SolverLimits()
+    moved_work: Mapping[str, int] = field(default_factory=dict)
+    seek_room: bool = True
+    make_room: MakeRoom | None = None

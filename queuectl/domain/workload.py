@@ -41,6 +41,12 @@ class TopologyRequest:
     slices: tuple[Slice, ...] = ()
     balanced: bool = False
 
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Every level it names, its own first."""
+        own = () if self.level is None else (self.level,)
+        return (*own, *(s.level for s in self.slices if s.level not in own))
+
 
 @dataclass(frozen=True, slots=True)
 class PodShape:
@@ -122,17 +128,32 @@ class Workload:
 class PodSetPlacement:
     """Where a podset's pods go.
 
-    ``nodes`` is ordered: rank 0 sits on the first entry, and neighbouring entries are neighbours in the topology.
-    ``flavors`` names the ResourceFlavor charged for each resource the queue covers.
+    ``nodes`` is ordered: rank 0 sits on the first entry, and neighbouring entries are neighbours in the topology. After a
+    repair, where ranks keep their nodes, a node may stand there more than once.
+    ``flavors`` names the ResourceFlavor charged for each resource the queue covers. ``pods`` is said of a podset that
+    may start with fewer pods than it asks for: with how many it starts; None = with all.
     """
 
     podset: str
     nodes: tuple[tuple[str, int], ...]
     flavors: Mapping[str, str] = field(default_factory=dict)
+    pods: int | None = None
 
     @property
     def count(self) -> int:
         return sum(count for _, count in self.nodes)
+
+    @property
+    def by_node(self) -> dict[str, int]:
+        """Pods on each node."""
+        pods: dict[str, int] = {}
+        for node, count in self.nodes:
+            pods[node] = pods.get(node, 0) + count
+        return pods
+
+    def pods_of(self, podset: PodSet) -> int:
+        """Pods its podset starts with, on nodes or not."""
+        return podset.count if self.pods is None else self.pods
 
 
 @dataclass(frozen=True, slots=True)

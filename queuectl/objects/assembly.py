@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
+from queuectl.objects.charging import charge
 from queuectl.objects.gangs import Gang, merged, owned
 from queuectl.objects.slots import GivenPod, Owners, Slots
 from queuectl.objects.standing import standing
@@ -43,13 +45,13 @@ class Assembly:
 
     def __init__(self, parts: Parts, queues: QueueConfig, now: float) -> None:
         self._parts = parts
-        self._queues = queues
         self._now = now
         self._fleet = Fleet(tuple(sorted(parts.nodes, key=lambda node: node.name)))
         self._hosts = {node.hostname: node.name for node in self._fleet.nodes}
+        self._offered = frozenset(name for node in parts.nodes for name in node.allocatable)
         joined, self._workload_names = self._join()
         self._owners = Owners(joined, self._workload_names)
-        self._gangs = self._with_drafts_waiting(joined)
+        self._gangs, self._queues = charge(self._with_drafts_waiting(joined), queues)
 
     def snapshot(self) -> Snapshot:
         slots = Slots(self._fleet)
@@ -130,9 +132,10 @@ class Assembly:
         if not held and not gang.assigned:
             self._warn(gang, "is not suspended, but neither its pods nor its admission are given")
             return None
-        podsets = tuple(self._counted(podset, gang) for podset in gang.podsets)
+        podsets = tuple(self._counted(podset, gang, held) for podset in gang.podsets)
         placed = tuple(self._placed(gang, podset, held) for podset in podsets)
         ready = {node.name for node in self._fleet.nodes if node.ready}
+        ready -= {self._hosts.get(name, name) for name in gang.unhealthy}
         lost = [(name, node, count) for (name, node), count in held.items() if node not in ready]
         started = gang.started_at if gang.started_at is not None else gang.created_at
         return Admitted(
@@ -143,12 +146,17 @@ class Assembly:
             checkpoint_at=gang.checkpoint_at,
             utilization=gang.utilization,
             lost=() if gang.leaving else tuple(lost),
+            evictions=tuple(sorted(set(gang.evictions))),
+            restartable=gang.error is None,
         )
 
-    def _counted(self, podset: PodSet, gang: Gang) -> PodSet:
-        """With the number of pods that were admitted, where that is said."""
+    def _counted(self, podset: PodSet, gang: Gang, held: Mapping[tuple[str, str], int]) -> PodSet:
+        """With the number of pods that were admitted, where that is said; what sits on nodes counts in any case."""
         assigned = gang.assigned.get(podset.name)
-        return replace(podset, count=assigned.count) if assigned and assigned.count else podset
+        if assigned is None or not assigned.count:
+            return podset
+        seated = sum(count for (name, _), count in held.items() if name == podset.name)
+        return replace(podset, count=max(assigned.count, seated))
 
     def _placed(
         self, gang: Gang, podset: PodSet, held: Mapping[tuple[str, str], int]
@@ -220,12 +228,22 @@ class Assembly:
             kind=gang.kind,
             namespace=gang.namespace,
             name=gang.name,
-            podsets=podsets,
+            podsets=tuple(map(self._without_trifles, podsets)),
             queue=gang.queue,
             priority=self._priority(gang),
             queued_at=queued_at,
             preemptible=gang.preemptible,
         )
+
+    def _without_trifles(self, podset: PodSet) -> PodSet:
+        """What only machinery around the pods asks for counts if some node of the input says how much of it there is."""
+        shape = podset.shape
+        trifles = shape.incidental - self._offered
+        if not trifles:
+            return podset
+        requests = {name: v for name, v in shape.requests.items() if name not in trifles}
+        shape = replace(shape, requests=Resources(requests), incidental=shape.incidental - trifles)
+        return replace(podset, shape=shape)
 
     def _priority(self, gang: Gang) -> int:
         if gang.priority is not None:

@@ -16,18 +16,26 @@ from queuectl.objects.wire import Wire
 _MOST_DOMAINS: Final = 100_000
 
 
-class LevelValues(Wire):
+class IndividualValues(Wire):
     prefix: str | None = None
     suffix: str | None = None
     roots: list[str] | None = None
-    universal_value: str | None = None
+
+
+class LevelValues(Wire):
+    universal: str | None = None
+    individual: IndividualValues | None = None
+
+
+class PodCounts(Wire):
+    universal: int | None = None
+    individual: list[int] | None = None
 
 
 class AssignmentSlice(Wire):
     domain_count: int = 0
     values_per_level: list[LevelValues] | None = None
-    pod_counts: list[int] | None = None
-    universal_pod_count: int | None = None
+    pod_counts: PodCounts | None = None
 
 
 class AssignmentDomain(Wire):
@@ -106,8 +114,7 @@ def _hosts(assignment: TopologyAssignment) -> Iterator[tuple[str, int]]:
         size = part.domain_count
         if not 1 <= size <= _MOST_DOMAINS:
             raise RequestError(f"slices[{i}].domainCount: {size} is not 1 to {_MOST_DOMAINS}")
-        names = _names(values, size)
-        counts = part.pod_counts or [part.universal_pod_count or 0] * size
+        names, counts = _names(values, size), _counts(part.pod_counts or PodCounts(), size)
         if len(names) != size or len(counts) != size:
             raise RequestError(f"slices[{i}]: values or counts are not as many as domainCount")
         if min(counts) < 0:
@@ -116,6 +123,11 @@ def _hosts(assignment: TopologyAssignment) -> Iterator[tuple[str, int]]:
 
 
 def _names(values: LevelValues, size: int) -> list[str]:
-    if values.universal_value is not None:
-        return [values.universal_value] * size
-    return [f"{values.prefix or ''}{root}{values.suffix or ''}" for root in values.roots or ()]
+    if values.universal is not None:
+        return [values.universal] * size
+    each = values.individual or IndividualValues()
+    return [f"{each.prefix or ''}{root}{each.suffix or ''}" for root in each.roots or ()]
+
+
+def _counts(counts: PodCounts, size: int) -> list[int]:
+    return [counts.universal] * size if counts.universal is not None else counts.individual or []

@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from queuectl.domain.plan import Cost, Plan, Refusal
+from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
+from queuectl.domain.plan import Cost, Plan, Proof, Refusal
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, Workload
 
 
 def plan_document(
-    snapshot: Snapshot, plan: Plan, ignored: Iterable[str] = (), warnings: Iterable[str] = ()
+    snapshot: Snapshot,
+    plan: Plan,
+    ignored: Iterable[str] = (),
+    warnings: Iterable[str] = (),
+    diagnoses: Iterable[Diagnosis] = (),
 ) -> dict[str, Any]:
     """Plain JSON values.
 
@@ -24,24 +29,32 @@ def plan_document(
         plan: what was decided.
         ignored: documents nobody asked about.
         warnings: what was read but not honoured.
+        diagnoses: of those pending gangs that were looked into.
     """
+    looked_into = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
     known: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
     known.update({a.workload.uid: a.workload for a in snapshot.admitted})
+    moves = {"moves": _moves(plan, snapshot)} if plan.moved or snapshot.make_room else {}
     return {
         "admitted": [
             {
                 "workload": known[admission.uid].ref,
                 "kind": known[admission.uid].kind,
                 "podSets": _podsets(admission.placement),
+                "proof": admission.proof.value,
             }
             for admission in plan.admitted
         ],
         "preempted": _preempted(plan, known),
-        "pending": [_pending(refusal, known) for refusal in plan.pending],
+        **moves,
+        "pending": [
+            _pending(refusal, known, looked_into.get(refusal.uid, Diagnosis(refusal.uid)))
+            for refusal in plan.pending
+        ],
         "proof": plan.proof.value,
         "ignored": list(ignored),
         "warnings": list(warnings),
-        "stats": dict(plan.stats),
+        "stats": {**plan.stats, "diagnosed": len(looked_into)},
     }
 
 
@@ -52,7 +65,8 @@ def _podsets(placement: Placement) -> list[dict[str, Any]]:
         for node, count in placed.nodes:
             nodes[node] = nodes.get(node, 0) + count
         flavors = dict(sorted(placed.flavors.items()))
-        podsets.append({"name": placed.podset, "flavors": flavors, "nodes": nodes})
+        podset = {"name": placed.podset, "flavors": flavors, "nodes": nodes}
+        podsets.append(podset | ({"count": placed.pods} if placed.pods is not None else {}))
     return podsets
 
 
@@ -64,6 +78,7 @@ def _preempted(plan: Plan, known: Mapping[str, Workload]) -> list[dict[str, Any]
             "for": known[victim.preemptor].ref,
             "reason": victim.reason,
             "cost": _cost(victim.cost),
+            "proof": victim.proof.value,
         }
         for victim in plan.preempted
     ]
@@ -73,25 +88,65 @@ def _preempted(plan: Plan, known: Mapping[str, Workload]) -> list[dict[str, Any]
             "for": None,
             "reason": eviction.code.value,
             "cost": None,
+            "proof": Proof.OPTIMAL.value,
         }
         for eviction in plan.evicted
     ]
     return victims + evicted
 
 
+def _moves(plan: Plan, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Who starts again elsewhere, from where to where, for whom, at what price."""
+    running = {a.workload.uid: a for a in snapshot.admitted}
+    waiting = {p.workload.uid: p.workload for p in snapshot.pending}
+    return [
+        {
+            "workload": running[move.uid].workload.ref,
+            "kind": running[move.uid].workload.kind,
+            "for": waiting[move.beneficiary].ref,
+            "from": _podsets(running[move.uid].placement),
+            "to": _podsets(move.placement),
+            "cost": _cost(move.cost),
+            "proof": move.proof.value,
+        }
+        for move in plan.moved
+    ]
+
+
 def _cost(cost: Cost) -> dict[str, int]:
     return {"priority": cost.priority, "lostWork": cost.lost_work, "gpus": cost.gpus}
 
 
-def _pending(refusal: Refusal, known: Mapping[str, Workload]) -> dict[str, Any]:
+def _pending(
+    refusal: Refusal, known: Mapping[str, Workload], diagnosis: Diagnosis
+) -> dict[str, Any]:
     written: dict[str, Any] = {
         "workload": known[refusal.uid].ref,
         "reasons": [_reason(reason, known) for reason in refusal.reasons],
-        "unblock": list(refusal.unblock),
+        "conflict": [_obstacle(obstacle) for obstacle in diagnosis.conflict],
+        "unblock": [_way(way) for way in diagnosis.ways],
+        "proof": refusal.proof.value,
     }
     if refusal.lease is not None:
         written["podSets"] = _podsets(refusal.lease.placement)
     return written
+
+
+def _obstacle(obstacle: Obstacle) -> dict[str, Any]:
+    return {
+        "code": obstacle.limit.value,
+        "message": obstacle.message,
+        "details": dict(obstacle.details),
+    }
+
+
+def _way(way: Way) -> dict[str, Any]:
+    return {
+        "code": way.remedy.value,
+        "message": way.message,
+        "least": way.least,
+        "details": dict(way.details),
+    }
 
 
 def _name(uid: str, known: Mapping[str, Workload]) -> str:

@@ -59,7 +59,12 @@ def owed(
 
 
 def _start(entry: Entry, job: JobRecord) -> list[Write]:
-    patch = KINDS[job.kind].start_patch(job, entry.attempt, status_text(entry))
+    placed = entry.placement.podsets if entry.placement is not None else ()
+    asked = {podset.name: podset.count for podset in job.podsets}
+    fewer = {
+        p.podset: p.pods for p in placed if p.pods is not None and p.pods < asked.get(p.podset, 0)
+    }
+    patch = KINDS[job.kind].start_patch(job, entry.attempt, status_text(entry), fewer)
     return [_job_write(job, patch)]
 
 
@@ -135,13 +140,21 @@ def assign(
         return [(pod, None) for pod in ranked]
     slots = [node for node, count in podset.nodes for _ in range(count)]
     names = {nodes[node].hostname: node for node, _ in podset.nodes if node in nodes}
-    held: Counter[str] = Counter()
+    taken: set[int] = set()  # slots of the pods' own ranks
+    held: Counter[str] = Counter()  # of the others, by node
     for pod in pods:
         if not pod.gated and not pod.terminal:
-            held[pod.node or names.get(pod.pin or "", "")] += 1
+            node = pod.node or names.get(pod.pin or "", "")
+            own = pod.rank % len(slots) if pod.rank is not None else -1
+            if own >= 0 and own not in taken and slots[own] == node:
+                taken.add(own)
+            else:
+                held[node] += 1
     free: dict[int, str] = {}
     for index, node in reversed(list(enumerate(slots))):
-        if held[node] > 0:  # which of a node's slots a pod holds does not matter: they are alike
+        if index in taken:
+            continue
+        if held[node] > 0:  # which of a node's slots it holds does not matter: they are alike
             held[node] -= 1
         elif node in nodes and nodes[node].ready:
             free[index] = node

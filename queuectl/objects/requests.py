@@ -42,7 +42,7 @@ def read_amount(resource: str, text: Quantity, *, round_up: bool) -> int:
     """One quantity, not negative.
 
     Raises:
-        MalformedError: naming the resource and the text.
+        MalformedError: naming the resource and the text; RequestError where it is a quantity, but too large to count.
     """
     written = str(text)
     if not _QUANTITY.fullmatch(written):
@@ -54,7 +54,7 @@ def read_amount(resource: str, text: Quantity, *, round_up: bool) -> int:
     if amount < 0:
         raise MalformedError(f"{resource}: {written!r} is negative")
     if amount > _LARGEST:
-        raise MalformedError(f"{resource}: {written!r} is too large")
+        raise RequestError(f"{resource}: {written!r} is too large")
     return amount
 
 

@@ -8,12 +8,13 @@ asks about are listed as ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.quantity import PODS, Resources
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects import config
 from queuectl.objects.assembly import Assembly, Parts
@@ -64,6 +65,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     clock = newest_time(listed) if now is None else now
     queues = config.build(given.configs, revision=0)
     given.warnings.extend(config.dangling(queues))
+    given.nodes = _named(given.nodes, queues)
     snapshot = Assembly(given, queues, clock).snapshot()
     return Given(snapshot, tuple(given.ignored), tuple(given.warnings))
 
@@ -113,9 +115,25 @@ def _node(document: Document, given: _Input) -> None:
         )
         room = Resources({**node.allocatable, PODS: _DEFAULT_PODS})
         node = replace(node, allocatable=room)
-    if HOSTNAME not in node.labels:  # kubelet always sets it
-        node = replace(node, labels=read_labels({**node.labels, HOSTNAME: node.name}))
     given.nodes.append(node)
+
+
+def _named(nodes: Sequence[Node], queues: QueueConfig) -> list[Node]:
+    """With the hostname label that kubelet always sets and people leave out.
+
+    But where other nodes carry it, a node of a Topology that asks for it is left without: like any node that lacks a level,
+    it is in none of the domains.
+    """
+    asking = [t.levels for t in queues.topologies.values() if HOSTNAME in t.levels]
+    said = any(HOSTNAME in node.labels for node in nodes)
+
+    def named(node: Node) -> Node:
+        inside = any(level in node.labels for levels in asking for level in levels)
+        if HOSTNAME in node.labels or (said and inside):
+            return node
+        return replace(node, labels=read_labels({**node.labels, HOSTNAME: node.name}))
+
+    return list(map(named, nodes))
 
 
 def _pod(document: Document, given: _Input) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.machine import FAILED_START
@@ -10,7 +11,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
-from queuectl.domain.workload import Placement, PodSetPlacement, Workload
+from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.standing import standing
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -33,7 +34,7 @@ class Freezer:
             fleet=self._mirror.fleet,
             config=config,
             pending=tuple(self._pending(config, now)),
-            admitted=tuple(self._admitted()),
+            admitted=tuple(self._admitted(config, now)),
             strangers=self._usage.strangers,
             namespaces={ns.name: dict(ns.labels) for ns in self._mirror.namespaces.values()},
             limits=limits,
@@ -96,13 +97,15 @@ class Freezer:
             return Reason(Code.MISCONFIGURED, text)
         return why
 
-    def _admitted(self) -> list[Admitted]:
+    def _admitted(self, config: QueueConfig, now: float) -> list[Admitted]:
         admitted = []
+        classes = {None, *config.priority_classes}
         for entry in self._ledger.entries(State.STARTING, State.RUNNING, State.EVICTING):
             job = self._mirror.jobs.get(entry.uid)
             if job is None or entry.placement is None:
                 continue
             leaving = entry.state is State.EVICTING
+            lease = entry.lease
             admitted.append(
                 Admitted(
                     workload=self.workload(entry, job),
@@ -113,6 +116,9 @@ class Freezer:
                     checkpoint_at=job.checkpoint_at,
                     utilization=job.utilization,
                     lost=() if leaving else self._lost(entry, entry.placement),
+                    evictions=entry.preempted_at,
+                    lease=lease if lease is not None and lease.expires_at > now else None,
+                    restartable=job.error is None and job.priority_class in classes,
                 )
             )
         return admitted
@@ -125,7 +131,7 @@ class Freezer:
         held = self._usage.held_by(entry)
         return Placement(
             tuple(
-                PodSetPlacement(p.podset, tuple(held.get(p.podset, {}).items()), p.flavors)
+                replace(p, nodes=tuple(held.get(p.podset, {}).items()))
                 for p in entry.placement.podsets
             )
         )
@@ -134,7 +140,7 @@ class Freezer:
         """Slots on nodes that are gone or not ready and that no healthy pod of the attempt still fills."""
         lost = []
         for podset in placement.podsets:
-            for node, count in podset.nodes:
+            for node, count in podset.by_node.items():
                 record = self._mirror.nodes.get(node)
                 if record is not None and record.node.ready:
                     continue

@@ -28,7 +28,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.domain.words import counted
-from queuectl.domain.workload import Placement
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.state.adopt import running_placement
 from queuectl.state.freeze import priority_of
 from queuectl.state.ledger import Ledger
@@ -113,6 +113,18 @@ def _live(
         yield PodsReady()
 
 
+def _other_size(placed: PodSetPlacement, podset: PodSet, job: JobRecord) -> bool:
+    """Whether the job's controller keeps another number of pods than was planned.
+
+    Fewer slots than the podset's full size are right for one adopted when some of its completions were done, and for one
+    that starts with fewer pods; of that the job itself knows once it is resumed.
+    """
+    least = job.expects(podset)
+    if job.suspended:
+        least = min(least, placed.pods_of(podset))
+    return placed.count > 0 and not least <= placed.count <= podset.count
+
+
 def _trouble(
     entry: Entry,
     job: JobRecord,
@@ -121,13 +133,9 @@ def _trouble(
     patience: Patience,
     names: Mapping[str, str],
 ) -> Evict | None:
-    placed = {p.podset: p.count for p in entry.placement.podsets} if entry.placement else {}
+    placed = entry.placement.podsets if entry.placement else ()
     asked = {p.name: p for p in job.podsets}
-    # Fewer slots than the gang's full size are right for one adopted when some of its completions were done.
-    if any(
-        name in asked and count and not job.expects(asked[name]) <= count <= asked[name].count
-        for name, count in placed.items()
-    ):
+    if any(p.podset in asked and _other_size(p, asked[p.podset], job) for p in placed):
         return Evict(
             Reason(Code.CHANGED_OUTSIDE, "the number of its pods was changed while it ran")
         )

@@ -120,6 +120,12 @@ class Metrics:
         self._plans = self._counter(
             "plans_total", "Plans made, by how sure the answer is (result).", "result"
         )
+        self._alarms = self._counter(
+            "solver_alarms_total", "Solves that broke: a defect of a model or of the solver."
+        )
+        self._unknown = self._counter(
+            "solver_unknown_total", "Solves that a limit ended before anything was known."
+        )
         self._discarded = self._counter(
             "discarded_plans_total", "Plans thrown away whole before they had an effect.", "reason"
         )
@@ -214,6 +220,8 @@ class Metrics:
         """Count a plan that was made, whether or not it takes effect."""
         self._plans.labels(plan.proof).inc()
         self._attempts.labels("success" if plan.admitted else "inadmissible").inc()
+        self._alarms.inc(len(plan.alarms))
+        self._unknown.inc(plan.stats.get("solver_unknown", 0))
 
     def discarded(self, reason: Discard) -> None:
         self._discarded.labels(reason).inc()

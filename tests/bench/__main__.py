@@ -6,7 +6,18 @@ import subprocess
 import sys
 import time
 
-BENCHES = ("planner", "preempt", "store", "reflector", "system")
+BENCHES = (
+    "planner",
+    "explain",
+    "tidy",
+    "stop",
+    "preempt",
+    "repair",
+    "defrag",
+    "store",
+    "reflector",
+    "system",
+)
 
 
 def main(names: list[str]) -> int:

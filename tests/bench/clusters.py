@@ -24,12 +24,14 @@ from queuectl.domain.workload import (
     PodSet,
     PodSetPlacement,
     PodShape,
+    Slice,
     TopologyMode,
     TopologyRequest,
     Workload,
 )
 
-BLOCK, RACK = "example.com/block", "example.com/rack"
+HALL, BLOCK, ROW, RACK = (f"example.com/{level}" for level in ("hall", "block", "row", "rack"))
+THREE, FIVE = (BLOCK, RACK, HOSTNAME), (HALL, BLOCK, ROW, RACK, HOSTNAME)  # levels of a topology
 GI = 2**30
 COVERED = (GPU, CPU, MEMORY, PODS)
 NOW = 1_000_000.0
@@ -52,7 +54,9 @@ SIZES = (Size(1, 10, 64), Size(5, 20, 50), Size(10, 20, 50))
 
 
 def config(
-    nominal: int = 10**9, within: WithinClusterQueue = WithinClusterQueue.NEVER
+    nominal: int = 10**9,
+    within: WithinClusterQueue = WithinClusterQueue.NEVER,
+    levels: tuple[str, ...] = THREE,
 ) -> QueueConfig:
     quotas = {**dict.fromkeys(COVERED, 10**18), GPU: nominal}
     group = ResourceGroup(COVERED, (FlavorQuotas("h100", quotas),))
@@ -64,7 +68,7 @@ def config(
         {"main": queue},
         {("team", "main"): LocalQueue("team", "main", "main")},
         {"h100": ResourceFlavor("h100", topology="fabric")},
-        {"fabric": Topology("fabric", (BLOCK, RACK, HOSTNAME))},
+        {"fabric": Topology("fabric", levels)},
     )
 
 
@@ -76,6 +80,10 @@ def fleet(size: Size, rng: random.Random, out: float = 0.03) -> Fleet:
             for h in range(size.hosts):
                 name = f"b{b}-r{r}-h{h}"
                 labels = {BLOCK: f"b{b}", RACK: f"r{r}", HOSTNAME: name}
+                labels |= {
+                    HALL: f"h{b // 2}",
+                    ROW: f"w{r // 5}",
+                }  # two blocks a hall, five racks a row
                 nodes.append(Node(name, labels, capacity, ready=rng.random() >= out))
     return Fleet(tuple(sorted(nodes, key=lambda n: n.name)))
 
@@ -131,6 +139,46 @@ def random_gang(uid: str, rng: random.Random, queued_at: float = 0.0) -> Workloa
         pod = shape(gpus, 8_000 * gpus, 64 * gpus)
         podsets.append(PodSet(f"p{i}", count, pod, topology, "g" if sets > 1 and level else None))
     return gang(uid, *podsets, queued_at=queued_at)
+
+
+def gang_of(
+    uid: str, sets: int, rng: random.Random, levels: tuple[str, ...] = THREE, queued_at: float = 0.0
+) -> Workload:
+    """So many podsets of 1 to 8 GPUs a pod, together at any level above the node or anywhere."""
+    level = rng.choice((*levels[:-1], None))
+    topology = TopologyRequest(TopologyMode.REQUIRED, level) if level else None
+    podsets = []
+    for i in range(sets):
+        gpus = rng.choice((1, 2, 3, 4, 5, 6, 8))
+        count = rng.choice((1, 2, 4, 8, 16, 32) if i == 0 else (1, 1, 2, 4))
+        pod = shape(gpus, 8_000 * gpus, 64 * gpus)
+        podsets.append(PodSet(f"p{i}", count, pod, topology, "g" if sets > 1 and level else None))
+    return gang(uid, *podsets, queued_at=queued_at)
+
+
+def sliced_gang(
+    uid: str, rng: random.Random, levels: tuple[str, ...] = THREE, queued_at: float = 0.0
+) -> Workload:
+    """One podset in slices of 2 or 4 pods a rack, on five levels two of them a row."""
+    size = rng.choice((2, 4))
+    layers = [Slice(RACK, size)] if levels is THREE else [Slice(ROW, 2 * size), Slice(RACK, size)]
+    level = rng.choice((levels[levels.index(layers[0].level) - 1], None))
+    mode = TopologyMode.REQUIRED if level else TopologyMode.UNCONSTRAINED
+    gpus = rng.choice((2, 4, 8, 8))
+    pod = shape(gpus, 8_000 * gpus, 64 * gpus)
+    count = layers[0].size * rng.choice((1, 2, 4))
+    podset = PodSet("w", count, pod, TopologyRequest(mode, level, tuple(layers)))
+    return gang(uid, podset, queued_at=queued_at)
+
+
+def mixed_gang(
+    uid: str, rng: random.Random, levels: tuple[str, ...] = THREE, queued_at: float = 0.0
+) -> Workload:
+    """Any of the above: one to four podsets, or sliced."""
+    sets = rng.choice((1, 1, 2, 3, 4, 0))
+    if sets == 0:
+        return sliced_gang(uid, rng, levels, queued_at)
+    return gang_of(uid, sets, rng, levels, queued_at)
 
 
 def chain_gang(uid: str, rng: random.Random, queued_at: float = 0.0) -> Workload:

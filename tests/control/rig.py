@@ -38,6 +38,7 @@ QUICK = Settings(
     tell_after_seconds=0.0,
     events_per_second=1000.0,
     in_flight=4,
+    defragment_seconds=0.0,
 )
 
 
@@ -136,6 +137,7 @@ class Rig:
     deaths: int = 0
     metrics: Metrics = field(default_factory=Metrics)
     running: bool = True
+    loop: Loop | None = None  # of the present controller
     _task: asyncio.Task[None] | None = None
 
     async def until(self, done: Callable[[], bool | Any], what: str) -> None:
@@ -228,6 +230,7 @@ class Rig:
             settings=self.settings,
             clock=time.time,
         )
+        self.loop = loop
         listed: set[str] = set()
         complete = asyncio.Event()
 

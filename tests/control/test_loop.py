@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
-from tests.control.rig import gang, live, rig
+from tests.control.rig import Rig, configuration, gang, live, nodes, rig
 from tests.support.postgres import TestPostgres
 
 KINDS = ("Job", "PyTorchJob")
@@ -96,6 +99,28 @@ async def test_a_gang_that_never_fits_says_why_and_disturbs_nobody(database_url:
         )
 
 
+async def test_what_waits_can_be_looked_into_and_only_that(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang("Job", "first", 2))
+        await world.until_state(first, State.RUNNING)
+        second = world.cluster.submit(gang("Job", "second", 2))
+
+        async def told() -> bool:
+            entry = await world.store.get_workload(second)
+            return entry is not None and entry.reason.code is Code.WAITING_FOR_QUOTA
+
+        await world.until(told, "the reason is in the ledger")
+        assert world.loop is not None
+        found, again, other = await asyncio.gather(
+            world.loop.diagnose(second), world.loop.diagnose(second), world.loop.diagnose(first)
+        )
+        assert found is not None
+        assert found is again  # solved once
+        assert other is None
+        assert {o.limit for o in found.conflict} >= {Limit.RUNNING}
+        assert Remedy.END_OTHERS in {way.remedy for way in found.ways}
+
+
 @pytest.mark.parametrize(
     ("kind", "fate"),
     # A failed pod of a PyTorchJob fails the job: what the operator calls failed is final.
@@ -135,6 +160,31 @@ async def test_a_lost_node_moves_only_its_pods(database_url: str) -> None:
         assert stayed <= {p.uid for p in live(world.cluster.pods_of(uid))}
         entry = await world.until_state(uid, State.RUNNING)
         assert entry.attempt == 1
+
+
+async def test_a_lost_node_is_replaced_by_one_a_lower_gang_must_leave_while_the_rest_stays(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 3) as world:
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.RUNNING)
+        low = world.cluster.submit(gang("Job", "low", 1))
+        await world.until_state(low, State.RUNNING)
+        lost, stays = live(world.cluster.pods_of(high))
+        (victim,) = live(world.cluster.pods_of(low))
+        assert lost.node is not None
+        world.cluster.delete_node(lost.node)
+        await world.until(
+            lambda: (
+                {p.node for p in live(world.cluster.pods_of(high))} == {stays.node, victim.node}
+            ),
+            "the lost pod runs where the victim ran",
+        )
+        assert stays.uid in {p.uid for p in live(world.cluster.pods_of(high))}
+        entry = await world.until_state(high, State.RUNNING)
+        assert (entry.attempt, entry.evictions) == (1, 0)
+        waits = await world.until_state(low, State.PENDING)
+        assert len(waits.preempted_at) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,3 +228,62 @@ async def test_after_the_database_is_lost_running_gangs_run_on_and_are_counted(
             assert {p.uid for p in live(heir.cluster.pods_of(uid))} == pods
             heir.cluster.finish(uid)
             await heir.until_state(late, State.RUNNING)
+
+
+def shrinkable(name: str, pods: int, least: int, priority: str = "low") -> dict[str, Any]:
+    document = dict(gang("Job", name, pods, priority))
+    document["metadata"].setdefault("annotations", {})
+    document["metadata"]["annotations"]["kueue.x-k8s.io/job-min-parallelism"] = str(least)
+    return document
+
+
+async def test_a_job_starts_with_the_pods_that_fit_and_asks_for_all_again_after_it_was_preempted(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 3) as world:
+        part = world.cluster.submit(shrinkable("part", 4, 2))
+        started = await world.until_state(part, State.RUNNING)
+        assert started.placement is not None
+        assert started.placement.podsets[0].pods == 3
+        assert len(live(world.cluster.pods_of(part))) == 3
+        assert parallelism(world, part) == 3
+        high = world.cluster.submit(gang("Job", "high", 3, "high"))
+        await world.until_state(high, State.RUNNING)
+        assert parallelism(world, part) == 4
+        world.cluster.add_node(nodes(4)[3])
+        for document in configuration(32):
+            await world.store.put_config(document)
+        world.cluster.finish(high)
+        again = await world.until_state(part, State.RUNNING)
+        assert again.attempt == 2
+        assert len(live(world.cluster.pods_of(part))) == 4
+        world.cluster.finish(part)
+        await world.until_state(part, State.FINISHED)
+        await world.at_rest()
+
+
+async def test_a_job_that_started_with_fewer_pods_is_known_as_such_after_a_restart(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 3) as world:
+        part = world.cluster.submit(shrinkable("part", 4, 2))
+        await world.until_state(part, State.RUNNING)
+        world.commits.at = world.commits.seen + 1
+        other = world.cluster.submit(gang("Job", "other", 1))
+        await world.until_state(other, State.PENDING)
+        assert world.deaths == 1
+        world.cluster.finish(part)
+        await world.until(
+            lambda: len(live(world.cluster.pods_of(part))) == 1, "the fourth completion runs"
+        )
+        world.cluster.finish(part)
+        ended = await world.until_state(part, State.FINISHED)
+        assert ended.attempt == 1
+        await world.until_state(other, State.RUNNING)
+        await world.at_rest()
+
+
+def parallelism(world: Rig, uid: str) -> int:
+    (document,) = (d for d in world.cluster.server.all("jobs") if d["metadata"]["uid"] == uid)
+    count: int = document["spec"]["parallelism"]
+    return count

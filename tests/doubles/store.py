@@ -15,7 +15,7 @@ from enum import Enum
 from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
 from queuectl.domain.errors import Fenced, NotFound, StaleSnapshot, StoreUnavailable
-from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
+from queuectl.domain.ledger import Change, Document, Entry, Loaded, Spent, State
 from queuectl.domain.queries import (
     LONGEST_PAGE,
     ConfigDocument,
@@ -77,7 +77,13 @@ class MemoryStore:
         database = await self._reach()
         live = (e for e in database.entries.values() if e.state is not State.FINISHED)
         documents = tuple(d.document for _, d in sorted(database.documents.items()))
-        return Loaded(tuple(sorted(live, key=lambda e: e.uid)), documents, database.revision)
+        told = (Spent.told_by(line.at, line.reason) for line in database.history)
+        return Loaded(
+            tuple(sorted(live, key=lambda e: e.uid)),
+            documents,
+            database.revision,
+            tuple(spent for spent in told if spent is not None),
+        )
 
     async def commit(
         self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int

@@ -30,6 +30,7 @@ from queuectl.domain.workload import (
     PodSet,
     PodSetPlacement,
     PodShape,
+    Slice,
     TopologyMode,
     TopologyRequest,
     Workload,
@@ -73,16 +74,25 @@ def podset(
     *,
     required: str | None = None,
     preferred: str | None = None,
+    slices: Sequence[tuple[str, int]] = (),
+    balanced: bool = False,
     group: str | None = None,
     select: Mapping[str, str] | None = None,
     tolerations: Sequence[Toleration] = (),
     **amounts: int,
 ) -> PodSet:
+    """``slices``: (level, size), coarse to fine."""
     topology = None
     if required is not None:
         topology = TopologyRequest(TopologyMode.REQUIRED, required)
     elif preferred is not None:
         topology = TopologyRequest(TopologyMode.PREFERRED, preferred)
+    if slices or balanced:
+        topology = replace(
+            topology or TopologyRequest(TopologyMode.UNCONSTRAINED),
+            slices=tuple(Slice(level, size) for level, size in slices),
+            balanced=balanced,
+        )
     rules = NodeRules(tuple(sorted((select or {}).items())), None, tuple(tolerations))
     shape = PodShape(resources(pods=1, **amounts), rules)
     return PodSet(name, count, shape, topology, group)

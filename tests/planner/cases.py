@@ -102,6 +102,13 @@ BATCH = [
         (True,),
     ),
     Batch(
+        "only the solver sees how",
+        "4,4,3,3,3,3,2,2 on 5,5,7,7: twice 3+2 and twice 4+3; no podset has a single pod to begin with",
+        [node(f"a{i}", "a", gpu=free) for i, free in enumerate((5, 5, 7, 7))],
+        [(_together("x", 2, gpu=4), _together("y", 4, gpu=3), _together("z", 2, gpu=2))],
+        (True,),
+    ),
+    Batch(
         "flexible gang first",
         "the tightest rack for the first gang is the only one the second may use",
         [*_free("a", 3, H200), *_free("b", 4, H100)],
@@ -154,6 +161,20 @@ BATCH = [
         [node("a0", "a", gpu=5)],
         [(_together("x", 1, gpu=3), _together("y", 1, gpu=2))],
         (True,),
+    ),
+    Batch(
+        "slices are not torn",
+        "six pods in slices of three per rack on 5 and 4: filling the larger rack first leaves one pod over",
+        [node("a0", "a", gpu=5), node("b0", "b", gpu=4)],
+        [(podset("w", 6, gpu=1, required="block", slices=[("rack", 3)]),)],
+        (True,),
+    ),
+    Batch(
+        "enough pods, not enough slices",
+        "eight pods fit 5 and 5, but only one slice of four in each rack, and b has room for three",
+        [node("a0", "a", gpu=5), node("b0", "b", gpu=3)],
+        [(podset("w", 8, gpu=1, required="block", slices=[("rack", 4)]),)],
+        (False,),
     ),
     Batch(
         "order beats throughput",

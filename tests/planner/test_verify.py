@@ -322,3 +322,24 @@ def test_preemption_for_a_later_gang_passes_the_strict_head_too() -> None:
 def test_a_violation_says_which_node_and_by_how_much() -> None:
     found = verify(world(NODES, [ONE], [BUSY]), start(ONE, {"a0": 1}))
     assert str(found[0]) == "Capacity a0: nvidia.com/gpu: asks 8, free 0 now"
+
+
+def test_podsets_of_a_group_hold_back_only_flavors_they_can_share() -> None:
+    """Half of the head may use a100, but the whole group must be of one flavor, and the other half cannot."""
+    flavors = [ResourceFlavor(m, (("model", m),), topology="gpus") for m in ("h100", "a100")]
+    nodes = [
+        node("a0", gpu=1, labels={"model": "h100"}),
+        node("b0", gpu=8, labels={"model": "a100"}),
+    ]
+    head = gang(
+        "head",
+        podset("x", 1, gpu=8, required="rack", group="g"),
+        podset("y", 1, gpu=8, required="rack", group="g", select={"model": "h100"}),
+        queued_at=1.0,
+    )
+    strict = queue(strategy=QueueingStrategy.STRICT_FIFO, flavors=("h100", "a100"))
+    snapshot = world(nodes, [head, NEXT], (), strict, flavors=flavors)
+    beside = replace(start(NEXT, {"b0": 1}, flavor="a100"), pending=(waits(head),))
+    assert not rules(snapshot, beside)
+    before = replace(start(NEXT, {"a0": 1}, flavor="h100"), pending=(waits(head),))
+    assert Rule.ORDER in rules(snapshot, before)

@@ -18,7 +18,15 @@ from queuectl.domain.machine import Admit
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from tests.api.serving import serving
-from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, LOCAL_QUEUE, job, live_through
+from tests.api.support import (
+    CLUSTER_QUEUE,
+    DOCUMENTS,
+    LIVES,
+    LOCAL_QUEUE,
+    FixedDiagnoser,
+    job,
+    live_through,
+)
 from tests.doubles.store import MemoryDatabase, MemoryStore
 
 
@@ -36,7 +44,7 @@ Cli = Callable[..., Result]
 def running() -> Iterator[tuple[MemoryStore, str]]:
     """One server for all tests; each puts a database of its own behind it."""
     store = MemoryStore()
-    with serving(store) as address:
+    with serving(store, FixedDiagnoser()) as address:
         yield store, address
 
 
@@ -127,9 +135,11 @@ class TestApply:
         assert queuectl("apply", *files).out.count("created") == 2
 
     def test_warnings_name_the_field_and_do_not_fail(self, queuectl: Cli) -> None:
-        result = queuectl("apply", "-f", "-", stdin=stream(replace_in(CLUSTER_QUEUE, cohort="all")))
+        result = queuectl(
+            "apply", "-f", "-", stdin=stream(replace_in(CLUSTER_QUEUE, admissionChecks=["a"]))
+        )
         assert result.code == 0
-        assert "warning: ClusterQueue/team-a: spec.cohort" in result.err
+        assert "warning: ClusterQueue/team-a: spec.admissionChecks" in result.err
 
     def test_a_name_that_leads_nowhere_is_warned_about_unless_it_comes_in_the_same_input(
         self, queuectl: Cli
@@ -247,7 +257,15 @@ class TestExplain:
         lines = queuectl("explain", "pending", "-n", "team-a").out.splitlines()
         assert lines[0].startswith("team-a/pending is waiting (number 1 in line of team-a): 32 of")
         assert "Reason:  WaitingForQuota" in lines
-        assert "  - 8 more nvidia.com/gpu in team-a" in lines
+        at = lines.index("What stands in its way:")
+        assert lines[at:] == [
+            "What stands in its way:",
+            "  - quota: it needs 40 GPUs, 32 are left",
+            "",
+            "Any one of these would let it start:",
+            "  - add quota for 8 more nvidia.com/gpu",
+            "  - moving x elsewhere would make room",
+        ]
 
     def test_the_victims_of_a_reservation_are_named(
         self, queuectl: Cli, ledger: MemoryDatabase

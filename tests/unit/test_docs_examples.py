@@ -89,7 +89,7 @@ def test_the_queues_are_those_of_the_demo() -> None:
 def test_every_warning_about_the_queue_of_kueue_is_on_the_admins_page() -> None:
     page = (ROOT / "docs" / "admin.md").read_text()
     warnings = [warning for one in documents("kueue.yaml") for warning in validate(one)[1]]
-    assert len(warnings) == 5
+    assert len(warnings) == 2
     for warning in warnings:
         assert f"    warning: {warning}\n" in page
     assert set(planned("queues.yaml", "kueue.yaml")["warnings"]) == {
@@ -100,7 +100,15 @@ def test_every_warning_about_the_queue_of_kueue_is_on_the_admins_page() -> None:
     }
 
 
+def test_the_page_on_waiting_shows_what_the_plan_says() -> None:
+    said = plan("waiting.yaml", options=("--explain", "3")).partition("lab/wide: in its way")
+    shown = (ROOT / "docs" / "why.md").read_text()
+    for line in (said[1] + said[2]).splitlines():
+        assert f"    {line}\n" in shown or not line.strip(), line
+
+
 def test_no_example_goes_untested() -> None:
     assert {path.name for path in EXAMPLES.iterdir()} == {
-        *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml",
+        *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "fragmented.yaml",
+        "waiting.yaml",
     }  # fmt: skip

@@ -55,6 +55,7 @@ def run(*events: Event, entry: Entry | None = None, now: float = 200.0) -> Entry
 
 SUBMITTED = Submitted(JOB, priority=10, cluster_queue="gpus")
 EVICTED = Evict(Reason(Code.PREEMPTED, "for team-b/big"))
+MOVED_AWAY = Evict(Reason(Code.DEFRAGMENTED, "so that team-b/big fits"), lease=LEASE)
 FAILED_START = Evict(Reason(Code.PODS_READY_TIMEOUT, "late"), excluded=("n2",))
 
 # (what happened so far, the event, the state it leads to)
@@ -69,6 +70,9 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("a running gang can be evicted", (SUBMITTED, Admit(PLACEMENT), PodsReady(), EVICTED), State.EVICTING),
     ("so can a starting one", (SUBMITTED, Admit(PLACEMENT), EVICTED), State.EVICTING),
     ("a drained gang queues again", (SUBMITTED, Admit(PLACEMENT), EVICTED, Drained()), State.PENDING),
+    ("a moved gang leaves", (SUBMITTED, Admit(PLACEMENT), MOVED_AWAY), State.EVICTING),
+    ("and waits for its new place", (SUBMITTED, Admit(PLACEMENT), MOVED_AWAY, Drained()), State.RESERVED),
+    ("where it starts again", (SUBMITTED, Admit(PLACEMENT), MOVED_AWAY, Drained(), Admit(MOVED)), State.STARTING),
     ("a failed start backs off", (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained()), State.BACKOFF),
     (
         "and is retried",
@@ -91,6 +95,15 @@ def test_event_leads_to_state(events: tuple[Event, ...], state: State) -> None:
     entry = run(*events)
     assert entry.state is state
     assert violations(entry) == []
+
+
+def test_a_moved_gang_holds_its_new_place_until_it_starts_there() -> None:
+    leaving = run(SUBMITTED, Admit(PLACEMENT), MOVED_AWAY)
+    drained = run(Drained(), entry=leaving)
+    started = run(Admit(MOVED), entry=drained)
+    assert [e.lease for e in (leaving, drained, started)] == [LEASE, LEASE, None]
+    assert leaving.preempted_at == (200.0,), "its queue's protections count it"
+    assert (drained.placement, drained.failures) == (None, 0)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +138,16 @@ def test_a_preempted_gang_keeps_its_place_in_the_queue() -> None:
     entry = run(SUBMITTED, Admit(PLACEMENT), PodsReady(), EVICTED, Drained(), now=900.0)
     assert entry.queued_at == run(SUBMITTED).queued_at
     assert entry.evictions == 1
+
+
+def test_the_preemptions_of_the_last_day_are_remembered_and_no_other_evictions() -> None:
+    """What a queue's cool-down and daily limit count: making room for others, not failures of its own."""
+    entry = run(SUBMITTED, Admit(PLACEMENT), EVICTED, Drained(), now=200.0)
+    entry = run(Admit(PLACEMENT), FAILED_START, Drained(), RetryDue(), entry=entry, now=9_000.0)
+    entry = run(Admit(PLACEMENT), EVICTED, Drained(), entry=entry, now=50_000.0)
+    assert (entry.preempted_at, entry.evictions) == ((200.0, 50_000.0), 3)
+    entry = run(Admit(PLACEMENT), EVICTED, entry=entry, now=86_600.0)
+    assert entry.preempted_at == (50_000.0, 86_600.0)
 
 
 @pytest.mark.parametrize(

@@ -213,10 +213,6 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
         "resourceClaims: claims of dynamic resource allocation cannot be honoured",
     ),
     "preset node": (job_with({"nodeName": "n1"}), "nodeName: 'n1' bypasses placement"),
-    "slices": (
-        job_with(podset_slice_size="2"),
-        "podset-slice-size: slices are not supported yet",
-    ),
     "another controller": (
         job(managedBy="example.com/other"),
         "spec.managedBy: 'example.com/other' runs this job elsewhere",
@@ -401,3 +397,77 @@ def test_paths_and_selectors_are_those_of_the_api() -> None:
     assert path(KINDS["PyTorchJob"], "a") == "/apis/kubeflow.org/v1/namespaces/a/pytorchjobs"
     assert KINDS["Job"].pod_selector("x") == "batch.kubernetes.io/job-name=x"
     assert KINDS["PyTorchJob"].pod_selector("x") == "training.kubeflow.org/job-name=x"
+
+
+# ---- starting with fewer pods
+
+
+def shrinkable(**annotations: str) -> dict[str, Any]:
+    """An Indexed job of 8 pods that may start with 3."""
+    body, _ = load(FIXTURES / "job" / "indexed-suspended.yaml")
+    least = {"kueue.x-k8s.io/job-min-parallelism": "3"}
+    body["metadata"]["annotations"] = {**least, **annotations}
+    body["spec"] |= {"parallelism": 8, "completions": 8}
+    return body
+
+
+@pytest.mark.parametrize("prefix", ["kueue.x-k8s.io/", "queuectl.dev/"])
+@pytest.mark.parametrize(("text", "least"), [("3", 3), ("1", 1), ("7", 7), ("8", None)])
+def test_a_job_says_with_how_many_pods_it_may_start(
+    prefix: str, text: str, least: int | None
+) -> None:
+    body = shrinkable()
+    body["metadata"]["annotations"] = {f"{prefix}job-min-parallelism": text}
+    (podset,) = read(body).podsets
+    assert (podset.count, podset.min_count) == (8, least)
+
+
+@pytest.mark.parametrize("text", ["0", "9", "-1", "few", ""])
+def test_a_least_number_out_of_range_is_the_jobs_mistake(text: str) -> None:
+    body = shrinkable(**{"kueue.x-k8s.io/job-min-parallelism": text})
+    assert read(body).error == (
+        f"metadata.annotations: job-min-parallelism: {text!r} is not a number from 1 to 8"
+    )
+
+
+def test_a_job_started_with_fewer_pods_still_asks_for_all_and_expects_these() -> None:
+    body = shrinkable()
+    record = read(body)
+    after = merge(body, KINDS["Job"].start_patch(record, 7, "Starting", {"main": 5}))
+    assert (after["spec"]["parallelism"], after["spec"]["completions"]) == (5, 8)
+    running = read(after)
+    (podset,) = running.podsets
+    assert (podset.count, podset.min_count, running.expects(podset)) == (8, 3, 5)
+    assert running.error is None
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_what_a_smaller_start_changed_is_put_back_when_it_stops(follow: bool) -> None:
+    body = shrinkable(
+        **({"kueue.x-k8s.io/job-completions-equal-parallelism": "true"} if follow else {})
+    )
+    started = merge(body, KINDS["Job"].start_patch(read(body), 7, "", {"main": 5}))
+    assert started["spec"]["completions"] == (5 if follow else 8)
+    assert read(started).podsets[0].count == 8
+    stopped = merge(started, KINDS["Job"].stop_patch(read(started), 7, "Evicting"))
+    assert (stopped["spec"]["parallelism"], stopped["spec"]["completions"]) == (8, 8)
+    assert read(stopped) == replace(read(body), attempt=7, status="Evicting")
+
+
+def test_a_job_somebody_else_suspended_starts_with_the_parallelism_its_user_wrote() -> None:
+    body = shrinkable()
+    started = merge(body, KINDS["Job"].start_patch(read(body), 7, "", {"main": 5}))
+    halted = merge(started, {"spec": {"suspend": True}})
+    whole = merge(halted, KINDS["Job"].start_patch(read(halted), 8, ""))
+    assert whole["spec"]["parallelism"] == 8
+    smaller = merge(halted, KINDS["Job"].start_patch(read(halted), 8, "", {"main": 4}))
+    assert smaller["spec"]["parallelism"] == 4
+    assert read(smaller).podsets[0].count == 8
+
+
+def test_parallelism_beyond_completions_is_put_back_as_it_was() -> None:
+    body = shrinkable()
+    body["spec"]["parallelism"] = 12
+    started = merge(body, KINDS["Job"].start_patch(read(body), 7, "", {"main": 5}))
+    stopped = merge(started, KINDS["Job"].stop_patch(read(started), 7, ""))
+    assert stopped["spec"]["parallelism"] == 12

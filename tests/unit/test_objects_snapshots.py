@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code
-from queuectl.domain.workload import PodSetPlacement, TopologyMode, TopologyRequest
+from queuectl.domain.workload import PodSetPlacement, Slice, TopologyMode, TopologyRequest
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
 from queuectl.objects.snapshots import Given, read_snapshot
+from queuectl.objects.times import parse_time
 
 PLANS = Path(__file__).parent.parent / "fixtures" / "plan"
 CLUSTER = (PLANS / "cluster.yaml").read_text()
@@ -222,8 +223,8 @@ BLOCKED: dict[str, tuple[dict[str, Any], Code, str]] = {
         Code.BACKOFF, "backs off until 2027-01-01T00:00:00Z",
     ),
     "slices": (
-        workload(spec={"podSets": [{"template": template(), "topologyRequest": {"podSetSliceSize": 2}}]}),
-        Code.UNSUPPORTED, "spec.podSets[0].topologyRequest: slices are not supported yet",
+        workload(spec={"podSets": [{"template": template(), "topologyRequest": {"podSetSliceRequiredTopology": RACK}}]}),
+        Code.MISCONFIGURED, "spec.podSets[0].topologyRequest.podSetSliceSize: is required beside podSetSliceRequiredTopology",
     ),
     "two modes": (
         workload(spec={"podSets": [{"template": template(), "topologyRequest": {"required": RACK, "preferred": RACK}}]}),
@@ -292,6 +293,95 @@ def test_priority_is_the_named_class_of_the_queue_or_of_the_pods() -> None:
     assert given_.warnings == ("f.yaml: document 9 (Job/c): PriorityClass gone is not in the input: priority 0 assumed",)  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("labels", "beside", "named"),
+    [
+        ({}, {HOST: "m"}, True),
+        ({"size": "big"}, {HOST: "m"}, True),
+        ({RACK: "r1"}, {RACK: "r1"}, True),
+        ({RACK: "r1"}, {RACK: "r1", HOST: "m"}, False),
+        ({RACK: "r1", HOST: "h"}, {}, True),
+    ],
+    ids=[
+        "no labels",
+        "labels of its own",
+        "in a topology, nobody is named",
+        "in a topology, others are named",
+        "named",
+    ],
+)
+def test_a_node_gets_the_hostname_label_that_people_leave_out(
+    labels: dict[str, str], beside: dict[str, str], named: bool
+) -> None:
+    topology = {"levels": [{"nodeLabel": RACK}, {"nodeLabel": HOST}]}
+    head = {"apiVersion": "queuectl.dev/v1", "kind": "Topology", "metadata": {"name": "t"}}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": labels}}
+    other = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m", "labels": beside}}
+    given_ = load(head | {"spec": topology}, node, other, cluster="")
+    assert (HOST in given_.snapshot.fleet.by_name["n"].labels) is named
+
+
+HALF_SAID = {
+    "a size without a level": ({"required": RACK, "podSetSliceSize": 2}, (), None),
+    "a leader's slices without a size": (
+        {"required": RACK, "podSetSliceRequiredTopology": HOST, "podSetGroupName": "g"}, (Slice(HOST, 1),), "g",
+    ),
+    "a group that may sit anywhere": ({"unconstrained": True, "podSetGroupName": "g"}, (), "g"),
+    "a group and nothing else": ({"podSetGroupName": "g"}, None, "g"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("request_", "slices", "group"), HALF_SAID.values(), ids=HALF_SAID.keys())
+def test_what_kueue_passes_over_in_a_topology_request_asks_for_nothing(
+    request_: dict[str, Any], slices: tuple[Slice, ...] | None, group: str | None
+) -> None:
+    podsets = [{"template": template(), "topologyRequest": request_}]
+    (pending,) = load(workload(spec={"podSets": podsets})).snapshot.pending
+    (podset,) = pending.workload.podsets
+    assert pending.blocked is None
+    assert (podset.topology and podset.topology.slices, podset.group) == (slices, group)
+
+
+@pytest.mark.parametrize("memory", [True, False], ids=["nodes say their memory", "no node does"])
+def test_an_operators_own_init_container_needs_no_more_than_nodes_speak_of(memory: bool) -> None:
+    room = {"nvidia.com/gpu": "8", "cpu": "8"} | ({"memory": "1Gi"} if memory else {})
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+    needs = {"requests": {"nvidia.com/gpu": "1", "cpu": "1"}}
+    pods = {"spec": {"containers": [{"name": "pytorch", "resources": needs}]}}
+    job = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "p", "namespace": "team-a"},
+        "spec": {
+            "runPolicy": {"suspend": True},
+            "pytorchReplicaSpecs": {
+                "Master": {"replicas": 1, "template": pods},
+                "Worker": {"replicas": 2, "template": pods},
+            },
+        },
+    }
+    given_ = load(node | {"status": {"allocatable": room}}, job, cluster="")
+    (pending,) = given_.snapshot.pending
+    assert [bool(p.shape.requests["memory"]) for p in pending.workload.podsets] == [False, memory]
+
+
+def test_pods_that_have_finished_for_good_are_not_asked_for_again() -> None:
+    finished = {"reclaimablePods": [{"name": "main", "count": 3}]}
+    (pending,) = load(workload(count=5, status=finished)).snapshot.pending
+    assert [p.count for p in pending.workload.podsets] == [2]
+
+
+def test_a_request_too_large_to_count_waits_for_ever_and_stops_nobody_else() -> None:
+    huge = workload("huge")
+    huge["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] = {
+        "requests": {"cpu": "9223372036854776"}
+    }
+    pending = {p.workload.name: p.blocked for p in load(huge, workload()).snapshot.pending}
+    assert pending["w"] is None
+    assert pending["huge"] is not None
+    assert "too large" in pending["huge"].message
+
+
 # ---- what runs
 
 
@@ -307,9 +397,9 @@ FLAVOR = {"nvidia.com/gpu": "h100"}
     "topology",
     [
         {"domains": [{"values": ["r1-a"], "count": 1}, {"values": ["r1-b"], "count": 1}]},
-        {"slices": [{"domainCount": 2, "valuesPerLevel": [{"prefix": "r1-", "roots": ["a", "b"]}], "universalPodCount": 1}]},
-        {"slices": [{"domainCount": 1, "valuesPerLevel": [{"universalValue": "r1-a"}], "podCounts": [1]},
-                    {"domainCount": 1, "valuesPerLevel": [{"roots": ["r1-b"]}], "podCounts": [1]}]},
+        {"slices": [{"domainCount": 2, "valuesPerLevel": [{"individual": {"prefix": "r1-", "roots": ["a", "b"]}}], "podCounts": {"universal": 1}}]},
+        {"slices": [{"domainCount": 1, "valuesPerLevel": [{"universal": "r1-a"}], "podCounts": {"individual": [1]}},
+                    {"domainCount": 1, "valuesPerLevel": [{"individual": {"roots": ["r1-b"]}}], "podCounts": {"individual": [1]}}]},
     ],
     ids=["v1beta1", "v1beta2", "v1beta2 in two slices"],
 )  # fmt: skip
@@ -319,6 +409,69 @@ def test_an_admitted_workload_sits_on_the_hosts_its_admission_names(
     given_ = load(workload(status=admission(levels=[HOST], **topology)))
     assert placed(given_) == (PodSetPlacement("main", (("r1-a", 1), ("r1-b", 1)), FLAVOR),)
     assert given_.snapshot.pending == ()
+
+
+def test_nodes_a_workload_calls_unhealthy_are_lost_to_it() -> None:
+    status = on_hosts(r1_a=1, r1_b=1) | {"unhealthyNodes": [{"name": "r1-b"}]}
+    (gang,) = load(workload(status=status)).snapshot.admitted
+    assert gang.lost == (("main", "r1-b", 1),)
+
+
+def test_what_sits_on_nodes_counts_whatever_number_of_pods_was_admitted() -> None:
+    status = on_hosts(r1_a=1, r1_b=1)
+    status["admission"]["podSetAssignments"][0]["count"] = 1
+    (gang,) = load(workload(status=status)).snapshot.admitted
+    assert [p.count for p in gang.workload.podsets] == [2]
+
+
+@pytest.mark.parametrize("named", ["main", "gone", None], ids=["leads there", "missing", "unnamed"])
+def test_what_runs_is_charged_to_the_cluster_queue_of_its_admission(named: str | None) -> None:
+    given_ = load(workload(spec={"queueName": named}, status=on_hosts(r1_a=1, r1_b=1)))
+    (gang,) = given_.snapshot.admitted
+    queue = given_.snapshot.config.cluster_queue_of("team-a", gang.workload.queue)
+    assert queue is not None
+    assert queue.name == "team-a"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "conditions", "times"),
+    [
+        ({}, [], ()),
+        (
+            {"queuectl.dev/evictions": "2026-08-22T08:00:00Z, 2026-08-22T06:30:00Z"},
+            [],
+            ("2026-08-22T06:30:00Z", "2026-08-22T08:00:00Z"),
+        ),
+        (
+            {"queuectl.dev/evictions": "2026-08-22T08:00:00Z,yesterday,,2026-08-22T08:00:00Z"},
+            [],
+            ("2026-08-22T08:00:00Z",),
+        ),
+        (
+            {},
+            [("Evicted", "False", "QuotaReserved"), ("Preempted", "False", "QuotaReserved")],
+            ("2026-08-22T08:30:00Z",),
+        ),
+        ({}, [("Evicted", "True", "Preempted")], ("2026-08-22T08:30:00Z",)),
+        ({}, [("Evicted", "True", "PodsReadyTimeout")], ()),
+    ],
+    ids=["never", "listed", "twice and unreadable", "Kueue's, past", "Kueue's, now", "for itself"],
+)
+def test_when_a_gang_was_preempted(
+    annotations: dict[str, str], conditions: list[tuple[str, str, str]], times: tuple[str, ...]
+) -> None:
+    body = workload(metadata={"annotations": annotations}, status=on_hosts(r1_a=1, r1_b=1))
+    body["status"]["conditions"] += [
+        {
+            "type": kind,
+            "status": status,
+            "reason": why,
+            "lastTransitionTime": "2026-08-22T08:30:00Z",
+        }
+        for kind, status, why in conditions
+    ]
+    (gang,) = load(body).snapshot.admitted
+    assert gang.evictions == tuple(parse_time(at) for at in times)
 
 
 def test_pods_that_fill_slots_count_once_and_one_more_is_a_stranger() -> None:
@@ -357,6 +510,30 @@ def test_a_resumed_job_sits_where_its_pods_are_and_is_charged_their_flavor() -> 
     )  # fmt: skip
     assert placed(given_) == (PodSetPlacement("main", (("r1-a", 1), ("r1-b", 1)), FLAVOR),)
     assert given_.snapshot.strangers == {}
+
+
+def test_a_job_that_was_started_with_fewer_pods_holds_these_and_no_more() -> None:
+    body = job(uid="job-1", suspend=False)
+    body["metadata"]["annotations"] = {
+        "kueue.x-k8s.io/job-min-parallelism": "1",
+        "queuectl.dev/original-parallelism": "2",
+    }
+    body["spec"]["parallelism"] = 1
+    given_ = load(body, pod("a", "r1-b", owner="job-1"))
+    assert placed(given_) == (PodSetPlacement("main", (("r1-b", 1),), FLAVOR),)
+    assert given_.warnings == ()
+    body["spec"]["suspend"] = True
+    (waits,) = load(body).snapshot.pending
+    assert [(p.count, p.min_count) for p in waits.workload.podsets] == [(2, 1)]
+
+
+def test_a_workload_may_start_with_its_least_count() -> None:
+    body = workload(count=4)
+    body["spec"]["podSets"][0]["minCount"] = 2
+    given_ = load(body)
+    (pending,) = given_.snapshot.pending
+    assert [(p.count, p.min_count) for p in pending.workload.podsets] == [(4, 2)]
+    assert given_.warnings == ()
 
 
 def test_pods_without_uids_are_known_by_their_job_name_label() -> None:

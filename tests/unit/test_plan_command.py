@@ -87,6 +87,30 @@ def test_a_gang_that_waits_for_its_victims_shows_where_it_will_run() -> None:
     assert gang["podSets"][0]["nodes"] == {"r2-a": 1, "r2-b": 1}
 
 
+@pytest.mark.parametrize(
+    ("options", "looked_into"), [((), 2), (("--explain", "1"), 1), (("--explain", "0"), 0)]
+)
+def test_as_many_waiting_gangs_are_looked_into_as_asked_the_first_first(
+    options: tuple[str, ...], looked_into: int
+) -> None:
+    document = printed("-f", "cluster.yaml", "-f", "cases/strict-order.yaml", *options)
+    found = [bool(gang["conflict"]) for gang in document["pending"]]
+    assert found == [True] * looked_into + [False] * (2 - looked_into)
+    assert document["stats"]["diagnosed"] == looked_into
+
+
+def test_the_table_tells_ways_out_only_when_asked() -> None:
+    files = ("-f", "cluster.yaml", "-f", "cases/strict-order.yaml")
+    assert "would let it start" not in run(*files).stdout
+    (ways,) = [
+        gang["unblock"] for gang in printed(*files)["pending"] if gang["workload"] == "team-a/large"
+    ]
+    asked = run(*files, "--explain", "1").stdout
+    assert ways
+    for way in ways:
+        assert f"    - {way['message']}\n" in asked
+
+
 def test_in_a_pipe_every_gang_has_one_line() -> None:
     arguments = ("-f", "cluster.yaml", "-f", "cases/gangs.yaml")
     lines = run(*arguments).stdout.splitlines()
@@ -183,5 +207,11 @@ def test_a_gang_evicted_for_a_reason_of_its_own_leaves_for_nobody() -> None:
     document = plan_document(snapshot, decided)
     jsonschema.validate(document, SCHEMA)
     assert document["preempted"] == [
-        {"workload": "team-a/half-lost", "for": None, "reason": "NodeFailures", "cost": None}
+        {
+            "workload": "team-a/half-lost",
+            "for": None,
+            "reason": "NodeFailures",
+            "cost": None,
+            "proof": "optimal",
+        }
     ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.ledger import Entry, Intent, State
 from queuectl.domain.quantity import Resources
-from queuectl.domain.records import JobRecord, PodPhase, PodRecord
+from queuectl.domain.records import JobRecord, Parallelism, PodPhase, PodRecord
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.objects.protocol import POD, Write, assign, owed
 
@@ -52,6 +52,29 @@ def writes(entry: Entry, job: JobRecord, pods: list[PodRecord]) -> list[Write]:
 
 def pins(found: list[Write]) -> dict[str, str]:
     return {w.name: w.patch["spec"]["nodeSelector"][HOSTNAME] for w in found}
+
+
+def test_a_start_with_fewer_pods_says_so_in_the_patch_of_the_job() -> None:
+    podset = PodSet("main", 4, SHAPE, min_count=2)
+    job = replace(JOB, podsets=(podset,), parallelism=Parallelism(4))
+    placed = PodSetPlacement("main", (("n1", 2), ("n2", 1)), {}, 3)
+    (write,) = writes(replace(ENTRY, placement=Placement((placed,))), job, [])
+    assert write.patch["spec"]["parallelism"] == 3
+    whole = replace(placed, nodes=(("n1", 2), ("n2", 2)), pods=4)
+    (write,) = writes(replace(ENTRY, placement=Placement((whole,))), job, [])
+    assert "parallelism" not in write.patch["spec"]
+
+
+def test_pods_are_let_go_when_as_many_exist_as_were_started() -> None:
+    placed = PodSetPlacement("main", (("n1", 2), ("n2", 1)), {}, 3)
+    entry = replace(ENTRY, placement=Placement((placed,)), intent=None)
+    running = replace(RESUMED, expected=(("main", 3),), parallelism=Parallelism(4, shrunk=True))
+    assert writes(entry, running, GANG[:2]) == []
+    assert pins(writes(entry, running, GANG[:3])) == {
+        "train-0": "n1.local",
+        "train-1": "n1.local",
+        "train-2": "n2.local",
+    }
 
 
 def test_a_committed_start_owes_one_patch_of_the_job_on_the_version_it_was_read_at() -> None:

@@ -313,6 +313,12 @@ def test_what_must_not_be_planned_says_why(
     assert text in pending.blocked.message
 
 
+def test_a_snapshot_tells_when_a_gang_made_room_for_others() -> None:
+    entry = replace(LIVE, preempted_at=(10.0, 5_000.0))
+    world = World(entry, records=[RESUMED])
+    assert world.freeze(now=100_000.0).admitted[0].evictions == (10.0, 5_000.0)
+
+
 RUNS = [on("p1", "n1"), on("p2", "n2")]
 
 
@@ -392,6 +398,37 @@ class TestFreeze:
         world = World(reserved, records=[JOB])
         assert world.freeze(now=49.0).pending[0].lease == lease
         assert world.freeze(now=50.0).pending[0].lease is None
+
+    def test_a_gang_on_the_move_shows_the_place_held_for_it(self) -> None:
+        lease = CapacityLease(PLACEMENT, (), 0.0, expires_at=50.0)
+        why = Reason(Code.DEFRAGMENTED)
+        moving = replace(
+            ENTRY,
+            state=State.EVICTING,
+            placement=PLACEMENT,
+            lease=lease,
+            intent=Intent.STOP,
+            reason=why,
+        )
+        world = World(moving, records=[JOB])
+        (gang,) = world.freeze(now=49.0).admitted
+        assert (gang.leaving, gang.returns, gang.lease) == (True, True, lease)
+        assert world.freeze(now=50.0).admitted[0].lease is None
+
+    @pytest.mark.parametrize(
+        ("job", "restartable"),
+        [
+            (JOB, True),
+            (replace(JOB, error="asks for what placement cannot honour"), False),
+            (replace(JOB, priority_class="gone"), False),
+        ],
+    )
+    def test_a_running_gang_whose_job_is_refused_by_now_could_not_start_again(
+        self, job: JobRecord, restartable: bool
+    ) -> None:
+        runs = replace(ENTRY, state=State.RUNNING, placement=PLACEMENT)
+        (gang,) = World(runs, records=[job]).freeze().admitted
+        assert gang.restartable == restartable
 
     def test_equal_pictures_share_what_did_not_change(self) -> None:
         world = World(records=[JOB])

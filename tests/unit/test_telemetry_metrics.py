@@ -176,6 +176,14 @@ class TestDecisions:
         assert value(metrics, "admission_attempts_total", result="success") == 1
         assert value(metrics, "admission_attempts_total", result="inadmissible") == 1
 
+    def test_what_broke_in_the_solver_and_what_a_limit_ended_is_counted(self) -> None:
+        metrics = Metrics()
+        metrics.planned(
+            Plan(alarms=("MODEL_INVALID", "MODEL_INVALID"), stats={"solver_unknown": 3})
+        )
+        assert value(metrics, "solver_alarms_total") == 2
+        assert value(metrics, "solver_unknown_total") == 3
+
 
 class TestCluster:
     def test_writes_are_counted_by_kind_and_result(self) -> None:

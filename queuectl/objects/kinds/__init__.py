@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from queuectl.domain.records import JobRecord
+from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.pytorchjob import PyTorchJob
 
@@ -54,9 +55,16 @@ class JobKind(Protocol):
             MalformedError: only when ``strict``.
         """
 
-    def start_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
+    def start_patch(
+        self,
+        record: JobRecord,
+        attempt: int,
+        status: str,
+        counts: Mapping[str, int] = NO_COUNTS,
+    ) -> dict[str, Any]:
         """Resume the job as this attempt: its pods will appear gated and labelled with the attempt.
 
+        ``counts``: pods of the podsets that start with fewer than they ask for; :meth:`stop_patch` puts that back.
         Where they go is said to each pod (:func:`queuectl.objects.pods.pin_patch`), not to the job.
         """
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
-from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.records import JobRecord, Outcome, Parallelism
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
@@ -15,13 +16,16 @@ from queuectl.objects.pods import read_count
 from queuectl.objects.times import parse_time, time_or_none
 from queuectl.objects.wire import Condition, Meta, Template
 
+NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a kind read from its spec. ``expected`` as in JobRecord."""
+    """What a kind read from its spec; fields as in JobRecord."""
 
     podsets: tuple[PodSet, ...] = ()
     expected: tuple[tuple[str, int], ...] = ()
+    parallelism: Parallelism | None = None
 
 
 def read_job(
@@ -86,6 +90,7 @@ def read_job(
         status=(meta.annotations or {}).get(keys.STATUS_ANNOTATION, ""),
         deleting=meta.deletion_timestamp is not None,
         expected=asked.expected,
+        parallelism=asked.parallelism,
     )
 
 
@@ -152,6 +157,13 @@ def read_checkpoint(annotations: Mapping[str, str] | None) -> float | None:
         return parse_time(text) if text else None
     except ValueError:
         return None
+
+
+def read_evictions(annotations: Mapping[str, str] | None) -> tuple[float, ...]:
+    """Unix seconds at which it was preempted or moved, as the annotation lists them; unreadable ones are passed over."""
+    listed = (annotations or {}).get(keys.PREFIX + keys.EVICTIONS, "").split(",")
+    times = (time_or_none(text.strip()) for text in listed)
+    return tuple(at for at in times if at is not None)
 
 
 def holds(conditions: Iterable[Condition], kind: str) -> bool:

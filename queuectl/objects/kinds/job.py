@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.records import JobRecord, Outcome, Parallelism
+from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
+    NO_COUNTS,
     Asked,
     holds,
     patch_frame,
@@ -16,6 +20,7 @@ from queuectl.objects.kinds.common import (
     template_patch,
     withdraws,
 )
+from queuectl.objects.pods import read_count
 from queuectl.objects.templates import check_count, read_podset
 from queuectl.objects.wire import Condition, Meta, Template, Wire
 
@@ -67,20 +72,31 @@ class BatchJob:
             suspended=bool(spec.suspend),
             outcome=_outcome(conditions),
             own_priority_class=None,
-            ask=lambda: _ask(spec, status, kueue),
+            ask=lambda: _ask(spec, status, document.metadata.annotations, kueue),
             kueue=kueue,
             strict=strict,
         )
 
-    def start_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
+    def start_patch(
+        self,
+        record: JobRecord,
+        attempt: int,
+        status: str,
+        counts: Mapping[str, int] = NO_COUNTS,
+    ) -> dict[str, Any]:
         spec = {"suspend": False, "template": template_patch(record, attempt, PODSET)}
-        return {**patch_frame(record, status), "spec": spec}
+        patch = {**patch_frame(record, status), "spec": spec}
+        if record.parallelism is None or PODSET not in counts:
+            return _as_asked(record.parallelism, patch)
+        patch["metadata"]["annotations"][keys.ORIGINAL_PARALLELISM] = str(record.parallelism.asked)
+        spec.update(_at_once(record.parallelism, counts[PODSET]))
+        return patch
 
     def stop_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
         spec: dict[str, Any] = {"suspend": True}
         if withdraws(record, attempt):
             spec["template"] = template_patch(record, attempt, PODSET)
-        return {**patch_frame(record, status), "spec": spec}
+        return _as_asked(record.parallelism, {**patch_frame(record, status), "spec": spec})
 
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
         return patch_frame(record, status)
@@ -89,16 +105,36 @@ class BatchJob:
         return f"batch.kubernetes.io/job-name={name}"
 
 
+def _at_once(parallelism: Parallelism, pods: int) -> dict[str, int]:
+    """So many pods at once; an Indexed job whose completions follow has as many indexes."""
+    spec = {"parallelism": pods}
+    return spec | ({"completions": pods} if parallelism.completions_follow else {})
+
+
+def _as_asked(parallelism: Parallelism | None, patch: dict[str, Any]) -> dict[str, Any]:
+    """The patch, putting back the parallelism that a start with fewer pods replaced."""
+    if parallelism is not None and parallelism.shrunk:
+        patch["metadata"]["annotations"][keys.ORIGINAL_PARALLELISM] = None
+        patch["spec"].update(_at_once(parallelism, parallelism.asked))
+    return patch
+
+
 def _outcome(conditions: list[Condition]) -> Outcome | None:
     if holds(conditions, "Complete"):
         return Outcome.SUCCEEDED
     return Outcome.FAILED if holds(conditions, "Failed") else None
 
 
-def _ask(spec: JobSpec, status: JobStatus, kueue: bool) -> Asked:
-    parallelism = 1 if spec.parallelism is None else spec.parallelism
-    check_count(parallelism, "spec.parallelism")
+def _ask(
+    spec: JobSpec, status: JobStatus, annotations: Mapping[str, str] | None, kueue: bool
+) -> Asked:
+    running = 1 if spec.parallelism is None else spec.parallelism
+    check_count(running, "spec.parallelism")
+    parallelism = _asked_parallelism(annotations, running)
+    follow = keys.either(annotations, keys.COMPLETIONS_FOLLOW, kueue=kueue) == "true"
     completions = spec.completions
+    if follow and completions is not None and parallelism > running:
+        completions = parallelism
     if completions is None and spec.parallelism is None:
         completions = 1  # as the API server fills in
     if completions is not None:
@@ -115,8 +151,31 @@ def _ask(spec: JobSpec, status: JobStatus, kueue: bool) -> Asked:
         )
     count = parallelism if completions is None else min(parallelism, completions)
     podset = read_podset(PODSET, count, spec.template, _TEMPLATE, kueue=kueue)
-    left = _left(completions, count, status)
-    return Asked((podset,), ((PODSET, left),) if left < count else ())
+    podset = replace(podset, min_count=_least(annotations, count, kueue))
+    left = min(_left(completions, count, status), running)
+    expected = ((PODSET, left),) if left < count else ()
+    if podset.min_count is None and parallelism == running:
+        return Asked((podset,), expected)
+    return Asked((podset,), expected, Parallelism(parallelism, parallelism > running, follow))
+
+
+def _least(annotations: Mapping[str, str] | None, count: int, kueue: bool) -> int | None:
+    """Pods the job may start with at least, None = with all."""
+    text = keys.either(annotations, keys.MIN_PARALLELISM, kueue=kueue)
+    if text is None:
+        return None
+    least = read_count(text)
+    if least is None or not 1 <= least <= count:
+        raise RequestError(
+            f"metadata.annotations: {keys.MIN_PARALLELISM}: {text!r} is not a number from 1 to {count}"
+        )
+    return least if least < count else None
+
+
+def _asked_parallelism(annotations: Mapping[str, str] | None, running: int) -> int:
+    """What parallelism was before fewer pods were started; what somebody else wrote there counts as nothing."""
+    before = read_count((annotations or {}).get(keys.ORIGINAL_PARALLELISM, ""))
+    return max(running, before or 0)
 
 
 def _left(completions: int | None, count: int, status: JobStatus) -> int:

@@ -5,6 +5,7 @@ The operator names pods by replica type and index. An index counts inside its ty
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
+    NO_COUNTS,
     Asked,
     holds,
     patch_frame,
@@ -100,7 +102,14 @@ class PyTorchJob:
             strict=strict,
         )
 
-    def start_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
+    def start_patch(
+        self,
+        record: JobRecord,
+        attempt: int,
+        status: str,
+        counts: Mapping[str, int] = NO_COUNTS,
+    ) -> dict[str, Any]:
+        assert not counts, "no podset of a PyTorchJob may start with fewer pods"
         spec = {"runPolicy": {"suspend": False}, **_templates(record, attempt)}
         return {**patch_frame(record, status), "spec": spec}
 

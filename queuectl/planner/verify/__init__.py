@@ -13,6 +13,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.verify.books import Books
 from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.gangs import check_gangs
+from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
 from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.report import Rule, Violation
@@ -24,7 +25,7 @@ __all__ = ["Rule", "Violation", "verify"]
 def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
     """Every rule ``plan`` breaks on ``snapshot``; empty when it may be committed."""
     books = Books(snapshot, plan)
-    checks = (check_gangs, check_capacity, check_quota, check_order, check_victims)
+    checks = (check_gangs, check_capacity, check_quota, check_order, check_victims, check_moves)
     found = [*_partition(books), *_reasons(books)]
     for check in checks:
         found.extend(check(books))
@@ -35,14 +36,16 @@ def _partition(books: Books) -> Iterator[Violation]:
     """Each pending gang in exactly one list, each repaired or evicted gang a running one, nobody unknown."""
     plan = books.plan
     seen: dict[str, int] = {}
-    for uid in [a.uid for a in plan.admitted if not a.repaired] + [r.uid for r in plan.pending]:
+    mending = [r.uid for r in plan.pending if r.lease is not None and books.broken(r.uid)]
+    waiting = [r.uid for r in plan.pending if r.uid not in mending]
+    for uid in [a.uid for a in plan.admitted if not a.repaired] + waiting:
         seen[uid] = seen.get(uid, 0) + 1
         if uid not in books.pending:
             yield Violation(Rule.PARTITION, uid, "not pending in the snapshot")
     for uid in books.pending:
         if seen.get(uid, 0) != 1:
             yield Violation(Rule.PARTITION, uid, f"stands {seen.get(uid, 0)} times in the plan")
-    running = [a.uid for a in plan.admitted if a.repaired] + [e.uid for e in plan.evicted]
+    running = [a.uid for a in plan.admitted if a.repaired] + [e.uid for e in plan.evicted] + mending
     for uid in sorted(set(running)):
         if uid not in books.running:
             yield Violation(Rule.PARTITION, uid, "repaired or evicted, but not admitted")

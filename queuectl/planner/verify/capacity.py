@@ -34,7 +34,7 @@ def _asked(books: Books) -> tuple[Use, Use]:
         _add(after, claim.workload, claim.placement)
         if claim.now and claim.running is None:
             _add(now, claim.workload, claim.placement)
-        elif claim.running is not None:
+        elif claim.now:
             _add_moved(now, claim)
     return now, after
 

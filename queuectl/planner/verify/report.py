@@ -15,10 +15,11 @@ class Rule(StrEnum):
     TOPOLOGY = "Topology"  # required level, groups share a domain
     CAPACITY = "Capacity"  # I2: no node over its allocatable
     FLAVOR = "Flavor"  # charged as the ClusterQueue's resource groups say
-    QUOTA = "Quota"  # I2: no ClusterQueue over its nominal quota
+    QUOTA = "Quota"  # I2: no ClusterQueue or cohort over its quota and limits
     INADMISSIBLE = "Inadmissible"  # blocked gang, stopped queue, namespace not selected
     ORDER = "Order"  # I3: nobody is passed in a StrictFIFO queue
     VICTIM = "Victim"  # I4: only legal victims, only for a named gang that fits
+    MOVE = "Move"  # only gangs that may be, for a named gang that fits, to a place of their own, within budget
     LEASE = "Lease"  # a lease names its victims and has not ended
     REPAIR = "Repair"  # healthy slots of a repaired gang stay
     REASON = "Reason"  # I7: every refusal says why

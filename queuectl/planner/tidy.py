@@ -1,0 +1,135 @@
+"""The second solve: the gangs that start anyway, placed so that less is scattered and more is left whole.
+
+The walk places each gang as well as it can when it is met, in queue order; those that come later get what is left. Here
+the set is fixed, and CP-SAT looks for better places for a few gangs at a time: one that is scattered and those in its way,
+then those that break into whole nodes without filling them (:mod:`queuectl.planner.tidy_rounds`). A result counts if it
+lowers the measure of :mod:`queuectl.planner.measure`; no unit ever gets more domains, of any level, than it had. The
+deterministic limits are small, and what fails here costs tidiness alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from queuectl.planner.arena import Arena
+from queuectl.planner.ledger import Kept, Ledger, Spots
+from queuectl.planner.measure import Standing, Wholes, score, standings
+from queuectl.planner.solve import Solver, Status
+from queuectl.planner.tidy_model import TidyModel
+from queuectl.planner.tidy_rounds import Round, rounds
+from queuectl.planner.tidy_units import Bundled, bundle
+from queuectl.planner.topology import Ints
+from queuectl.planner.unpack import hand_out, pack_all
+
+# Measured on batches of 15 and 50 gangs: two short rounds gain most of what many long ones do, at a tenth of their time.
+_ROUNDS: Final = 2
+LIMIT: Final = 0.0015  # deterministic time of one
+
+
+def tidy(ledger: Ledger, starting: Sequence[Kept], solver: Solver) -> int:
+    """Place some of the gangs that start anew where that is tidier; returns how many.
+
+    Args:
+        ledger: with all of them kept.
+        starting: the gangs this plan starts; those on a lease stay where they are.
+        solver: of the plan: its limits and stop signal; a defect met here is among its alarms.
+    """
+    movable = [kept for kept in starting if _may_move(kept)]
+    if not movable or (len(movable) == 1 and not solver.calls) or _ended(solver):
+        return 0
+    desk = _Desk(ledger.arena, ledger.free().copy(), standings(movable))
+    aside = Solver(replace(solver.limits, deterministic_time=LIMIT, growth=1.0), solver.stop)
+    for each in islice(rounds(ledger.arena, desk.units, desk.standing, desk.left), _ROUNDS):
+        desk.improve(each, aside)
+    solver.alarms.extend(aside.alarms)
+    solver.cut |= aside.cut
+    return _move(ledger, movable, desk.standing)
+
+
+def _ended(solver: Solver) -> bool:
+    """The plan will be discarded anyway."""
+    return solver.cut or solver.stop.stopped
+
+
+def _may_move(kept: Kept) -> bool:
+    """Slices and even spreads say more of where pods sit than bundles know."""
+    shaped = any(p.slices or p.balanced for p in kept.demand.pods)
+    return not kept.fixed and bool(kept.demand.units) and not shaped
+
+
+def _move(ledger: Ledger, movable: Sequence[Kept], standing: Sequence[Standing]) -> int:
+    """Tell the ledger where the gangs stand now."""
+    left = iter(standing)
+    moved = 0
+    for kept in movable:
+        parts = [next(left)[1] for _ in kept.demand.units]
+        spots: Spots = tuple(spot for part in parts for spot in part)
+        if any(new is not old for new, old in zip(spots, kept.spots, strict=True)):
+            ledger.move(kept, spots)
+            moved += 1
+    return moved
+
+
+@dataclass(eq=False)
+class _Desk:
+    """All units of the gangs, where they stand so far, and what they leave free."""
+
+    arena: Arena
+    left: Ints
+    standing: list[Standing]
+    units: list[Bundled] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.units = [bundle(self.arena, n, each) for n, each in enumerate(self.standing)]
+
+    def improve(self, each: Round, solver: Solver) -> None:
+        """Solve one round, and take what it finds if that is tidier."""
+        chosen = [self.units[number] for number in each.units]
+        before = [self.standing[number] for number in each.units]
+        free = self.left.copy()
+        for unit in chosen:
+            _add(free, unit, 1)
+        wholes = Wholes(self.arena, self._taken_by_others(each.units))
+        found = _solve(TidyModel(chosen, free, each.nodes, wholes), solver)
+        if found is None:
+            return
+        after = [
+            (unit, u.unbundled(spots))
+            for (unit, _), u, spots in zip(before, chosen, found, strict=True)
+        ]
+        if score(wholes, after) >= score(wholes, before):
+            return
+        self.left = free
+        for number, new in zip(each.units, after, strict=True):
+            self.standing[number] = new
+            self.units[number] = bundle(self.arena, number, new)
+            _add(self.left, self.units[number], -1)
+
+    def _taken_by_others(self, numbers: Sequence[int]) -> np.ndarray:
+        taken = np.zeros(self.arena.size, dtype=np.bool_)
+        mine = set(numbers)
+        for number, unit in enumerate(self.units):
+            if number not in mine:
+                taken[unit.nodes] = True
+        return taken
+
+
+def _add(free: Ints, unit: Bundled, sign: int) -> None:
+    for pods, (nodes, counts) in zip(unit.unit.pods, unit.spots, strict=True):
+        free[:, nodes] += sign * np.outer(pods.shape.vector, counts)
+
+
+def _solve(model: TidyModel, solver: Solver) -> tuple[Spots, ...] | None:
+    """Spots per unit in another solution; None when there is none, or none was found in time."""
+    outcome = solver.solve(model.model)
+    if outcome.status is not Status.FOUND or list(outcome.values) == model.model.hint:
+        return None
+    packing, failed = pack_all(model.built, outcome.values, solver, 0)
+    if failed:
+        return None
+    return hand_out(model.built, outcome.values, packing).spots

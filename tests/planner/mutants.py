@@ -1,0 +1,383 @@
+"""Right plans made wrong, one way each, so that the verifier must notice: with the rule that it breaks.
+
+Where the plan itself cannot be made wrong in some way, the snapshot is: a quota one lower than what the plan uses, a
+victim that turns out to be protected. Nothing of the planner or the verifier is used to make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.plan import Admission, Plan, Refusal
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import Defragment, Protection
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.workload import (
+    Placement,
+    PodSet,
+    PodSetPlacement,
+    TopologyMode,
+    Workload,
+)
+from queuectl.planner.verify import Rule
+from tests.planner.oracle_fit import Oracle
+
+
+class Mutant(NamedTuple):
+    """A plan that breaks ``rule`` on this snapshot."""
+
+    rule: Rule
+    snapshot: Snapshot
+    plan: Plan
+
+
+Maker = Callable[[Snapshot, Plan], Iterator[Mutant]]
+
+
+class Slot(NamedTuple):
+    """One podset of one gang that the plan starts."""
+
+    number: int  # of the admission
+    workload: Workload
+    podset: PodSet
+    placed: PodSetPlacement
+
+
+def slots(snapshot: Snapshot, plan: Plan) -> Iterator[Slot]:
+    """Podsets on nodes, of gangs that start."""
+    waiting = {p.workload.uid: p.workload for p in snapshot.pending}
+    for number, admission in enumerate(plan.admitted):
+        workload = waiting[admission.uid]
+        for podset, placed in zip(workload.podsets, admission.placement.podsets, strict=True):
+            if placed.nodes:
+                yield Slot(number, workload, podset, placed)
+
+
+def elsewhere(plan: Plan, slot: Slot, nodes: tuple[tuple[str, int], ...]) -> Plan:
+    """The plan with this podset on other nodes."""
+    admission = plan.admitted[slot.number]
+    podsets = tuple(
+        replace(p, nodes=nodes) if p.podset == slot.placed.podset else p
+        for p in admission.placement.podsets
+    )
+    changed = replace(admission, placement=Placement(podsets))
+    return replace(
+        plan,
+        admitted=(*plan.admitted[: slot.number], changed, *plan.admitted[slot.number + 1 :]),
+    )
+
+
+def without_last(slot: Slot) -> tuple[tuple[str, int], ...]:
+    """Its nodes without the last pod."""
+    *rest, (name, count) = slot.placed.nodes
+    return (*rest, (name, count - 1)) if count > 1 else tuple(rest)
+
+
+# Whole gangs.
+
+
+def drop_a_pod(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for slot in slots(snapshot, plan):
+        yield Mutant(Rule.WHOLE, snapshot, elsewhere(plan, slot, without_last(slot)))
+
+
+def add_a_pod(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for slot in slots(snapshot, plan):
+        *rest, (name, count) = slot.placed.nodes
+        yield Mutant(Rule.WHOLE, snapshot, elsewhere(plan, slot, (*rest, (name, count + 1))))
+
+
+def start_with_too_few(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """Even where a part of the gang may start, this part is too small."""
+    for slot in slots(snapshot, plan):
+        least = slot.podset.min_count
+        if least is not None and least > 1:
+            admission = plan.admitted[slot.number]
+            name = slot.placed.nodes[0][0]
+            podsets = tuple(
+                replace(p, nodes=((name, least - 1),), pods=least - 1)
+                if p.podset == slot.placed.podset
+                else p
+                for p in admission.placement.podsets
+            )
+            changed = replace(admission, placement=Placement(podsets))
+            rest = [a for a in plan.admitted if a is not admission]
+            yield Mutant(Rule.WHOLE, snapshot, replace(plan, admitted=(*rest, changed)))
+
+
+def forget_a_podset(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for number, admission in enumerate(plan.admitted):
+        if len(admission.placement.podsets) > 1:
+            changed = replace(admission, placement=Placement(admission.placement.podsets[1:]))
+            rest = (*plan.admitted[:number], changed, *plan.admitted[number + 1 :])
+            yield Mutant(Rule.WHOLE, snapshot, replace(plan, admitted=rest))
+
+
+# Nodes.
+
+
+def crowd_a_node(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """One pod more than fits, now or once everything leaving has left, on a node that holds pods of the plan."""
+    oracle = Oracle(snapshot)
+    for slot in slots(snapshot, plan):
+        taken: dict[str, int] = {}
+        for other in slots(snapshot, plan):
+            for name, count in other.placed.nodes:
+                amount = other.podset.shape.requests[GPU] * count
+                taken[name] = taken.get(name, 0) + amount
+        need = slot.podset.shape.requests[GPU]
+        for name in sorted(snapshot.fleet.by_name):
+            free = min(view[name].get(GPU, 0) for view in oracle.free) - taken.get(name, 0)
+            *rest, (last, count) = slot.placed.nodes
+            if need > max(0, free) and name != last:
+                less = [(last, count - 1)] if count > 1 else []
+                moved = (*rest, *less, (name, 1))
+                yield Mutant(Rule.CAPACITY, snapshot, elsewhere(plan, slot, moved))
+
+
+def use_a_node_that_is_out(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """The node fails, or kube-scheduler has refused it for this gang before."""
+    for slot in slots(snapshot, plan):
+        name = slot.placed.nodes[0][0]
+        nodes = tuple(
+            replace(n, ready=False) if n.name == name else n for n in snapshot.fleet.nodes
+        )
+        fleet = type(snapshot.fleet)(nodes)
+        yield Mutant(Rule.ELIGIBLE, replace(snapshot, fleet=fleet), plan)
+        pending = tuple(
+            replace(p, excluded=p.excluded | {name}) if p.workload.uid == slot.workload.uid else p
+            for p in snapshot.pending
+        )
+        yield Mutant(Rule.ELIGIBLE, replace(snapshot, pending=pending), plan)
+
+
+def break_a_domain(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """One of several pods leaves the domain that all must share."""
+    for slot in slots(snapshot, plan):
+        topology = slot.podset.topology
+        if topology is None or topology.mode is not TopologyMode.REQUIRED or topology.level is None:
+            continue
+        if slot.placed.count > 1:
+            for name in _outside(snapshot, slot, topology.level):
+                moved = (*without_last(slot), (name, 1))
+                yield Mutant(Rule.TOPOLOGY, snapshot, elsewhere(plan, slot, moved))
+
+
+def break_a_slice(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """The last pod leaves the domain of its slice."""
+    for slot in slots(snapshot, plan):
+        for layer in slot.podset.topology.slices if slot.podset.topology is not None else ():
+            if layer.size > 1:
+                for name in _outside(snapshot, slot, layer.level):
+                    moved = (*without_last(slot), (name, 1))
+                    yield Mutant(Rule.TOPOLOGY, snapshot, elsewhere(plan, slot, moved))
+
+
+def _outside(snapshot: Snapshot, slot: Slot, level: str) -> list[str]:
+    """Nodes outside the domain of the podset's last pod; none of its own nodes."""
+    nodes = snapshot.fleet.by_name
+
+    def path(name: str) -> tuple[str, ...]:
+        labels = nodes[name].labels
+        levels = ("block", "rack", HOSTNAME)
+        return tuple(labels[at] for at in levels[: levels.index(level) + 1])
+
+    home = path(slot.placed.nodes[-1][0])
+    own = {name for name, _ in slot.placed.nodes}
+    return [name for name in sorted(nodes) if path(name) != home and name not in own]
+
+
+# Quota.
+
+
+def exceed_quota(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """The quota of a queue that starts something turns out to be one GPU too small, with nobody to borrow from."""
+    config = snapshot.config
+    starts = {slot.workload.queue for slot in slots(snapshot, plan)}
+    for name, queue in config.cluster_queues.items():
+        used = _gpus_used(snapshot, plan, name)
+        if name not in starts or not any(used.values()):
+            continue
+        flavor = max(sorted(used), key=lambda f: used[f])
+        groups = tuple(
+            replace(
+                group,
+                flavors=tuple(
+                    replace(q, nominal={**q.nominal, GPU: used[flavor] - 1})
+                    if q.flavor == flavor
+                    else q
+                    for q in group.flavors
+                ),
+            )
+            for group in queue.groups
+        )
+        alone = replace(queue, groups=groups, cohort=None)
+        if _starts_gpus(snapshot, plan, name, flavor):
+            changed = replace(config, cluster_queues={**config.cluster_queues, name: alone})
+            yield Mutant(Rule.QUOTA, replace(snapshot, config=changed), plan)
+
+
+def _gpus_used(snapshot: Snapshot, plan: Plan, queue: str) -> dict[str, int]:
+    """Flavor to GPUs of all that hold capacity, and of what starts."""
+    used: dict[str, int] = {}
+    held = [(a.workload, a.placement) for a in snapshot.admitted]
+    waiting = {p.workload.uid: p.workload for p in snapshot.pending}
+    held += [(waiting[a.uid], a.placement) for a in plan.admitted]
+    for workload, placement in held:
+        for podset, placed in zip(workload.podsets, placement.podsets, strict=True):
+            flavor = placed.flavors.get(GPU)
+            if workload.queue == queue and flavor is not None:
+                amount = podset.shape.requests[GPU] * placed.count
+                used[flavor] = used.get(flavor, 0) + amount
+    return used
+
+
+def _starts_gpus(snapshot: Snapshot, plan: Plan, queue: str, flavor: str) -> bool:
+    return any(
+        slot.workload.queue == queue
+        and slot.placed.flavors.get(GPU) == flavor
+        and slot.podset.shape.requests[GPU]
+        for slot in slots(snapshot, plan)
+    )
+
+
+def charge_nothing(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for number, admission in enumerate(plan.admitted):
+        podsets = tuple(replace(p, flavors={}) for p in admission.placement.podsets)
+        changed = replace(admission, placement=Placement(podsets))
+        rest = (*plan.admitted[:number], changed, *plan.admitted[number + 1 :])
+        yield Mutant(Rule.FLAVOR, snapshot, replace(plan, admitted=rest))
+
+
+# Victims.
+
+
+def protect_a_victim(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """It must not be preempted, has just started in a queue that spares those, or is worth more than the preemptor."""
+    config = snapshot.config
+    for preemption in plan.preempted:
+        victim = next(a for a in snapshot.admitted if a.workload.uid == preemption.victim)
+        shielded = replace(victim, workload=replace(victim.workload, preemptible=False))
+        dear = replace(victim, workload=replace(victim.workload, priority=1000))
+        for other in (shielded, dear):
+            admitted = tuple(other if a is victim else a for a in snapshot.admitted)
+            yield Mutant(Rule.VICTIM, replace(snapshot, admitted=admitted), plan)
+        spared = {
+            name: replace(queue, protection=Protection(min_runtime=1e9))
+            for name, queue in config.cluster_queues.items()
+        }
+        sparing = replace(config, cluster_queues=spared)
+        yield Mutant(Rule.VICTIM, replace(snapshot, config=sparing), plan)
+
+
+def evict_for_nobody(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """The preemptor's lease is lost: its victims would leave in vain."""
+    for preemption in plan.preempted:
+        pending = tuple(
+            replace(r, lease=None) if r.uid == preemption.preemptor else r for r in plan.pending
+        )
+        yield Mutant(Rule.VICTIM, snapshot, replace(plan, pending=pending))
+
+
+def lease_a_part(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for number, refusal in enumerate(plan.pending):
+        if refusal.lease is None or not refusal.lease.placement.podsets[0].nodes:
+            continue
+        first, *rest = refusal.lease.placement.podsets
+        less = replace(first, nodes=first.nodes[1:])
+        lease = replace(refusal.lease, placement=Placement((less, *rest)))
+        waits = (*plan.pending[:number], replace(refusal, lease=lease), *plan.pending[number + 1 :])
+        yield Mutant(Rule.WHOLE, snapshot, replace(plan, pending=waits))
+
+
+# Moves.
+
+
+def move_who_must_stay(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """The moved gang turns out to be sacrosanct, or in a queue that lets nobody be moved."""
+    config = replace(
+        snapshot.config,
+        cluster_queues={
+            name: replace(queue, defragment=Defragment.OFF)
+            for name, queue in snapshot.config.cluster_queues.items()
+        },
+    )
+    for move in plan.moved:
+        asked = replace(snapshot, make_room=None)
+        yield Mutant(Rule.MOVE, replace(asked, config=config), plan)
+        admitted = tuple(
+            replace(a, workload=replace(a.workload, preemptible=False))
+            if a.workload.uid == move.uid
+            else a
+            for a in snapshot.admitted
+        )
+        yield Mutant(Rule.MOVE, replace(snapshot, admitted=admitted), plan)
+
+
+def move_for_nobody(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for move in plan.moved:
+        pending = tuple(
+            replace(r, lease=None) if r.uid == move.beneficiary else r for r in plan.pending
+        )
+        yield Mutant(Rule.MOVE, snapshot, replace(plan, pending=pending))
+
+
+def move_onto_the_same_spot(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """Its new place is where it stands: the room it was to make is not there."""
+    held = {a.workload.uid: a.placement for a in snapshot.admitted}
+    for number, move in enumerate(plan.moved):
+        stays = replace(move, placement=held[move.uid])
+        moved = (*plan.moved[:number], stays, *plan.moved[number + 1 :])
+        yield Mutant(Rule.CAPACITY, snapshot, replace(plan, moved=moved))
+
+
+# Who stands where.
+
+
+def forget_a_gang(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for refusal in plan.pending:
+        rest = tuple(r for r in plan.pending if r is not refusal)
+        yield Mutant(Rule.PARTITION, snapshot, replace(plan, pending=rest))
+
+
+def start_twice(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for admission in plan.admitted:
+        twice = replace(plan, admitted=(*plan.admitted, admission))
+        yield Mutant(Rule.PARTITION, snapshot, twice)
+
+
+def start_a_stranger(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    stranger = Admission("nobody", Placement(()))
+    yield Mutant(Rule.PARTITION, snapshot, replace(plan, admitted=(*plan.admitted, stranger)))
+
+
+def refuse_without_a_reason(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for number, refusal in enumerate(plan.pending):
+        mute = Refusal(refusal.uid, (), refusal.lease)
+        waits = (*plan.pending[:number], mute, *plan.pending[number + 1 :])
+        yield Mutant(Rule.REASON, snapshot, replace(plan, pending=waits))
+
+
+MAKERS: tuple[Maker, ...] = (
+    drop_a_pod,
+    add_a_pod,
+    start_with_too_few,
+    forget_a_podset,
+    crowd_a_node,
+    use_a_node_that_is_out,
+    break_a_domain,
+    break_a_slice,
+    exceed_quota,
+    charge_nothing,
+    protect_a_victim,
+    evict_for_nobody,
+    lease_a_part,
+    forget_a_gang,
+    start_twice,
+    start_a_stranger,
+    refuse_without_a_reason,
+)
+MOVERS: tuple[Maker, ...] = (move_who_must_stay, move_for_nobody, move_onto_the_same_spot)

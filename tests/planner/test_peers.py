@@ -1,0 +1,433 @@
+"""Gangs as ordinary objects, beside what Kueue does with them.
+
+Each case says in how many domains of each level Kueue's placement sits, or that it refuses: measured with its own snapshot
+of the topology (v1beta2, August 2026) on these very nodes. The clusters are ours. Where a placement exists ours is found,
+and it is in no more domains than the peer's, at any level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from queuectl.objects.documents import as_document
+from queuectl.objects.snapshots import read_snapshot
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from tests.planner.documents import Doc, Planned, planned
+
+BLOCK, RACK, HOST = "topo/block", "topo/rack", "kubernetes.io/hostname"
+LEVELS = (BLOCK, RACK, HOST)
+
+Widths = tuple[int, ...]  # domains at each level, coarse to fine
+
+
+def _object(kind: str, name: str, spec: Doc, **metadata: Any) -> Doc:
+    meta = {"name": name, **metadata}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": meta, "spec": spec}
+
+
+def node(name: str, cpu: int, gpu: int = 0, *, pods: int = 110, **more: Any) -> Doc:
+    """A node named ``<block>-<rack>-<number>``; ``more``: labels, taints, ready."""
+    block, rack, _ = name.split("-")
+    labels = {BLOCK: block, RACK: f"{block}-{rack}", HOST: name, **more.get("labels", {})}
+    ready = "True" if more.get("ready", True) else "False"
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {k: v for k, v in labels.items() if k not in more.get("without", ())},
+        },
+        "spec": {"taints": more.get("taints", [])},
+        "status": {
+            "allocatable": {"cpu": str(cpu), "gpu": str(gpu), "pods": str(pods)},
+            "conditions": [{"type": "Ready", "status": ready}],
+        },
+    }
+
+
+def nodes(racks: Mapping[str, tuple[int, ...]]) -> list[Doc]:
+    """Rack (``b0-r0``) to the cpus of its nodes."""
+    return [node(f"{r}-{i}", cpu) for r, cpus in racks.items() for i, cpu in enumerate(cpus)]
+
+
+def podset(count: int, cpu: int = 1, gpu: int = 0, name: str = "main", **asked: Any) -> Doc:
+    """``asked``: ``required``, ``preferred``, ``group``, ``slices`` as (level, size) coarse to fine; ``spec`` of its pods."""
+    requests = {"cpu": str(cpu)} | ({"gpu": str(gpu)} if gpu else {})
+    pod = {"containers": [{"name": "c", "resources": {"requests": requests}}]}
+    request: Doc = {mode: asked[mode] for mode in ("required", "preferred") if mode in asked}
+    if asked.get("group"):
+        request["podSetGroupName"] = asked["group"]
+    if asked.get("slices"):
+        layers = [{"topology": level, "size": size} for level, size in asked["slices"]]
+        request["podsetSliceRequiredTopologyConstraints"] = layers
+    body: Doc = {
+        "name": name,
+        "count": count,
+        "template": {"spec": pod | asked.get("spec", {})},
+    }
+    return body | ({"topologyRequest": request} if request else {})
+
+
+def stranger(name: str, on: str, cpu: int, phase: str = "Running") -> Doc:
+    container = {"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "kube-system"},
+        "spec": {"nodeName": on, "containers": [container]},
+        "status": {"phase": phase},
+    }
+
+
+@dataclass(frozen=True)
+class Case:
+    """One gang on one cluster.
+
+    Attributes:
+        kueue: domains its placement uses, per level; None = it refuses the gang.
+        ours: where ours differs, which is never more.
+    """
+
+    name: str
+    nodes: list[Doc]
+    podsets: list[Doc]
+    kueue: Widths | None
+    ours: Widths | None = None
+    pods: list[Doc] = field(default_factory=list)
+    levels: tuple[str, ...] = LEVELS
+
+    @property
+    def expected(self) -> Widths | None:
+        return self.kueue if self.ours is None else self.ours
+
+
+ONE_BLOCK = {"b0-r0": (2, 2), "b0-r1": (3, 1), "b0-r2": (1, 1)}
+SPOT = [{"key": "spot", "effect": "NoSchedule"}]
+NOT_OLD = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "gen", "operator": "NotIn", "values": ["old"]}]}
+            ]
+        }
+    }
+}
+
+CASES: list[Case] = [
+    # one podset, one level
+    Case("the rack that fits it tightest", nodes(ONE_BLOCK), [podset(4, required=RACK)], (1, 1, 2)),
+    Case("no rack holds it", nodes(ONE_BLOCK), [podset(5, required=RACK)], None),
+    Case("a whole block of racks", nodes(ONE_BLOCK), [podset(10, required=BLOCK)], (1, 3, 6)),
+    Case("one node", nodes(ONE_BLOCK), [podset(3, required=HOST)], (1, 1, 1)),
+    Case("no node holds it", nodes(ONE_BLOCK), [podset(4, required=HOST)], None),
+    Case(
+        "total room is no room: every pod needs a node",
+        nodes({"b0-r0": (3, 3, 3)}),
+        [podset(4, cpu=2, required=RACK)],
+        None,
+    ),
+    Case(
+        "a preferred rack too small, so the block",
+        nodes(ONE_BLOCK),
+        [podset(6, preferred=RACK)],
+        (1, 2, 4),
+        ours=(1, 2, 3),
+    ),
+    Case(
+        "a preferred block too small, so all blocks",
+        nodes({"b0-r0": (2, 2), "b1-r0": (3,)}),
+        [podset(6, preferred=BLOCK)],
+        (2, 2, 3),
+    ),
+    Case(
+        "of two blocks the tighter one has its slots in more racks",
+        nodes({**{f"b0-r{i}": (1,) for i in range(4)}, "b1-r0": (5,)}),
+        [podset(4, preferred=BLOCK)],
+        (1, 4, 4),
+        ours=(1, 1, 1),
+    ),
+    Case(
+        "nothing asked: few nodes all the same",
+        nodes({"b0-r0": (1, 1), "b1-r0": (1, 2)}),
+        [podset(3)],
+        (2, 2, 3),
+        ours=(1, 1, 2),
+    ),
+    Case("nothing asked and no room", nodes({"b0-r0": (1, 1)}), [podset(3)], None),
+    # what a node offers
+    Case(
+        "GPUs are where they are",
+        [node("b0-r0-0", 8), node("b0-r0-1", 4, gpu=2), node("b0-r1-0", 4, gpu=1)],
+        [podset(2, gpu=1, required=RACK)],
+        (1, 1, 1),
+    ),
+    Case(
+        "as many pods as kubelet takes",
+        [node("b0-r0-0", 8, pods=2), node("b0-r0-1", 8, pods=1)],
+        [podset(3, required=RACK)],
+        (1, 1, 2),
+    ),
+    Case(
+        "others' pods count until they have ended",
+        nodes({"b0-r0": (2, 2)}),
+        [podset(3, required=RACK)],
+        (1, 1, 2),
+        pods=[stranger("runs", "b0-r0-0", 1), stranger("ended", "b0-r0-1", 2, "Succeeded")],
+    ),
+    Case(
+        "nodes that are not ready offer nothing",
+        [node("b0-r0-0", 4, ready=False), node("b0-r1-0", 1), node("b0-r1-1", 1)],
+        [podset(2, required=RACK)],
+        (1, 1, 2),
+    ),
+    Case(
+        "a taint nobody tolerates",
+        [node("b0-r0-0", 4, taints=SPOT), node("b0-r1-0", 2)],
+        [podset(3, required=RACK)],
+        None,
+    ),
+    Case(
+        "a taint that is tolerated",
+        [node("b0-r0-0", 4, taints=SPOT), node("b0-r1-0", 2)],
+        [podset(3, required=RACK, spec={"tolerations": [{"key": "spot", "operator": "Exists"}]})],
+        (1, 1, 1),
+    ),
+    Case(
+        "selected nodes only",
+        [node("b0-r0-0", 4), node("b0-r1-0", 2, labels={"gen": "new"}), node("b0-r1-1", 2)],
+        [podset(3, required=RACK, spec={"nodeSelector": {"gen": "new"}})],
+        None,
+    ),
+    Case(
+        "not the old nodes",
+        [node("b0-r0-0", 4, labels={"gen": "old"}), node("b0-r1-0", 2), node("b0-r1-1", 1)],
+        [podset(3, required=RACK, spec={"affinity": NOT_OLD})],
+        (1, 1, 2),
+    ),
+    Case(
+        "a node that lacks a level is in no domain",
+        [node("b0-r0-0", 4, without=(RACK,)), node("b0-r1-0", 2)],
+        [podset(3, required=BLOCK)],
+        None,
+    ),
+    # slices
+    Case(
+        "slices stay whole in a rack",
+        nodes({"b0-r0": (3,), "b0-r1": (3,), "b0-r2": (2,)}),
+        [podset(6, required=BLOCK, slices=[(RACK, 2)])],
+        (1, 3, 3),
+    ),
+    Case(
+        "room for the pods but not for whole slices",
+        nodes({"b0-r0": (3,), "b0-r1": (3,)}),
+        [podset(6, required=BLOCK, slices=[(RACK, 2)])],
+        None,
+    ),
+    Case(
+        "slices that need no domain together",
+        nodes({"b0-r0": (2,), "b1-r0": (2,), "b2-r0": (1,)}),
+        [podset(4, slices=[(RACK, 2)])],
+        (2, 2, 2),
+    ),
+    Case(
+        "two layers: four in a rack, two on a node",
+        nodes({"b0-r0": (3, 3), "b0-r1": (2, 1, 1)}),
+        [podset(4, required=BLOCK, slices=[(RACK, 4), (HOST, 2)])],
+        (1, 1, 2),
+    ),
+    Case(
+        "two layers that only seem to fit",
+        nodes({"b0-r0": (3, 1), "b0-r1": (2, 1, 1)}),
+        [podset(4, required=BLOCK, slices=[(RACK, 4), (HOST, 2)])],
+        None,
+    ),
+    # leader and workers
+    Case(
+        "a leader beside its workers",
+        nodes({"b0-r0": (2, 2), "b0-r1": (3, 2)}),
+        [
+            podset(1, name="leader", required=RACK, group="g"),
+            podset(4, name="workers", required=RACK, group="g"),
+        ],
+        (1, 1, 2),
+    ),
+    Case(
+        "workers alone would fit the tighter rack",
+        [node("b0-r0-0", 4), node("b0-r1-0", 4, gpu=1), node("b0-r1-1", 1)],
+        [
+            podset(1, gpu=1, name="leader", required=RACK, group="g"),
+            podset(4, name="workers", required=RACK, group="g"),
+        ],
+        (1, 1, 2),
+    ),
+    Case(
+        "no rack holds both",
+        [node("b0-r0-0", 4), node("b0-r1-0", 3, gpu=1)],
+        [
+            podset(1, gpu=1, name="leader", required=RACK, group="g"),
+            podset(4, name="workers", required=RACK, group="g"),
+        ],
+        None,
+    ),
+    # podsets of their own
+    Case(
+        "the first podset takes the second one's only rack",
+        [node("b0-r0-0", 8, gpu=4), node("b0-r1-0", 9)],
+        [podset(8, name="a", required=RACK), podset(4, gpu=1, name="b", required=RACK)],
+        None,
+        ours=(1, 2, 2),
+    ),
+    Case(
+        "the same two the other way round",
+        [node("b0-r0-0", 8, gpu=4), node("b0-r1-0", 9)],
+        [podset(4, gpu=1, name="b", required=RACK), podset(8, name="a", required=RACK)],
+        (1, 2, 2),
+    ),
+    # other topologies
+    Case(
+        "nodes are the only level",
+        nodes({"b0-r0": (2, 3), "b0-r1": (1,)}),
+        [podset(5, preferred=HOST)],
+        (2,),
+        levels=(HOST,),
+    ),
+]
+
+
+def gang_of(case: Case) -> list[Doc]:
+    quotas = [{"name": r, "nominalQuota": "1000"} for r in ("cpu", "gpu")]
+    flavors = [{"name": "default", "resources": quotas}]
+    groups = [{"coveredResources": ["cpu", "gpu"], "flavors": flavors}]
+    return [
+        _object("Topology", "topo", {"levels": [{"nodeLabel": level} for level in case.levels]}),
+        _object("ResourceFlavor", "default", {"topologyName": "topo"}),
+        _object("ClusterQueue", "q", {"namespaceSelector": {}, "resourceGroups": groups}),
+        _object("LocalQueue", "q", {"clusterQueue": "q"}, namespace="default"),
+        *case.nodes,
+        *case.pods,
+        _object("Workload", "g", {"queueName": "q", "podSets": case.podsets}, namespace="default"),
+    ]
+
+
+def widths(case: Case, made: Planned) -> Widths:
+    """Distinct domains of all its pods at each level."""
+    labels = {n["metadata"]["name"]: n["metadata"]["labels"] for n in case.nodes}
+    (admitted,) = made.document["admitted"]
+    used = {name for placed in admitted["podSets"] for name in placed["nodes"]}
+    return tuple(len({labels[name][level] for name in used}) for level in case.levels)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_found_wherever_kueue_finds_it_and_in_no_more_domains(case: Case) -> None:
+    made = planned(gang_of(case))
+    assert (widths(case, made) if made.started else None) == case.expected
+    if case.kueue is not None:
+        assert case.expected is not None
+        assert all(o <= k for o, k in zip(case.expected, case.kueue, strict=True))
+
+
+# ---- queues
+
+
+def _queue(name: str, flavors: Mapping[str, int], **spec: Any) -> list[Doc]:
+    """A ClusterQueue with so much cpu of each flavor, and its LocalQueue."""
+    quotas = [
+        {"name": f, "resources": [{"name": "cpu", "nominalQuota": n}]} for f, n in flavors.items()
+    ]
+    groups = [{"coveredResources": ["cpu"], "flavors": quotas}]
+    return [
+        _object("ClusterQueue", name, {"namespaceSelector": {}, "resourceGroups": groups} | spec),
+        _object("LocalQueue", name, {"clusterQueue": name}, namespace="default"),
+    ]
+
+
+def _workload(name: str, queue: str, *podsets: Doc, priority: int = 0, holds: str = "") -> Doc:
+    spec = {"queueName": queue, "priority": priority, "podSets": list(podsets)}
+    body = _object("Workload", name, spec, namespace="default")
+    if holds:
+        assigned = [{"name": p["name"], "flavors": {"cpu": holds}} for p in podsets]
+        body["status"] = {"admission": {"clusterQueue": queue, "podSetAssignments": assigned}}
+    return body
+
+
+def _flavors(made: Planned) -> list[str]:
+    (admitted,) = made.document["admitted"]
+    return [placed["flavors"]["cpu"] for placed in admitted["podSets"]]
+
+
+def test_a_selector_tells_flavors_apart_by_their_own_labels_only() -> None:
+    """Kueue takes ``a``: that it lacks ``y``, a label of another flavor, says nothing of its nodes (#12449)."""
+    made = planned(
+        _object("ResourceFlavor", "a", {"nodeLabels": {"x": "a"}}),
+        _object("ResourceFlavor", "b", {"nodeLabels": {"x": "b", "y": "k"}}),
+        _queue("q", {"b": 4, "a": 4}),
+        _workload("g", "q", podset(1, spec={"nodeSelector": {"x": "a", "y": "g"}})),
+    )
+    assert _flavors(made) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("offered", "asked", "flavor"),
+    [
+        ({"racks": 4, "plain": 4}, {}, "plain"),
+        ({"racks": 4, "plain": 4}, {"required": RACK}, "racks"),
+        ({"plain": 4, "racks": 4}, {"required": RACK}, "racks"),
+        ({"racks": 4}, {}, "racks"),
+    ],
+    ids=["nothing asked", "a rack asked", "a rack asked, in either order", "nothing else offered"],
+)
+def test_flavors_with_a_topology_are_for_those_who_ask_for_one(
+    offered: dict[str, int], asked: dict[str, Any], flavor: str
+) -> None:
+    """As in Kueue, where a group of flavors has both kinds."""
+    made = planned(
+        _object("Topology", "topo", {"levels": [{"nodeLabel": level} for level in LEVELS]}),
+        _object("ResourceFlavor", "racks", {"topologyName": "topo"}),
+        _object("ResourceFlavor", "plain", {}),
+        _queue("q", offered),
+        nodes({"b0-r0": (4,)}),
+        _workload("g", "q", podset(2, **asked)),
+    )
+    assert _flavors(made) == [flavor]
+
+
+def test_podsets_of_a_group_share_their_flavor_even_where_they_share_no_domain() -> None:
+    """Kueue takes the second flavor for both: the first has room for the leader alone."""
+    made = planned(
+        _object("ResourceFlavor", "one", {}),
+        _object("ResourceFlavor", "two", {}),
+        _queue("q", {"one": 2, "two": 9}),
+        _workload("g", "q", podset(1, name="leader", group="g"), podset(4, name="w", group="g")),
+    )
+    assert _flavors(made) == ["two", "two"]
+
+
+@pytest.mark.parametrize("lends", [True, False], ids=["borrows from the bank", "bank keeps it"])
+def test_own_victims_make_room_beside_what_is_borrowed(lends: bool) -> None:
+    """Kueue evicts ``low`` where its queue may preempt to borrow and the bank then lends the rest, else nobody."""
+    limit = {} if lends else {"lendingLimit": 0}
+    bank = _queue("bank", {"default": 1}, cohortName="c")
+    bank[0]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0] |= limit
+    preemption = {
+        "withinClusterQueue": "LowerPriority",
+        "reclaimWithinCohort": "LowerPriority",
+        "borrowWithinCohort": {"policy": "LowerPriority"},
+    }
+    parts: list[Doc] = [
+        _object("ResourceFlavor", "default", {}),
+        *_queue("q", {"default": 2}, cohortName="c", preemption=preemption),
+        *bank,
+        _workload("low", "q", podset(2), holds="default"),
+        _workload("top", "q", podset(3), priority=1),
+    ]
+    given = read_snapshot([as_document(d) for d in parts])
+    made = plan(given.snapshot)
+    assert verify(given.snapshot, made) == ()
+    assert [victim.victim for victim in made.preempted] == (
+        ["Workload/default/low"] if lends else []
+    )

@@ -1,0 +1,281 @@
+"""The second solve: what the walk's order leaves scattered is put together, and nobody pays for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ortools.sat.python import cp_model
+
+from queuectl.domain.fleet import Node
+from queuectl.domain.plan import Plan, Proof
+from queuectl.domain.quantity import Resources
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.planner import plan, planning
+from queuectl.planner.arena import Arena, survey
+from queuectl.planner.asking import demand_of
+from queuectl.planner.ledger import Kept
+from queuectl.planner.measure import Wholes, score, standings
+from queuectl.planner.placing import spots_of
+from queuectl.planner.solve import Model
+from queuectl.planner.tidy_model import TidyModel
+from queuectl.planner.tidy_units import bundle
+from queuectl.planner.verify import verify
+from tests.planner import generate
+from tests.planner.build import NOW, gang, holding, node, placed, podset, resources, world
+
+
+def rack(name: str, count: int, cpu: int = 0) -> list[Node]:
+    return [node(f"{name}{i}", name, gpu=8, cpu=cpu) for i in range(count)]
+
+
+def whole(uid: str, nodes: int, queued_at: float = 0.0, **topology: Any) -> Workload:
+    return gang(uid, podset(count=nodes, gpu=8, **topology), queued_at=queued_at)
+
+
+def one(uid: str, gpus: int, queued_at: float = 0.0) -> Workload:
+    return gang(uid, podset(gpu=gpus), queued_at=queued_at)
+
+
+def untidied(snapshot: Snapshot) -> Plan:
+    """What the walk alone makes of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "tidy", lambda *_: 0)
+        return plan(snapshot)
+
+
+def kept_of(arena: Arena, made: Plan) -> list[Kept]:
+    """The gangs a plan starts, where it puts them."""
+    waiting = {p.workload.uid: p for p in arena.snapshot.pending}
+    kept = []
+    for admission in made.admitted:
+        pending = waiting[admission.uid]
+        queue = arena.snapshot.config.cluster_queue_of("team", pending.workload.queue)
+        flavors = tuple(dict(p.flavors) for p in admission.placement.podsets)
+        demand = demand_of(arena, pending, queue, flavors)
+        spots = spots_of(arena, demand, admission.placement)
+        assert spots is not None
+        kept.append(Kept(demand, spots))
+    return kept
+
+
+def measured(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:
+    arena = survey(snapshot)
+    return score(Wholes(arena), standings(kept_of(arena, made)))
+
+
+def domains(snapshot: Snapshot, made: Plan) -> dict[str, dict[str, int]]:
+    """Per gang, how many blocks, racks and nodes each podset uses."""
+    nodes = snapshot.fleet.by_name
+    found: dict[str, dict[str, int]] = {}
+    for admission in made.admitted:
+        used = found.setdefault(admission.uid, {})
+        for placed_ in admission.placement.podsets:
+            names = {name for name, _ in placed_.nodes}
+            paths = [nodes[name].labels for name in names]
+            used[f"{placed_.podset} nodes"] = len(names)
+            used[f"{placed_.podset} racks"] = len({(p["block"], p["rack"]) for p in paths})
+            used[f"{placed_.podset} blocks"] = len({p["block"] for p in paths})
+    return found
+
+
+# The measure.
+
+TWO_RACKS = [*rack("a", 2), *rack("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("where", "blocks", "racks", "nodes", "vain", "broken_nodes", "broken_racks"),
+    [
+        ({"a0": 1, "a1": 1}, 1, 1, 2, 0, 2, 1),
+        ({"a0": 1, "b0": 1}, 1, 2, 2, 1, 1, 1),
+        ({"b0": 1, "b1": 1}, 1, 1, 2, 0, 1, 0),
+        ({"b0": 2}, 1, 1, 1, 0, 0, 0),
+    ],
+    ids=["a whole rack", "scattered", "beside the tenant", "on the tenant's node"],
+)
+def test_the_measure(
+    where: dict[str, int], blocks: int, racks: int, nodes: int, vain: int,
+    broken_nodes: int, broken_racks: int,
+) -> None:  # fmt: skip
+    """b0 has a tenant, so it is not whole, nor is rack b; the gang prefers a rack."""
+    wanted = gang("g", podset(count=2, gpu=4, preferred="rack"))
+    tenant = holding(gang("t", podset(gpu=1)), {"b0": 1})
+    # two pods of 4 GPUs do not fit beside the tenant of b0; the measure does not ask
+    snapshot = world(TWO_RACKS, [wanted], [tenant])
+    made = plan(snapshot)
+    moved = replace(made.admitted[0], placement=placed(wanted, where))
+    got = measured(snapshot, replace(made, admitted=(moved,)))
+    assert got == (blocks, racks, nodes, vain, broken_nodes, broken_racks)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tenants", "strangers", "wholes"),
+    [
+        (rack("a", 1), [], {}, 1),
+        (rack("a", 1), [], {"a0": resources(cpu=1)}, 1),
+        (rack("a", 1), [], {"a0": resources(gpu=1)}, 0),
+        (rack("a", 1, cpu=4), [holding(gang("t", podset(cpu=1)), {"a0": 1})], {}, 0),
+        ([node("a0", "a", gpu=8, ready=False)], [], {}, 0),
+    ],
+    ids=["idle", "a log shipper", "a stranger's GPU", "a gang's cpu pod", "not ready"],
+)
+def test_when_a_node_is_whole_and_free(
+    nodes: list[Node], tenants: list[Admitted], strangers: dict[str, Resources], wholes: int
+) -> None:
+    arena = survey(world(nodes, (), tenants, strangers=strangers))
+    assert int(Wholes(arena).nodes.sum()) == wholes
+
+
+# What it gains.
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gangs", "walk", "tidy"),
+    [
+        pytest.param(
+            rack("a", 4),
+            [one("x", 3, 0.0), one("y", 3, 1.0), one("z", 5, 2.0), one("u", 5, 3.0)],
+            (4, 4, 4, 0, 3, 1),
+            (4, 4, 4, 0, 2, 1),
+            id="3+3 leaves two fives apart; 5+3 twice keeps a node whole",
+        ),
+        pytest.param(
+            [*rack("a", 5), *rack("b", 4)],
+            [whole("x", 2, 0.0), whole("y", 4, 1.0, preferred="rack"), whole("z", 3, 2.0)],
+            (3, 4, 9, 0, 9, 2),
+            (3, 3, 9, 0, 9, 2),
+            id="2 in the rack of four pushes 4 into that of five, and scatters 3",
+        ),
+        pytest.param(
+            [*rack("a", 4), *rack("b", 3), *rack("c", 2)],
+            [whole("x", 1, 0.0), whole("y", 2, 1.0, required="rack"), whole("z", 2, 2.0)],
+            (3, 3, 5, 0, 5, 3),
+            (3, 3, 5, 0, 5, 2),
+            id="1, 2, 2 break three whole racks where 2 and 2+1 break two",
+        ),
+    ],
+)
+def test_what_the_order_of_the_queue_scatters_is_put_together(
+    nodes: list[Node], gangs: list[Workload], walk: tuple[int, ...], tidy: tuple[int, ...]
+) -> None:
+    snapshot = world(nodes, gangs)
+    alone, made = untidied(snapshot), plan(snapshot)
+    assert measured(snapshot, alone) == walk
+    assert measured(snapshot, made) == tidy
+    assert (made.stats["tidied"] > 0) == (walk != tidy)
+    assert verify(snapshot, made) == ()
+
+
+def test_a_whole_rack_is_kept_where_broken_ones_are_enough() -> None:
+    """1, 2, 2 nodes in racks with 2, 3 and 4 free: the walk breaks all three, 2 and 2+1 would do."""
+    nodes = [*rack("a", 4), *rack("b", 4), *rack("c", 4)]
+    busy = [
+        holding(whole("rb", 1), {"b3": 1}),
+        holding(whole("rc", 2), {"c2": 1, "c3": 1}),
+    ]
+    gangs = [
+        whole("x", 1, 0.0, required="rack"),
+        whole("y", 2, 1.0, required="rack"),
+        whole("z", 2, 2.0, required="rack"),
+    ]
+    snapshot = world(nodes, gangs, busy)
+    assert measured(snapshot, untidied(snapshot))[-1] == 1
+    assert measured(snapshot, plan(snapshot))[-1] == 0
+
+
+# Who is left alone.
+
+
+def test_a_single_gang_found_by_counting_is_tidy_already() -> None:
+    made = plan(world(rack("a", 4), [whole("x", 2)]))
+    assert made.stats["tidied"] == 0
+
+
+def test_a_gang_on_its_lease_stays_where_it_was_promised() -> None:
+    promised = whole("x", 2, 0.0)
+    lease = CapacityLease(placed(promised, {"a0": 1, "b0": 1}), (), NOW, NOW + 600)
+    snapshot = world(TWO_RACKS, [Pending(promised, lease), one("y", 1, 1.0), one("z", 1, 2.0)])
+    where = {a.uid: a.placement for a in plan(snapshot).admitted}
+    assert where["x"] == lease.placement
+
+
+# What it may cost.
+
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+batches = st.integers(2, 5).flatmap(lambda n: generate.snapshots(gangs=n, tenants=3))
+
+
+@MANY
+@given(batches)
+def test_nobody_gets_more_domains_and_the_same_gangs_start(snapshot: Snapshot) -> None:
+    alone, made = untidied(snapshot), plan(snapshot)
+    assert [a.uid for a in made.admitted] == [a.uid for a in alone.admitted]
+    assert replace(made, admitted=(), stats={}) == replace(alone, admitted=(), stats={})
+    before, after = domains(snapshot, alone), domains(snapshot, made)
+    for uid, used in after.items():
+        assert all(used[what] <= before[uid][what] for what in used), uid
+    if made.admitted:
+        assert measured(snapshot, made) <= measured(snapshot, alone)
+    assert verify(snapshot, made) == ()
+
+
+@MANY
+@given(batches)
+def test_where_the_gangs_stand_is_a_solution_of_the_model(snapshot: Snapshot) -> None:
+    """So the model refuses nothing that is real, and its hint is complete."""
+    arena = survey(snapshot)
+    kept = kept_of(arena, untidied(snapshot))
+    standing = standings(kept)
+    if not standing:
+        return
+    units = [bundle(arena, n, each) for n, each in enumerate(standing)]
+    free = np.minimum(arena.now, arena.later)
+    model = TidyModel(units, free, np.arange(arena.size), Wholes(arena)).model
+    assert model.hint is not None
+    assert broken_rows(model, model.hint) == []
+
+
+def broken_rows(model: Model, values: Sequence[int]) -> list[object]:
+    assert len(values) == len(model.bounds)
+    bounds = [
+        (v, value)
+        for v, value in enumerate(values)
+        if not model.bounds[v][0] <= value <= model.bounds[v][1]
+    ]
+    rows = [
+        row
+        for row in model.rows
+        if not row[2] <= sum(c * values[v] for v, c in zip(row[0], row[1], strict=True)) <= row[3]
+    ]
+    return [*bounds, *rows]
+
+
+FOUR = world(rack("a", 4), [one(f"g{i}", gpus, float(i)) for i, gpus in enumerate((3, 3, 5, 5))])
+
+
+@pytest.mark.parametrize("fault", ["UNKNOWN", "MODEL_INVALID", "exception"])
+def test_a_failure_costs_only_tidiness(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    solve = cp_model.CpSolver.solve
+
+    def fail_with_objective(self, model):
+        if not model.has_objective():
+            return solve(self, model)
+        if fault == "exception":
+            raise RuntimeError("native failure")
+        solve(self, cp_model.CpModel())
+        return getattr(cp_model, fault)
+
+    alone = untidied(FOUR)
+    monkeypatch.setattr(cp_model.CpSolver, "solve", fail_with_objective)
+    made = plan(FOUR)
+    assert made.admitted == alone.admitted
+    assert made.proof is Proof.OPTIMAL
+    assert made.stats["tidied"] == 0
+    assert (made.stats["solver_alarms"] > 0) == (fault != "UNKNOWN")

@@ -1,0 +1,62 @@
+"""The verifier accepts every plan of the planner and rejects it made wrong in any way, naming the rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import MakeRoom, Snapshot
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from tests.planner.generate_moves import tight
+from tests.planner.mixed import mixed
+from tests.planner.mutants import MAKERS, MOVERS, Maker
+
+BLOCK, BLOCKS = 40, 8
+
+
+@cache
+def planned(seed: int) -> tuple[Snapshot, Plan]:
+    snapshot = mixed(seed)
+    return snapshot, plan(snapshot)
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_every_plan_is_accepted(block: int) -> None:
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        snapshot, made = planned(seed)
+        assert verify(snapshot, made) == (), seed
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__.replace("_", " "))
+def test_every_plan_made_wrong_is_rejected(make: Maker) -> None:
+    made_wrong = 0
+    for seed in range(BLOCK * BLOCKS):
+        for mutant in make(*planned(seed)):
+            rules = {v.rule for v in verify(mutant.snapshot, mutant.plan)}
+            assert mutant.rule in rules, (seed, mutant.plan)
+            made_wrong += 1
+    assert made_wrong > 10
+
+
+@cache
+def moved(seed: int) -> tuple[Snapshot, Plan]:
+    """A plan that makes room by moving, if any does."""
+    snapshot = replace(tight(seed), make_room=MakeRoom())
+    return snapshot, plan(snapshot)
+
+
+@pytest.mark.parametrize("make", MOVERS, ids=lambda make: make.__name__.replace("_", " "))
+def test_every_move_made_wrong_is_rejected(make: Maker) -> None:
+    made_wrong = 0
+    for seed in range(60):
+        snapshot, made = moved(seed)
+        assert verify(snapshot, made) == (), seed
+        for mutant in make(snapshot, made):
+            rules = {v.rule for v in verify(mutant.snapshot, mutant.plan)}
+            assert mutant.rule in rules, (seed, mutant.plan)
+            made_wrong += 1
+    assert made_wrong > 10
