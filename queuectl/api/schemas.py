@@ -190,7 +190,6 @@ class ExplainView(View):
         "does not wait, and when this process does not lead."
     )
     ways: list[WayView] = Field(description="What would let it start, each by itself; solved.")
-    unblock: list[str] = Field(description="The same in words, and what else is known to help.")
     position: int | None = Field(
         description="Place among the waiting of its ClusterQueue, from 1; null when not waiting."
     )

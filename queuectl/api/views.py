@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from queuectl.api.conditions import conditions
 from queuectl.api.schemas import (
@@ -26,9 +25,6 @@ from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
-
-# Where the planner's advice travels inside a reason's details.
-UNBLOCK = "unblock"
 
 
 def reason_view(reason: Reason) -> ReasonView:
@@ -77,9 +73,6 @@ def explain_view(
         diagnosis: what keeps it waiting, if that could be looked into.
     """
     known = diagnosis or Diagnosis(entry.uid)
-    said = [way.message for way in known.ways]
-    said += [str(item) for item in entry.reason.details.get(UNBLOCK, ())]
-    details: dict[str, Any] = {k: v for k, v in entry.reason.details.items() if k != UNBLOCK}
     return ExplainView(
         uid=entry.uid,
         workload=entry.ref,
@@ -88,7 +81,7 @@ def explain_view(
         sentence=sentence(entry, position),
         code=entry.reason.code,
         message=entry.reason.message,
-        details=details,
+        details=dict(entry.reason.details),
         conflict=[
             ObstacleView(code=o.limit, message=o.message, details=dict(o.details))
             for o in known.conflict
@@ -97,7 +90,6 @@ def explain_view(
             WayView(code=w.remedy, message=w.message, least=w.least, details=dict(w.details))
             for w in known.ways
         ],
-        unblock=said,
         position=position,
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),

@@ -52,9 +52,9 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
         only = len(body["conflict"]) == 1
         lines += ["", "What stands in its way:" if only else "What stands in its way, together:"]
         lines += [f"  - {obstacle['message']}" for obstacle in body["conflict"]]
-    if body["unblock"]:
+    if body["ways"]:
         lines += ["", "Any one of these would let it start:"]
-        lines += [f"  - {item}" for item in body["unblock"]]
+        lines += [f"  - {way['message']}" for way in body["ways"]]
     lines += placement_lines(body["placement"])
     if body["reservation"] is not None:
         leaving = ", ".join(body["reservation"]["victimNames"]) or "nobody"

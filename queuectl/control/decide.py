@@ -150,8 +150,6 @@ def _admission(admission: Admission) -> Event:
 def _refusal(refusal: Refusal) -> Event:
     first, *more = refusal.reasons
     details = dict(first.details)
-    if refusal.unblock:
-        details["unblock"] = list(refusal.unblock)
     if more:
         details["also"] = [{"code": str(r.code), "message": r.message} for r in more]
     details["proof"] = str(refusal.proof)

@@ -91,7 +91,6 @@ class Refusal:
     uid: str
     reasons: tuple[Reason, ...]
     lease: CapacityLease | None = None
-    unblock: tuple[str, ...] = ()
     proof: Proof = Proof.OPTIMAL
 
 

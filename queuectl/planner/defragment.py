@@ -186,9 +186,7 @@ def _commit(walk: Walk, demand: Demand, room: Room) -> tuple[Move, ...]:
     leavers = tuple(moved.gang.workload.uid for moved in room.moved)
     until = now + arena.snapshot.limits.lease_seconds
     lease = CapacityLease(placement_of(arena, demand, room.spots), leavers, now, until)
-    walk.refused[uid] = replace(
-        walk.refused[uid], reasons=(_waits_for(leavers),), lease=lease, unblock=()
-    )
+    walk.refused[uid] = replace(walk.refused[uid], reasons=(_waits_for(leavers),), lease=lease)
     return tuple(
         Move(
             moved.gang.workload.uid,

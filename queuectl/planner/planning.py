@@ -107,6 +107,6 @@ def _confirm(walk: Walk, repairs: list[Repaired], in_order: list[Pending]) -> li
         uid = pending.workload.uid
         if walk.starting.pop(uid, None) is not None:
             why = explain.undecided(pending.budget, alarm)
-            walk.refused[uid] = Refusal(uid, (why.reason,), pending.lease, (), Proof.UNDECIDED)
+            walk.refused[uid] = Refusal(uid, (why.reason,), pending.lease, Proof.UNDECIDED)
     walk.undecided = True
     return []

@@ -64,7 +64,7 @@ class Awaiting:
         waits = explain.waits_for_victims(leaving)
         text = f"{_lost(self.gang)}; the rest of it stays and {waits.message}"
         reason = Reason(waits.code, text, waits.details)
-        return Refusal(self.gang.workload.uid, (reason,), lease, (), self.proof)
+        return Refusal(self.gang.workload.uid, (reason,), lease, self.proof)
 
 
 def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:

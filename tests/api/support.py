@@ -161,7 +161,7 @@ QUOTA = Refuse(
     Reason(
         Code.WAITING_FOR_QUOTA,
         "32 of 64 nvidia.com/gpu are in use",
-        {"unblock": ["moving x elsewhere would make room"], "also": [], "proof": "optimal"},
+        {"also": [], "proof": "optimal"},
     )
 )
 RESERVE = Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED, "1 gang leaves for it"))

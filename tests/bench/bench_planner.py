@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.queues import QueueConfig
@@ -94,7 +94,7 @@ def measure(load: str, snapshots: Iterable[Snapshot], peer: str = "-", target: s
     wall, cpu, plans = [], [], []
     for number, taken in enumerate(snapshots):
         if number == 0:
-            plan(replace(taken, pending=()))
+            plan(taken)
         at, of_thread = time.perf_counter(), time.thread_time()
         made = plan(taken)
         cpu.append((time.thread_time() - of_thread) * 1e3)

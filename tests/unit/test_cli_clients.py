@@ -264,7 +264,6 @@ class TestExplain:
             "",
             "Any one of these would let it start:",
             "  - add quota for 8 more nvidia.com/gpu",
-            "  - moving x elsewhere would make room",
         ]
 
     def test_the_victims_of_a_reservation_are_named(
