@@ -143,12 +143,16 @@ def _decode(document: Document) -> tuple[ConfigKind, Any]:
     decoded = document.convert(kind.wire)
     name = decoded.metadata.name
     if not is_name(name):
-        raise document.error("metadata.name", f"{name!r} is not a DNS name in lower case")
+        raise document.error(
+            "metadata.name", f"{name!r} is not a name of letters, digits, -, _ and ."
+        )
     namespace = decoded.metadata.namespace
     if kind.namespaced:
         decoded.metadata.namespace = namespace or "default"
         if not is_name(decoded.metadata.namespace):
-            raise document.error("metadata.namespace", f"{namespace!r} is not a DNS name")
+            raise document.error(
+                "metadata.namespace", f"{namespace!r} is not a name of letters, digits, -, _ and ."
+            )
     elif namespace:
         raise document.error("metadata.namespace", f"a {kind.kind} lives in no namespace")
     return kind, decoded

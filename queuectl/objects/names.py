@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _LABEL_KEY: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 
 
 def is_name(text: str) -> bool:
-    """Whether it may name an object (an RFC 1123 subdomain)."""
-    return len(text) <= 253 and bool(_NAME.fullmatch(text))
+    """Whether it may name a configuration object: what a label may hold, as a queue is named by one.
+
+    Wider than the API server's DNS names: configuration does not live there, and other schedulers' files name queues so.
+    """
+    return bool(_NAME.fullmatch(text))
 
 
 def is_label_key(text: str) -> bool:

@@ -13,10 +13,6 @@ from typing import Any
 
 import pytest
 
-from queuectl.objects.documents import as_document
-from queuectl.objects.snapshots import read_snapshot
-from queuectl.planner import plan
-from queuectl.planner.verify import verify
 from tests.planner.documents import Doc, Planned, planned
 
 BLOCK, RACK, HOST = "topo/block", "topo/rack", "kubernetes.io/hostname"
@@ -25,7 +21,7 @@ LEVELS = (BLOCK, RACK, HOST)
 Widths = tuple[int, ...]  # domains at each level, coarse to fine
 
 
-def _object(kind: str, name: str, spec: Doc, **metadata: Any) -> Doc:
+def document(kind: str, name: str, spec: Doc, **metadata: Any) -> Doc:
     meta = {"name": name, **metadata}
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": meta, "spec": spec}
 
@@ -304,13 +300,13 @@ def gang_of(case: Case) -> list[Doc]:
     flavors = [{"name": "default", "resources": quotas}]
     groups = [{"coveredResources": ["cpu", "gpu"], "flavors": flavors}]
     return [
-        _object("Topology", "topo", {"levels": [{"nodeLabel": level} for level in case.levels]}),
-        _object("ResourceFlavor", "default", {"topologyName": "topo"}),
-        _object("ClusterQueue", "q", {"namespaceSelector": {}, "resourceGroups": groups}),
-        _object("LocalQueue", "q", {"clusterQueue": "q"}, namespace="default"),
+        document("Topology", "topo", {"levels": [{"nodeLabel": level} for level in case.levels]}),
+        document("ResourceFlavor", "default", {"topologyName": "topo"}),
+        document("ClusterQueue", "q", {"namespaceSelector": {}, "resourceGroups": groups}),
+        document("LocalQueue", "q", {"clusterQueue": "q"}, namespace="default"),
         *case.nodes,
         *case.pods,
-        _object("Workload", "g", {"queueName": "q", "podSets": case.podsets}, namespace="default"),
+        document("Workload", "g", {"queueName": "q", "podSets": case.podsets}, namespace="default"),
     ]
 
 
@@ -329,105 +325,3 @@ def test_found_wherever_kueue_finds_it_and_in_no_more_domains(case: Case) -> Non
     if case.kueue is not None:
         assert case.expected is not None
         assert all(o <= k for o, k in zip(case.expected, case.kueue, strict=True))
-
-
-# ---- queues
-
-
-def _queue(name: str, flavors: Mapping[str, int], **spec: Any) -> list[Doc]:
-    """A ClusterQueue with so much cpu of each flavor, and its LocalQueue."""
-    quotas = [
-        {"name": f, "resources": [{"name": "cpu", "nominalQuota": n}]} for f, n in flavors.items()
-    ]
-    groups = [{"coveredResources": ["cpu"], "flavors": quotas}]
-    return [
-        _object("ClusterQueue", name, {"namespaceSelector": {}, "resourceGroups": groups} | spec),
-        _object("LocalQueue", name, {"clusterQueue": name}, namespace="default"),
-    ]
-
-
-def _workload(name: str, queue: str, *podsets: Doc, priority: int = 0, holds: str = "") -> Doc:
-    spec = {"queueName": queue, "priority": priority, "podSets": list(podsets)}
-    body = _object("Workload", name, spec, namespace="default")
-    if holds:
-        assigned = [{"name": p["name"], "flavors": {"cpu": holds}} for p in podsets]
-        body["status"] = {"admission": {"clusterQueue": queue, "podSetAssignments": assigned}}
-    return body
-
-
-def _flavors(made: Planned) -> list[str]:
-    (admitted,) = made.document["admitted"]
-    return [placed["flavors"]["cpu"] for placed in admitted["podSets"]]
-
-
-def test_a_selector_tells_flavors_apart_by_their_own_labels_only() -> None:
-    """Kueue takes ``a``: that it lacks ``y``, a label of another flavor, says nothing of its nodes (#12449)."""
-    made = planned(
-        _object("ResourceFlavor", "a", {"nodeLabels": {"x": "a"}}),
-        _object("ResourceFlavor", "b", {"nodeLabels": {"x": "b", "y": "k"}}),
-        _queue("q", {"b": 4, "a": 4}),
-        _workload("g", "q", podset(1, spec={"nodeSelector": {"x": "a", "y": "g"}})),
-    )
-    assert _flavors(made) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("offered", "asked", "flavor"),
-    [
-        ({"racks": 4, "plain": 4}, {}, "plain"),
-        ({"racks": 4, "plain": 4}, {"required": RACK}, "racks"),
-        ({"plain": 4, "racks": 4}, {"required": RACK}, "racks"),
-        ({"racks": 4}, {}, "racks"),
-    ],
-    ids=["nothing asked", "a rack asked", "a rack asked, in either order", "nothing else offered"],
-)
-def test_flavors_with_a_topology_are_for_those_who_ask_for_one(
-    offered: dict[str, int], asked: dict[str, Any], flavor: str
-) -> None:
-    """As in Kueue, where a group of flavors has both kinds."""
-    made = planned(
-        _object("Topology", "topo", {"levels": [{"nodeLabel": level} for level in LEVELS]}),
-        _object("ResourceFlavor", "racks", {"topologyName": "topo"}),
-        _object("ResourceFlavor", "plain", {}),
-        _queue("q", offered),
-        nodes({"b0-r0": (4,)}),
-        _workload("g", "q", podset(2, **asked)),
-    )
-    assert _flavors(made) == [flavor]
-
-
-def test_podsets_of_a_group_share_their_flavor_even_where_they_share_no_domain() -> None:
-    """Kueue takes the second flavor for both: the first has room for the leader alone."""
-    made = planned(
-        _object("ResourceFlavor", "one", {}),
-        _object("ResourceFlavor", "two", {}),
-        _queue("q", {"one": 2, "two": 9}),
-        _workload("g", "q", podset(1, name="leader", group="g"), podset(4, name="w", group="g")),
-    )
-    assert _flavors(made) == ["two", "two"]
-
-
-@pytest.mark.parametrize("lends", [True, False], ids=["borrows from the bank", "bank keeps it"])
-def test_own_victims_make_room_beside_what_is_borrowed(lends: bool) -> None:
-    """Kueue evicts ``low`` where its queue may preempt to borrow and the bank then lends the rest, else nobody."""
-    limit = {} if lends else {"lendingLimit": 0}
-    bank = _queue("bank", {"default": 1}, cohortName="c")
-    bank[0]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0] |= limit
-    preemption = {
-        "withinClusterQueue": "LowerPriority",
-        "reclaimWithinCohort": "LowerPriority",
-        "borrowWithinCohort": {"policy": "LowerPriority"},
-    }
-    parts: list[Doc] = [
-        _object("ResourceFlavor", "default", {}),
-        *_queue("q", {"default": 2}, cohortName="c", preemption=preemption),
-        *bank,
-        _workload("low", "q", podset(2), holds="default"),
-        _workload("top", "q", podset(3), priority=1),
-    ]
-    given = read_snapshot([as_document(d) for d in parts])
-    made = plan(given.snapshot)
-    assert verify(given.snapshot, made) == ()
-    assert [victim.victim for victim in made.preempted] == (
-        ["Workload/default/low"] if lends else []
-    )

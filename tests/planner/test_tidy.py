@@ -71,17 +71,22 @@ def measured(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:
 
 
 def domains(snapshot: Snapshot, made: Plan) -> dict[str, dict[str, int]]:
-    """Per gang, how many blocks, racks and nodes each podset uses."""
+    """Per gang, how many blocks, racks and nodes each podset uses, podsets of a group together."""
     nodes = snapshot.fleet.by_name
+    gangs = {pending.workload.uid: pending.workload for pending in snapshot.pending}
     found: dict[str, dict[str, int]] = {}
     for admission in made.admitted:
+        units: dict[str, set[str]] = {}
+        for asked, got in zip(
+            gangs[admission.uid].podsets, admission.placement.podsets, strict=True
+        ):
+            units.setdefault(asked.group or asked.name, set()).update(name for name, _ in got.nodes)
         used = found.setdefault(admission.uid, {})
-        for placed_ in admission.placement.podsets:
-            names = {name for name, _ in placed_.nodes}
+        for unit, names in units.items():
             paths = [nodes[name].labels for name in names]
-            used[f"{placed_.podset} nodes"] = len(names)
-            used[f"{placed_.podset} racks"] = len({(p["block"], p["rack"]) for p in paths})
-            used[f"{placed_.podset} blocks"] = len({p["block"] for p in paths})
+            used[f"{unit} nodes"] = len(names)
+            used[f"{unit} racks"] = len({(p["block"], p["rack"]) for p in paths})
+            used[f"{unit} blocks"] = len({p["block"] for p in paths})
     return found
 
 

@@ -200,8 +200,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "missing field": (document("LocalQueue", {}), "LocalQueue/x: spec.clusterQueue: is required"),
     "no name": ({"apiVersion": OURS, "kind": "Cohort", "metadata": {}}, "Cohort/: metadata.name: is required"),
     "bad name": (
-        {"apiVersion": OURS, "kind": "Cohort", "metadata": {"name": "A_b"}},
-        "Cohort/A_b: metadata.name: 'A_b' is not a DNS name in lower case",
+        {"apiVersion": OURS, "kind": "Cohort", "metadata": {"name": "a/b"}},
+        "Cohort/a/b: metadata.name: 'a/b' is not a name of letters, digits, -, _ and .",
     ),
     "namespace of a cluster-scoped kind": (
         {"apiVersion": OURS, "kind": "Cohort", "metadata": {"name": "x", "namespace": "n"}},
