@@ -55,6 +55,10 @@ class Rest:
                 return {f"{one['namespace']}/{one['name']}": one for one in found}
             query["cursor"] = page["nextCursor"]
 
+    def workload(self, namespace: str, name: str) -> Json:
+        """One workload with its present reason."""
+        return self._ask("GET", f"/api/v1/namespaces/{namespace}/workloads/{name}")
+
     def explain(self, namespace: str, name: str) -> Json:
         """Why a workload is where it is."""
         return self._ask("GET", f"{PREFIX}/namespaces/{namespace}/workloads/{name}/explain")

@@ -222,7 +222,7 @@ def reason_of(play: Stage, name: str) -> str:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            found = play.rest.explain(SPACE, name)
+            found = play.rest.workload(SPACE, name)["reason"]
         except ApiRefused:  # the ledger does not know it yet
             continue
         if found["code"] != "Queued":
