@@ -20,7 +20,7 @@ class Room:
     """What the best domain holds of a unit.
 
     Attributes:
-        domain: the best one at the unit's level; -1 without a level, or when none has an eligible node.
+        domain: the best one at the unit's level; -1 without a level, or when none has room for anything.
         fits: how many of each pods it holds, each by itself.
         nodes: nodes eligible for the first pods.
         free: of the scarcest resource that the first pods ask, on all nodes eligible for them.
@@ -62,7 +62,9 @@ class Room:
             return f"the {self.nodes} nodes it may use have room for {held}"
         level = level_of(unit)
         if self.domain < 0:
-            return f"no {level} has an eligible node"
+            if not self.nodes:
+                return f"no {level} has a node it may use"
+            return f"no {level} has room for any part of it on the {self.nodes} nodes it may use"
         return f"the freest {level}, {self.name}, has room for {held}"
 
     @property
