@@ -188,9 +188,8 @@ def _print_tables(document: dict[str, Any]) -> None:
         reason = gang["reasons"][0]
         waits.add_row(gang["workload"], reason["code"], reason["message"])
     tables = [table for table in (starts, victims, moves, waits) if table.row_count]
-    if (
-        not console.is_terminal
-    ):  # a terminal's last column is folded; a program wants one line a row
+    if not console.is_terminal:
+        # A terminal's last column is folded; a program wants one line a row.
         console.width = max([console.width, *map(natural_width, tables)])
     for table in tables:
         console.print(table)

@@ -130,14 +130,10 @@ class ClusterQueue:
     victim_order: tuple[VictimKey, ...] = DEFAULT_VICTIM_ORDER
     cohort: str | None = None
     fungibility: Fungibility = Fungibility()
-    split_flavors: bool = (
-        False  # pods of one podset may be charged to several flavors of a resource group
-    )
     protection: Protection = Protection()
     defragment: Defragment = Defragment.OFF
-    defragment_budget: int = (
-        0  # GPU-seconds of lost work a day that moving this queue's gangs may cost
-    )
+    # GPU-seconds of lost work a day that moving this queue's gangs may cost.
+    defragment_budget: int = 0
     preempts_to_borrow: bool = False  # evicts its own gangs even for more than its nominal quota
 
 

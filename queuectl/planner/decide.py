@@ -19,7 +19,7 @@ from queuectl.planner.cells import Cells, asked_pods
 from queuectl.planner.demand import ANYWHERE, Demand, Pods, Shape, Unit
 from queuectl.planner.fill import Capacity
 from queuectl.planner.joint import certify, decide_together
-from queuectl.planner.ledger import Kept, Ledger, Spots
+from queuectl.planner.ledger import Kept, Ledger, Spots, give_back, take
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.unpack import Answer
@@ -88,8 +88,7 @@ def _in_the_way(movable: Sequence[Kept], demand: Demand, free: Ints) -> list[Kep
 def _free_without(ledger: Ledger, near: Sequence[Kept]) -> Ints:
     free = ledger.free().copy()
     for kept in near:
-        for pods, (nodes, counts) in zip(kept.demand.pods, kept.spots, strict=True):
-            free[:, nodes] += np.outer(pods.shape.vector, counts)
+        give_back(free, kept.demand.pods, kept.spots)
     return free
 
 
@@ -189,7 +188,7 @@ def _place_in_order(
     placed = [kept.spots if stays else None for kept, stays in zip(movable, staying, strict=True)]
     for kept, spots in zip(movable, placed, strict=True):
         if spots is not None:
-            _take(left, kept.demand, spots)
+            take(left, kept.demand.pods, spots)
     answer: list[Spots] = []
     for asked, spots, bounds in zip(
         [*(k.demand for k in movable), demand], [*placed, None], within, strict=True
@@ -198,14 +197,9 @@ def _place_in_order(
         if found is None:
             return None
         if spots is None:
-            _take(left, asked, found)
+            take(left, asked.pods, found)
         answer.append(found)
     return answer
-
-
-def _take(free: Ints, demand: Demand, spots: Spots) -> None:
-    for pods, (nodes, counts) in zip(demand.pods, spots, strict=True):
-        free[:, nodes] -= np.outer(pods.shape.vector, counts)
 
 
 def _caps_on(free: Ints) -> Callable[[Shape], Ints]:
@@ -228,17 +222,9 @@ def confirm(ledger: Ledger, solver: Solver) -> Answer:
     units = [unit for d in demands for unit in d.units]
     if not units:
         return Answer(Status.FOUND, tuple(k.spots for k in ledger.kept))
-    per_unit: list[Spots] = []
-    free = ledger.free().copy()
-    for kept in ledger.kept:
-        at = 0
-        for unit in kept.demand.units:
-            per_unit.append(kept.spots[at : at + len(unit.pods)])
-            at += len(unit.pods)
-        for pods, (nodes, counts) in zip(kept.demand.pods, kept.spots, strict=True):
-            free[:, nodes] += np.outer(pods.shape.vector, counts)
+    per_unit = [spots for kept in ledger.kept for _, spots in kept.per_unit()]
     used = np.unique(np.concatenate([nodes for k in ledger.kept for nodes, _ in k.spots]))
-    cells = Cells(units, free, used)
+    cells = Cells(units, _free_without(ledger, ledger.kept), used)
     answer = certify(cells, per_unit, solver)
     if answer.status is not Status.FOUND:
         return answer

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
-import numpy as np
-
 from queuectl.planner.arena import caps
 from queuectl.planner.cells import Cells
 from queuectl.planner.demand import ANYWHERE, Demand
 from queuectl.planner.joint import decide_together
-from queuectl.planner.ledger import Spots
+from queuectl.planner.ledger import Spots, take
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.witness import find
@@ -71,8 +69,7 @@ def _one_after_the_other(
         found = find(demand, left, lambda shape: caps(left, shape), bounds)
         if found is None:
             return None
-        for pods, (nodes, counts) in zip(demand.pods, found, strict=True):
-            left[:, nodes] -= np.outer(pods.shape.vector, counts)
+        take(left, demand.pods, found)
         spots[at] = found
     return tuple(spots[at] for at in range(len(demands)))
 

@@ -11,7 +11,7 @@ its cohorts, :mod:`queuectl.planner.quota` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.arena import Arena, caps
-from queuectl.planner.demand import Demand, Pods, Shape
+from queuectl.planner.demand import Demand, Pods, Shape, Unit
 from queuectl.planner.quota import FlavorResource, QuotaUse, use_of
 from queuectl.planner.topology import Ints
 
@@ -41,11 +41,30 @@ class Kept:
     spots: Spots
     fixed: bool = False
 
+    def per_unit(self) -> Iterator[tuple[Unit, Spots]]:
+        """Each unit of its demand with the spots of that unit's pods."""
+        at = 0
+        for unit in self.demand.units:
+            yield unit, self.spots[at : at + len(unit.pods)]
+            at += len(unit.pods)
 
-def use_of_spots(demand: Demand, spots: Spots) -> Iterator[tuple[Ints, Ints]]:
-    """Node indexes (K,) and amounts (R, K) per pods of a demand."""
-    for pods, (nodes, counts) in zip(demand.pods, spots, strict=True):
-        yield nodes, np.outer(pods.shape.vector, counts)
+
+def use_of_spots(pods: Sequence[Pods], spots: Spots) -> Iterator[tuple[Ints, Ints]]:
+    """Node indexes (K,) and amounts (R, K) of each of these pods."""
+    for p, (nodes, counts) in zip(pods, spots, strict=True):
+        yield nodes, np.outer(p.shape.vector, counts)
+
+
+def take(free: Ints, pods: Sequence[Pods], spots: Spots) -> None:
+    """Take what these pods use there off a free matrix (R, N)."""
+    for nodes, amounts in use_of_spots(pods, spots):
+        free[:, nodes] -= amounts
+
+
+def give_back(free: Ints, pods: Sequence[Pods], spots: Spots) -> None:
+    """Add what these pods use there to a free matrix (R, N)."""
+    for nodes, amounts in use_of_spots(pods, spots):
+        free[:, nodes] += amounts
 
 
 @dataclass(eq=False)
@@ -232,7 +251,7 @@ class Ledger:
 
     def lease(self, demand: Demand, spots: Spots, sign: int = 1) -> None:
         """Hold (or, with ``sign`` -1, give back) capacity and quota for later."""
-        for nodes, amounts in use_of_spots(demand, spots):
+        for nodes, amounts in use_of_spots(demand.pods, spots):
             self._change(self.later, nodes, -sign * amounts)
         self.charge(demand, sign, now=False)
 
@@ -246,7 +265,7 @@ class Ledger:
             self.quota_after.add(row, -amount)
 
     def _apply(self, kept: Kept, sign: int) -> None:
-        for nodes, amounts in use_of_spots(kept.demand, kept.spots):
+        for nodes, amounts in use_of_spots(kept.demand.pods, kept.spots):
             self._change(self.now, nodes, sign * amounts)
             self._change(self.later, nodes, sign * amounts)
             if not kept.fixed:

@@ -20,25 +20,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from queuectl.planner.arena import Arena
+from queuectl.planner.arena import COMMON, Arena
 from queuectl.planner.demand import ANYWHERE, Unit
 from queuectl.planner.ledger import Kept, Spots
 from queuectl.planner.topology import Ints, Mask, Tree
 
 Standing: TypeAlias = tuple[Unit, Spots]  # a unit and where its pods stand
 
-_NO_DEVICE = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
-
 
 def standings(kept: Iterable[Kept]) -> list[Standing]:
     """Every unit of some gangs, with its share of their spots."""
-    found: list[Standing] = []
-    for gang in kept:
-        at = 0
-        for unit in gang.demand.units:
-            found.append((unit, gang.spots[at : at + len(unit.pods)]))
-            at += len(unit.pods)
-    return found
+    return [each for gang in kept for each in gang.per_unit()]
 
 
 def nodes_of(spots: Spots) -> Ints:
@@ -59,7 +51,7 @@ def prefers_in_vain(unit: Unit, used: Sequence[int]) -> bool:
 
 def device_columns(arena: Arena) -> list[int]:
     """Columns of the resources that are devices."""
-    return [i for i, name in enumerate(arena.resources) if name not in _NO_DEVICE]
+    return [i for i, name in enumerate(arena.resources) if name not in COMMON]
 
 
 def devices(arena: Arena) -> Ints:

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from queuectl.planner.arena import Arena
-from queuectl.planner.ledger import Kept, Ledger, Spots
+from queuectl.planner.ledger import Kept, Ledger, Spots, give_back, take
 from queuectl.planner.measure import Standing, Wholes, score, standings
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.tidy_model import TidyModel
@@ -93,7 +93,7 @@ class _Desk:
         before = [self.standing[number] for number in each.units]
         free = self.left.copy()
         for unit in chosen:
-            _add(free, unit, 1)
+            give_back(free, unit.unit.pods, unit.spots)
         wholes = Wholes(self.arena, self._taken_by_others(each.units))
         found = _solve(TidyModel(chosen, free, each.nodes, wholes), solver)
         if found is None:
@@ -108,7 +108,7 @@ class _Desk:
         for number, new in zip(each.units, after, strict=True):
             self.standing[number] = new
             self.units[number] = bundle(self.arena, number, new)
-            _add(self.left, self.units[number], -1)
+            take(self.left, self.units[number].unit.pods, self.units[number].spots)
 
     def _taken_by_others(self, numbers: Sequence[int]) -> np.ndarray:
         taken = np.zeros(self.arena.size, dtype=np.bool_)
@@ -117,11 +117,6 @@ class _Desk:
             if number not in mine:
                 taken[unit.nodes] = True
         return taken
-
-
-def _add(free: Ints, unit: Bundled, sign: int) -> None:
-    for pods, (nodes, counts) in zip(unit.unit.pods, unit.spots, strict=True):
-        free[:, nodes] += sign * np.outer(pods.shape.vector, counts)
 
 
 def _solve(model: TidyModel, solver: Solver) -> tuple[Spots, ...] | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from queuectl.planner.arena import Arena, caps
 from queuectl.planner.demand import Unit
+from queuectl.planner.ledger import give_back
 from queuectl.planner.measure import Standing, Wholes, device_columns, devices
 from queuectl.planner.tidy_units import Bundled
 from queuectl.planner.topology import Ints, Tree
@@ -52,8 +53,7 @@ def _gather(
     """A scattered unit with those that stand in its racks and in the roomiest others."""
     free = left.copy()
     for bundled in units:
-        for pods, (nodes, counts) in zip(bundled.unit.pods, bundled.spots, strict=True):
-            free[:, nodes] += np.outer(pods.shape.vector, counts)
+        give_back(free, bundled.unit.pods, bundled.spots)
     for number, (unit, _) in enumerate(standing):
         if not units[number].scattered:
             continue

@@ -14,7 +14,7 @@ import numpy as np
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Demand, Pods, Shape, Unit
 from queuectl.planner.fill import Capacity, Filled
-from queuectl.planner.ledger import Spots
+from queuectl.planner.ledger import Spots, take
 from queuectl.planner.together import Spot, Together, spot_of, weight
 from queuectl.planner.topology import Ints, Mask
 
@@ -83,8 +83,7 @@ class _Scratch:
         if not self.mine:
             self.free, self.mine = self.free.copy(), True
             self.caps_of = lambda shape: caps(self.free, shape)
-        for p, (nodes, counts) in zip(pods, spots, strict=True):
-            self.free[:, nodes] -= np.outer(p.shape.vector, counts)
+        take(self.free, pods, spots)
 
     def fits(self, shape: Shape) -> Ints:
         counted = self.caps_of(shape)

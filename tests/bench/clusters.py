@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
@@ -132,13 +133,7 @@ def random_gang(uid: str, rng: random.Random, queued_at: float = 0.0) -> Workloa
     level = rng.choice((RACK, BLOCK, None))
     topology = TopologyRequest(TopologyMode.REQUIRED, level) if level else None
     sets = rng.choice((1, 1, 2, 3))
-    podsets = []
-    for i in range(sets):
-        gpus = rng.choice((1, 2, 3, 4, 5, 6, 8))
-        count = rng.choice((1, 2, 4, 8, 16, 32) if i == 0 else (1, 1, 2, 4))
-        pod = shape(gpus, 8_000 * gpus, 64 * gpus)
-        podsets.append(PodSet(f"p{i}", count, pod, topology, "g" if sets > 1 and level else None))
-    return gang(uid, *podsets, queued_at=queued_at)
+    return gang(uid, *_podsets(sets, topology, rng), queued_at=queued_at)
 
 
 def gang_of(
@@ -147,13 +142,15 @@ def gang_of(
     """So many podsets of 1 to 8 GPUs a pod, together at any level above the node or anywhere."""
     level = rng.choice((*levels[:-1], None))
     topology = TopologyRequest(TopologyMode.REQUIRED, level) if level else None
-    podsets = []
+    return gang(uid, *_podsets(sets, topology, rng), queued_at=queued_at)
+
+
+def _podsets(sets: int, topology: TopologyRequest | None, rng: random.Random) -> Iterator[PodSet]:
+    group = "g" if sets > 1 and topology is not None else None
     for i in range(sets):
         gpus = rng.choice((1, 2, 3, 4, 5, 6, 8))
         count = rng.choice((1, 2, 4, 8, 16, 32) if i == 0 else (1, 1, 2, 4))
-        pod = shape(gpus, 8_000 * gpus, 64 * gpus)
-        podsets.append(PodSet(f"p{i}", count, pod, topology, "g" if sets > 1 and level else None))
-    return gang(uid, *podsets, queued_at=queued_at)
+        yield PodSet(f"p{i}", count, shape(gpus, 8_000 * gpus, 64 * gpus), topology, group)
 
 
 def sliced_gang(

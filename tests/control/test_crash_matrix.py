@@ -7,7 +7,7 @@ controller is killed before and after each of them, in a world of its own, and t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
@@ -56,6 +56,23 @@ def points(commits: int, writes: int) -> Iterator[tuple[str, int, Moment]]:
                 yield what, number, moment
 
 
+@contextmanager
+def dying(world: Rig, what: str, number: int, moment: Moment) -> Iterator[None]:
+    """The controller dies at this step of the story inside."""
+    blade = Guillotine(number, moment)
+    if what == "commit":
+        world.commits = blade
+    else:
+        world.patches = blade
+    try:
+        yield
+    except BaseException as error:  # a time-out, too: which step it was is what one asks first
+        error.add_note(f"killed {moment.name} {what} {number}")
+        raise
+    # Timing may save a step or two at the very end, never more.
+    assert blade.fell or blade.seen < number
+
+
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 @pytest.mark.timeout(600)
 async def test_the_controller_may_die_at_any_step(postgres: TestPostgres, kind: str) -> None:
@@ -65,15 +82,5 @@ async def test_the_controller_may_die_at_any_step(postgres: TestPostgres, kind: 
     assert writes >= 10, "and writes for each start, pin and stop"
     for what, number, moment in points(commits, writes):
         async with fresh(postgres) as url, rig(url, 2) as world:
-            blade = Guillotine(number, moment)
-            if what == "commit":
-                world.commits = blade
-            else:
-                world.patches = blade
-            try:
+            with dying(world, what, number, moment):
                 await story(world, kind)
-            except BaseException as error:
-                error.add_note(f"killed {moment.name} {what} {number}")
-                raise
-            # Timing may save a step or two at the very end, never more.
-            assert blade.fell or blade.seen < number

@@ -11,8 +11,8 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
-from tests.control.rig import QUICK, Guillotine, Rig, configuration, live, rig
-from tests.control.test_crash_matrix import fresh, points
+from tests.control.rig import QUICK, Rig, configuration, live, rig
+from tests.control.test_crash_matrix import dying, fresh, points
 from tests.support.postgres import TestPostgres
 
 PLENTY = 10**9
@@ -179,14 +179,5 @@ async def test_the_controller_may_die_at_any_step_of_a_move(postgres: TestPostgr
     assert commits >= 10, "the scenario commits at each transition"
     for what, number, moment in points(commits, writes):
         async with fresh(postgres) as url, defragmenting(url) as world:
-            blade = Guillotine(number, moment)
-            if what == "commit":
-                world.commits = blade
-            else:
-                world.patches = blade
-            try:
+            with dying(world, what, number, moment):
                 await story(world)
-            except BaseException as error:
-                error.add_note(f"killed {moment.name} {what} {number}")
-                raise
-            assert blade.fell or blade.seen < number

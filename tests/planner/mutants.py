@@ -276,10 +276,12 @@ def protect_a_victim(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 def evict_for_nobody(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     """The preemptor's lease is lost: its victims would leave in vain."""
     for preemption in plan.preempted:
-        pending = tuple(
-            replace(r, lease=None) if r.uid == preemption.preemptor else r for r in plan.pending
-        )
-        yield Mutant(Rule.VICTIM, snapshot, replace(plan, pending=pending))
+        yield Mutant(Rule.VICTIM, snapshot, _without_lease(plan, preemption.preemptor))
+
+
+def _without_lease(plan: Plan, uid: str) -> Plan:
+    pending = tuple(replace(r, lease=None) if r.uid == uid else r for r in plan.pending)
+    return replace(plan, pending=pending)
 
 
 def lease_a_part(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -319,10 +321,7 @@ def move_who_must_stay(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 
 def move_for_nobody(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for move in plan.moved:
-        pending = tuple(
-            replace(r, lease=None) if r.uid == move.beneficiary else r for r in plan.pending
-        )
-        yield Mutant(Rule.MOVE, snapshot, replace(plan, pending=pending))
+        yield Mutant(Rule.MOVE, snapshot, _without_lease(plan, move.beneficiary))
 
 
 def move_onto_the_same_spot(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:

@@ -36,6 +36,13 @@ def pods(made: Planned, name: str) -> int:
     return count
 
 
+def assert_starts(made: Planned, starts_with: int | None) -> None:
+    """Gang ``g`` alone starts, with so many pods; nobody for None."""
+    assert made.started == ([] if starts_with is None else ["g"])
+    if starts_with is not None:
+        assert pods(made, "g") == starts_with
+
+
 RACKS = [TOPOLOGY, flavor(topology=True), *nodes("a", 2, gpu=4), *nodes("b", 1, gpu=4)]
 
 
@@ -46,9 +53,7 @@ RACKS = [TOPOLOGY, flavor(topology=True), *nodes("a", 2, gpu=4), *nodes("b", 1, 
 )
 def test_as_many_pods_as_the_rack_holds(least: int | None, starts_with: int | None) -> None:
     made = planned(RACKS, cluster_queue("q", 100), workload("g", "q", 12, least=least, rack=True))
-    assert made.started == ([] if starts_with is None else ["g"])
-    if starts_with is not None:
-        assert pods(made, "g") == starts_with
+    assert_starts(made, starts_with)
 
 
 def test_a_gang_that_fits_whole_starts_whole() -> None:
@@ -59,9 +64,7 @@ def test_a_gang_that_fits_whole_starts_whole() -> None:
 @pytest.mark.parametrize(("left", "starts_with"), [(12, 12), (7, 7), (3, 3), (2, None)])
 def test_as_many_pods_as_quota_allows(left: int, starts_with: int | None) -> None:
     made = planned(flavor(), cluster_queue("q", left), workload("g", "q", 12, least=3))
-    assert made.started == ([] if starts_with is None else ["g"])
-    if starts_with is not None:
-        assert pods(made, "g") == starts_with
+    assert_starts(made, starts_with)
 
 
 def test_only_what_starts_is_charged() -> None:
@@ -96,9 +99,7 @@ def test_slices_stay_whole(sizes: tuple[int, ...], least: int, starts_with: int 
         cluster_queue("q", 100),
         workload("g", "q", 12, least=least, slices=3),
     )
-    assert made.started == ([] if starts_with is None else ["g"])
-    if starts_with is not None:
-        assert pods(made, "g") == starts_with
+    assert_starts(made, starts_with)
 
 
 def test_the_whole_gang_is_preempted_for_before_a_part_of_it_starts() -> None:

@@ -178,7 +178,7 @@ def _leased(arena: Arena, leases: Iterable[tuple[str, Demand, Spots]]) -> Held:
     zeros = np.zeros_like(arena.now)
     held = Held(zeros, zeros.copy(), Counter(), Counter())
     for _, demand, spots in leases:
-        for nodes, amounts in use_of_spots(demand, spots):
+        for nodes, amounts in use_of_spots(demand.pods, spots):
             _add(held.later, nodes, amounts, 1)
         held.quota_after.update(dict(demand.rows()))
     return held
@@ -194,7 +194,7 @@ def _promised(walk: Walk, known: list[Held]) -> Held:
         quota_now.subtract(held.quota_now)
         quota_after.subtract(held.quota_after)
     for kept in books.kept:
-        for nodes, amounts in use_of_spots(kept.demand, kept.spots):
+        for nodes, amounts in use_of_spots(kept.demand.pods, kept.spots):
             _add(now, nodes, amounts, -1)
             _add(later, nodes, amounts, -1)
         quota_now.subtract(dict(kept.demand.rows()))
