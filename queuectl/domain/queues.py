@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
+from queuectl.domain.rules import Rules
 
 
 class QueueingStrategy(StrEnum):
@@ -21,6 +22,14 @@ class WithinClusterQueue(StrEnum):
     NEVER = "Never"
     LOWER_PRIORITY = "LowerPriority"
     LOWER_OR_NEWER_EQUAL_PRIORITY = "LowerOrNewerEqualPriority"
+
+
+class ReclaimWithinCohort(StrEnum):
+    """Whom a gang that stays within its nominal quota may evict from ClusterQueues that borrow."""
+
+    NEVER = "Never"
+    LOWER_PRIORITY = "LowerPriority"
+    ANY = "Any"
 
 
 class StopPolicy(StrEnum):
@@ -119,8 +128,23 @@ class Defragment(StrEnum):
     EXECUTE = "Execute"
 
 
+WEIGHT_UNIT = 1000  # of a fair sharing weight: 1000 = a weight of 1
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterQueue:
+    """A pool of quota with its rules.
+
+    Attributes:
+        preempts_to_borrow: ``borrowWithinCohort``: a gang that must borrow may evict too: of its own queue by
+            ``withinClusterQueue``; of others, only gangs of lower priority, up to ``borrow_threshold`` if that is set.
+        weight: in fair sharing, in thousandths; 0 = its share counts as infinite as soon as it borrows.
+        usage_fairness: its gangs go by past usage of their LocalQueues where the rules say how (``admissionScope``).
+        split_flavors: a podset may use several flavors of one resource group.
+        headroom: nominal quota of flavors with node labels follows the nodes' capacity, less this part of it;
+            None = nominal quota is what the resource groups say.
+    """
+
     name: str
     groups: tuple[ResourceGroup, ...] = ()
     strategy: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
@@ -134,7 +158,13 @@ class ClusterQueue:
     defragment: Defragment = Defragment.OFF
     # GPU-seconds of lost work a day that moving this queue's gangs may cost.
     defragment_budget: int = 0
-    preempts_to_borrow: bool = False  # evicts its own gangs even for more than its nominal quota
+    preempts_to_borrow: bool = False
+    reclaim_within_cohort: ReclaimWithinCohort = ReclaimWithinCohort.NEVER
+    borrow_threshold: int | None = None
+    weight: int = WEIGHT_UNIT
+    usage_fairness: bool = False
+    split_flavors: bool = False
+    headroom: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +174,18 @@ class Cohort:
     name: str
     parent: str | None = None
     groups: tuple[ResourceGroup, ...] = ()
+    weight: int = WEIGHT_UNIT
 
 
 @dataclass(frozen=True, slots=True)
 class LocalQueue:
+    """``weight`` divides its past usage where usage decides the order; in thousandths."""
+
     namespace: str
     name: str
     cluster_queue: str
     stop_policy: StopPolicy = StopPolicy.NONE
+    weight: int = WEIGHT_UNIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +216,7 @@ class QueueConfig:
     topologies: Mapping[str, Topology] = field(default_factory=dict)
     priority_classes: Mapping[str, int] = field(default_factory=dict)
     cohorts: Mapping[str, Cohort] = field(default_factory=dict)
+    rules: Rules = Rules()
 
     def cluster_queue_of(self, namespace: str, queue: str | None) -> ClusterQueue | None:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""

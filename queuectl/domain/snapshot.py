@@ -70,6 +70,7 @@ class Admitted:
         returns: leaving, and will queue again at its old place: a StrictFIFO queue keeps that place for it.
         lease: leaving only to be moved: the place where it will start again, held for it.
         restartable: its job, as it stands now, could be admitted again; else it is never moved.
+        finished: podset to the number of its pods that are done for good: their quota is free, and so are their slots.
     """
 
     workload: Workload
@@ -83,6 +84,7 @@ class Admitted:
     evictions: tuple[float, ...] = ()
     lease: CapacityLease | None = None
     restartable: bool = True
+    finished: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,21 @@ class SolverLimits:
     wall_seconds: float = 10.0
     window: int = 1000  # pending gangs looked at in one cycle
     lease_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PastUse:
+    """What was used lately, decayed by the half-life, resources weighed and summed; who is absent used nothing.
+
+    Attributes:
+        local_queues: by (namespace, LocalQueue), divided by the LocalQueue's weight.
+        cluster_queues: by ClusterQueue.
+        users: by user.
+    """
+
+    local_queues: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    cluster_queues: Mapping[str, float] = field(default_factory=dict)
+    users: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +134,7 @@ class Snapshot:
     Attributes:
         moved_work: ClusterQueue to the GPU-seconds that moving its gangs cost in the last 24 hours.
         seek_room: gangs may be moved in this cycle; the loop looks for such moves only now and then.
+        past_use: for fairness by usage.
         make_room: set when an administrator asks which gangs to move; None in the loop, where queues decide.
     """
 
@@ -131,3 +149,4 @@ class Snapshot:
     moved_work: Mapping[str, int] = field(default_factory=dict)
     seek_room: bool = True
     make_room: MakeRoom | None = None
+    past_use: PastUse = PastUse()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -93,6 +93,7 @@ class Workload:
         priority: larger goes first.
         queued_at: unix seconds; a preempted workload keeps it.
         preemptible: False shields it from every preemption.
+        user: who asks, where usage is told apart by user; None = nobody in particular.
     """
 
     uid: str
@@ -104,6 +105,7 @@ class Workload:
     priority: int = 0
     queued_at: float = 0.0
     preemptible: bool = True
+    user: str | None = None
 
     @property
     def ref(self) -> str:
@@ -125,19 +127,35 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class FlavorShare:
+    """So many pods of a podset, in rank order, that are charged to these flavors (resource to flavor)."""
+
+    pods: int
+    flavors: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class PodSetPlacement:
     """Where a podset's pods go.
 
     ``nodes`` is ordered: rank 0 sits on the first entry, and neighbouring entries are neighbours in the topology. After a
     repair, where ranks keep their nodes, a node may stand there more than once.
     ``flavors`` names the ResourceFlavor charged for each resource the queue covers. ``pods`` is said of a podset that
-    may start with fewer pods than it asks for: with how many it starts; None = with all.
+    may start with fewer pods than it asks for: with how many it starts; None = with all. ``shares`` is set where the queue
+    lets a podset use several flavors and it does: the first share's pods are the first ranks, and ``flavors`` is its.
     """
 
     podset: str
     nodes: tuple[tuple[str, int], ...]
     flavors: Mapping[str, str] = field(default_factory=dict)
     pods: int | None = None
+    shares: tuple[FlavorShare, ...] = ()
+
+    def charges(self, pods: int) -> Iterator[tuple[str, str, int]]:
+        """(resource, flavor, pods charged to it) of a podset that ``pods`` are charged of."""
+        for share in self.shares or (FlavorShare(pods, self.flavors),):
+            for resource, flavor in share.flavors.items():
+                yield resource, flavor, share.pods
 
     @property
     def count(self) -> int:

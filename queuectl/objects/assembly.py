@@ -181,11 +181,12 @@ class Assembly:
         """Of a resumed job without a Workload: the first flavors that match the node its first pod runs on."""
         queue = self._queues.cluster_queue_of(gang.namespace, gang.queue)
         node = self._fleet.by_name.get(nodes[0][0]) if nodes else None
+        charged = self._queues.rules.charged(podset.shape.requests)
         chosen: dict[str, str] = {}
         for group in queue.groups if queue is not None else ():
             names = [quotas.flavor for quotas in group.flavors]
             fitting = [name for name in names if self._matches(name, node)] or names
-            chosen.update({r: fitting[0] for r in group.covered if podset.shape.requests[r]})
+            chosen.update({r: fitting[0] for r in group.covered if charged[r]})
         return chosen
 
     def _matches(self, flavor: str, node: Node | None) -> bool:

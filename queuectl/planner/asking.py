@@ -39,11 +39,12 @@ def demand_of(
     """
     workload = pending.workload
     charges: dict[tuple[str, str], int] = {}
+    charged = arena.snapshot.config.rules.charged
     if queue is not None:
         for podset, chosen in zip(workload.podsets, flavors, strict=True):
             for resource, flavor in chosen.items():
                 row = (flavor, resource)
-                amount = podset.shape.requests[resource] * podset.count
+                amount = charged(podset.shape.requests)[resource] * podset.count
                 charges[row] = charges.get(row, 0) + amount
     excluded = frozenset[str]() if lasting else pending.excluded
     builder = _Units(arena, workload, flavors, excluded, lasting, within or {})

@@ -15,7 +15,7 @@ from math import prod
 from typing import Final, TypeAlias
 
 from queuectl.domain.fleet import Effect, SelectorTerm
-from queuectl.domain.quantity import PODS
+from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceFlavor, ResourceGroup
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner.arena import Arena
@@ -43,12 +43,14 @@ class Options:
         allowed: per (unit, resource group) the admissible flavors, most preferred first.
         refused: flavor to why it is not admissible, for messages.
         uncovered: requested resources no resource group of the queue covers.
+        charged: per podset, what one of its pods is charged.
     """
 
     members: tuple[Members, ...]
     allowed: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     uncovered: tuple[str, ...] = ()
+    charged: tuple[Resources, ...] = ()
 
     @property
     def impossible(self) -> bool:
@@ -72,7 +74,7 @@ class Options:
         flavors: list[dict[str, str]] = [{} for _ in workload.podsets]
         for (unit, number), name in choice.items():
             for i in self.members[unit].podsets:
-                for resource in workload.podsets[i].shape.requests:
+                for resource in self.charged[i]:
                     if resource in queue.groups[number].covered:
                         flavors[i][resource] = name
         return tuple(flavors)
@@ -93,27 +95,31 @@ def options_of(workload: Workload, queue: ClusterQueue | None, arena: Arena) -> 
     if queue is None:
         return options
     covered = {name for group in queue.groups for name in group.covered} | {PODS}
-    asked = {
-        name
-        for podset in workload.podsets
-        if podset.count
-        for name in podset.shape.requests
-        if name not in podset.shape.incidental
-    }
-    options.uncovered = tuple(sorted(asked - covered))
+    rules = arena.snapshot.config.rules
+    charged = [rules.charged(podset.shape.requests) for podset in workload.podsets]
+    options.charged = tuple(charged)
+    if not rules.ignore_undeclared:
+        asked = {
+            name
+            for podset, amounts in zip(workload.podsets, charged, strict=True)
+            if podset.count
+            for name in amounts
+            if name not in podset.shape.incidental
+        }
+        options.uncovered = tuple(sorted(asked - covered))
     for unit, members in enumerate(options.members):
         podsets = [workload.podsets[i] for i in members.podsets]
         for number, group in enumerate(queue.groups):
-            touching = [p for p in podsets if _touches(p, group)]
+            touching = [
+                workload.podsets[i]
+                for i in members.podsets
+                if workload.podsets[i].count and any(name in group.covered for name in charged[i])
+            ]
             if touching:
                 options.allowed[unit, number] = tuple(
                     _admissible(touching, podsets, group, arena, options.refused)
                 )
     return options
-
-
-def _touches(podset: PodSet, group: ResourceGroup) -> bool:
-    return podset.count > 0 and any(name in group.covered for name in podset.shape.requests)
 
 
 def _admissible(

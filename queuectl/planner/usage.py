@@ -162,8 +162,9 @@ def _charges(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, int
         if placed is None:
             continue
         pods = placed.count if takes_nodes(snapshot, placed) else placed.pods_of(podset)
-        for resource, flavor in placed.flavors.items():
-            yield (queue.name, flavor, resource), podset.shape.requests[resource] * pods
+        per_pod = snapshot.config.rules.charged(podset.shape.requests)
+        for resource, flavor, charged in placed.charges(pods):
+            yield (queue.name, flavor, resource), per_pod[resource] * charged
 
 
 def takes_nodes(snapshot: Snapshot, placed: PodSetPlacement) -> bool:

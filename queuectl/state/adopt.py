@@ -49,10 +49,11 @@ def running_placement(
 def _flavors(
     podset: PodSet, node: Node, queue: ClusterQueue | None, config: QueueConfig
 ) -> dict[str, str]:
+    charged = config.rules.charged(podset.shape.requests)
     chosen = {}
     for group in queue.groups if queue is not None else ():
         for resource in group.covered:
-            if podset.shape.requests[resource]:
+            if charged[resource]:
                 chosen[resource] = _flavor_of(group, node, config)
     return chosen
 

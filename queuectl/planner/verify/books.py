@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.plan import Plan, Refusal
+from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor, Topology
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
@@ -123,6 +124,10 @@ class Books:
             return False
         flavors = self.flavors_of(placed)
         return not flavors or any(f.topology is not None for f in flavors)
+
+    def charged(self, podset: PodSet) -> Resources:
+        """What one of its pods is charged to quota."""
+        return self.snapshot.config.rules.charged(podset.shape.requests)
 
     def pods_charged(self, podset: PodSet, placed: PodSetPlacement) -> int:
         """How many pods count against quota: what is placed, or all of a podset that needs no node."""

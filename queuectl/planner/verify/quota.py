@@ -31,8 +31,8 @@ def _flavors(books: Books, queue: ClusterQueue, claim: Claim) -> Iterator[Violat
             why = _group_refusal(books, group, podset, placed)
             if why is not None:
                 yield Violation(Rule.FLAVOR, uid, f"podset {podset.name}: {why}")
-        missing = sorted(set(podset.shape.requests) - covered - {PODS} - podset.shape.incidental)
-        if missing:
+        missing = sorted(set(books.charged(podset)) - covered - {PODS} - podset.shape.incidental)
+        if missing and not books.snapshot.config.rules.ignore_undeclared:
             text = f"podset {podset.name} asks {missing}, which {queue.name} does not cover"
             yield Violation(Rule.FLAVOR, uid, text)
 
@@ -40,7 +40,7 @@ def _flavors(books: Books, queue: ClusterQueue, claim: Claim) -> Iterator[Violat
 def _group_refusal(
     books: Books, group: ResourceGroup, podset: PodSet, placed: PodSetPlacement
 ) -> str | None:
-    asked = [r for r in group.covered if podset.shape.requests[r]]
+    asked = [r for r in group.covered if books.charged(podset)[r]]
     chosen = {placed.flavors.get(r) for r in asked}
     if not asked:
         return None
@@ -127,6 +127,6 @@ def _charges(books: Books, workload: Workload, placement: Placement) -> Iterator
         if placed is None:
             continue
         pods = books.pods_charged(podset, placed)
-        for resource, flavor in placed.flavors.items():
-            if amount := podset.shape.requests[resource] * pods:
+        for resource, flavor, share in placed.charges(pods):
+            if amount := books.charged(podset)[resource] * share:
                 yield (queue.name, flavor, resource), amount
