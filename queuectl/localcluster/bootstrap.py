@@ -68,6 +68,10 @@ class Bootstrap:
         )
         self._start(wanted, [components.ETCD])
 
+        if not spec.controllers:
+            progress.step("Starting kube-apiserver")
+            self._start(wanted, [components.API_SERVER])
+            return layout
         progress.step("Starting kube-apiserver", "controllers, scheduler and nodes")
         self._start(wanted, [components.API_SERVER])
         client = admin(layout)
@@ -81,9 +85,10 @@ class Bootstrap:
     def _components(self) -> dict[str, Component]:
         layout, spec = self._layout, self._spec
         lease = spec.effective_lease_seconds
-        wanted = [
-            components.etcd(layout, fsync=spec.fsync),
-            components.api_server(layout),
+        wanted = [components.etcd(layout, fsync=spec.fsync), components.api_server(layout)]
+        if not spec.controllers:
+            return {one.name: one for one in wanted}
+        wanted += [
             components.controller_manager(layout, node_grace_seconds=spec.node_grace_seconds),
             components.scheduler(layout),
             components.kwok(layout, _MANIFESTS / "stages.yaml", lease_seconds=lease),
@@ -193,9 +198,13 @@ class Bootstrap:
 
 def admin(layout: Layout) -> Client:
     """A client with all rights."""
+    return Client(layout.server, (layout.pki / "ca.crt").read_bytes(), admin_pair(layout))
+
+
+def admin_pair(layout: Layout) -> KeyPair:
+    """The client certificate of whoever has all rights."""
     pki = layout.pki
-    pair = KeyPair((pki / "admin.crt").read_bytes(), (pki / "admin.key").read_bytes())
-    return Client(layout.server, (pki / "ca.crt").read_bytes(), pair)
+    return KeyPair((pki / "admin.crt").read_bytes(), (pki / "admin.key").read_bytes())
 
 
 def start(layout: Layout, supervisor: Supervisor, name: str) -> None:

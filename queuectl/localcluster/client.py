@@ -47,7 +47,7 @@ class Client:
             authority: The certificate authority of the server, as PEM.
             identity: A client certificate, a bearer token, or None for an anonymous client.
         """
-        context = _tls(authority, identity if isinstance(identity, KeyPair) else None)
+        context = tls(authority, identity if isinstance(identity, KeyPair) else None)
         headers = {"authorization": f"Bearer {identity}"} if isinstance(identity, str) else {}
         limits = httpx2.Limits(
             max_connections=2 * _CONNECTIONS, max_keepalive_connections=_CONNECTIONS
@@ -212,7 +212,8 @@ def _refusal(method: str, path: str, answer: httpx2.Response) -> RequestError:
     )
 
 
-def _tls(authority: bytes, pair: KeyPair | None) -> ssl.SSLContext:
+def tls(authority: bytes, pair: KeyPair | None) -> ssl.SSLContext:
+    """TLS towards a server that `authority` (PEM) vouches for, with a client certificate or none."""
     context = ssl.create_default_context(cadata=authority.decode())
     if pair is not None:
         with _as_file(pair.certificate + pair.key) as path:

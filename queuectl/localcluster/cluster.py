@@ -7,13 +7,14 @@ import datetime as dt
 import re
 import secrets
 import signal
+import ssl
 import time
 from typing import TYPE_CHECKING, Self
 
 from queuectl.localcluster import bootstrap, build, components, kubeconfig, layout
 from queuectl.localcluster.bootstrap import Probe
 from queuectl.localcluster.certificates import Authority
-from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster.client import Client, tls, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.nodes import Nodes
 from queuectl.localcluster.progress import Silent
@@ -157,6 +158,10 @@ class LocalCluster:
     def authority(self) -> bytes:
         """The certificate authority of the API server, as PEM."""
         return (self._layout.pki / "ca.crt").read_bytes()
+
+    def tls(self) -> ssl.SSLContext:
+        """TLS for a client of one's own, with all rights: for loads that `client` is too slow for."""
+        return tls(self.authority, bootstrap.admin_pair(self._layout))
 
     def log(self, component: str) -> Path:
         """The log of a component."""

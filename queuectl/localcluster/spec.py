@@ -17,6 +17,8 @@ class ClusterSpec:
     Attributes:
         nodes: The nodes to make at once; more can follow by `LocalCluster.nodes.create`.
         fsync: etcd waits for the disk, as in production.  Tests and benchmarks switch it off, and say so.
+        controllers: Run what works on objects: kube-controller-manager, kube-scheduler, KWOK.  Without them there are etcd
+            and the API server alone, and whoever asked for that plays their parts; no nodes are made.
         training_operator: Run the kubeflow training operator, and know PyTorchJobs.
         lease_seconds: Duration of the node leases, which are renewed four times in that time.  None takes Kubernetes'
             40 s, or longer for so many nodes that their renewals alone would be a load.
@@ -24,10 +26,13 @@ class ClusterSpec:
 
     nodes: tuple[NodeSpec, ...] = (NodeSpec(),)
     fsync: bool = True
+    controllers: bool = True
     training_operator: bool = True
     lease_seconds: int | None = None
 
     def __post_init__(self) -> None:
+        if not self.controllers and (self.nodes or self.training_operator):
+            raise ValueError("ClusterSpec.controllers: without them, no nodes and no operator")
         if self.lease_seconds is not None and self.lease_seconds < 4:
             raise ValueError(
                 f"ClusterSpec.lease_seconds must be at least 4, not {self.lease_seconds}"

@@ -129,21 +129,31 @@ class Stage:
     def writes(self) -> dict[tuple[str, str], float]:
         """queuectl's writes to the API server by (kind, result)."""
         assert self.controller is not None
-        text = httpx2.get(f"{self.controller.metrics}/metrics", trust_env=False).text
-        pattern = r'queuectl_cluster_writes_total\{kind="(\w+)",result="(\w+)"\} ([\d.e+]+)'
-        return {(kind, result): float(n) for kind, result, n in re.findall(pattern, text)}
+        return writes_of(self.controller)
 
     def cost(self) -> Cost:
         """What queuectl has used up to now."""
         assert self.controller is not None
-        serve = self.controller.pid
-        family = _descendants(serve)
-        return Cost(
-            _cpu(serve),
-            _peak(serve),
-            sum(_cpu(pid) for pid in family),
-            sum(_resident(pid) for pid in family),
-        )
+        return cost_of(self.controller)
+
+
+def writes_of(controller: Controller) -> dict[tuple[str, str], float]:
+    """Writes to the API server by (kind, result)."""
+    text = httpx2.get(f"{controller.metrics}/metrics", trust_env=False).text
+    pattern = r'queuectl_cluster_writes_total\{kind="(\w+)",result="(\w+)"\} ([\d.e+]+)'
+    return {(kind, result): float(n) for kind, result, n in re.findall(pattern, text)}
+
+
+def cost_of(controller: Controller) -> Cost:
+    """What a controller has used up to now."""
+    serve = controller.pid
+    family = _descendants(serve)
+    return Cost(
+        cpu_of(serve),
+        _peak(serve),
+        sum(cpu_of(pid) for pid in family),
+        sum(_resident(pid) for pid in family),
+    )
 
 
 def _jobs(recording: Recording) -> tuple[dict[str, str], dict[str, int]]:
@@ -155,7 +165,8 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
-def _cpu(pid: int) -> float:
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process and its reaped children up to now."""
     try:
         fields = _stat(pid)
     except FileNotFoundError:
