@@ -70,10 +70,11 @@ class Life:
     held: float = 0.0
     finished: float | None = None
     timer: asyncio.TimerHandle | None = None
+    ending: bool = False  # its run time is over: whatever is decided now comes too late
 
     @property
     def running(self) -> bool:
-        return self.timer is not None
+        return self.timer is not None and self.finished is None
 
 
 @dataclass
@@ -181,7 +182,7 @@ class Runner:
     def _see(self, event: _Event) -> None:
         meta = event.object.metadata
         life = self.lives.get((meta.namespace, meta.name))
-        if life is None or life.finished is not None or event.type == "DELETED":
+        if life is None or life.ending or event.type == "DELETED":
             return
         suspended = event.object.spec.suspend
         if not suspended and not life.running:
@@ -197,12 +198,11 @@ class Runner:
             self._spawn(self._status("suspend", life, _SUSPENDED))
 
     def _end(self, life: Life) -> None:
+        life.ending = True
         self._spawn(self._finish(life))
 
     async def _finish(self, life: Life) -> None:
         await self._status("finish", life, _complete(life.arrival.runtime))
-        if not life.running or life.finished is not None:
-            return  # evicted while the request was under way
         life.finished = self._now()
         life.held += life.finished - life.admissions[-1]
         self._left -= 1
