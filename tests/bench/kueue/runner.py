@@ -2,7 +2,7 @@
 ends it through its status when its run time is over; after an eviction it confirms the suspension.
 
 One process, as few cycles of it as possible: it shares two cores with what is measured. Requests are bytes made before the
-clock starts, answers are not decoded, and of a watch event only five fields are read.
+clock starts, answers are not decoded, and of a watch event few fields are read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,6 +19,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
+from queuectl.objects.keys import ATTEMPT_LABEL
 from tests.bench.kueue.mix import Arrival, Mix
 
 _CONNECTIONS: Final = 32
@@ -39,13 +40,37 @@ class _Meta(msgspec.Struct):
     namespace: str
 
 
+class _Labels(msgspec.Struct):
+    labels: dict[str, str] = {}
+
+
+class _Template(msgspec.Struct):
+    metadata: _Labels = msgspec.field(default_factory=_Labels)
+
+
 class _Spec(msgspec.Struct):
+    template: _Template
     suspend: bool = False
+
+
+class _Condition(msgspec.Struct):
+    type: str
+
+
+class _Status(msgspec.Struct):
+    conditions: list[_Condition] = []
 
 
 class _Object(msgspec.Struct):
     metadata: _Meta
     spec: _Spec
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Suspended after it was resumed once, whether or not that was seen, and the job controller has not said so."""
+        once = self.spec.template.metadata.labels.get(ATTEMPT_LABEL, "0") != "0"
+        return self.spec.suspend and once and not self.status.conditions
 
 
 class _Event(msgspec.Struct):
@@ -84,6 +109,7 @@ class Runner:
     Attributes:
         writes: requests sent, by kind.
         late: seconds the latest creation was behind its time.
+        cut_off: times the API server ended the watch.
     """
 
     mix: Mix
@@ -93,9 +119,9 @@ class Runner:
     lives: dict[tuple[str, str], Life] = field(default_factory=dict)
     writes: dict[str, int] = field(default_factory=dict)
     late: float = 0.0
+    cut_off: int = 0
     _left: int = 0
     _began: float = 0.0
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def run(self, seconds: float) -> float:
         """Play it; returns the wall time.
@@ -118,18 +144,16 @@ class Runner:
             self.server, connector=connector, timeout=timeout
         ) as session:
             self._session = session
-            watching = asyncio.create_task(self._watch())
-            telling = asyncio.create_task(self._tell())
-            try:
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                self._group = group
+                others = [group.create_task(self._watch()), group.create_task(self._tell())]
                 self._began = time.monotonic()
                 await self._create(bodies)
-                async with asyncio.timeout(seconds):
-                    await self._done.wait()
-                return time.monotonic() - self._began
-            finally:
-                for task in (watching, telling, *self._tasks):
+                await self._done.wait()
+                wall = self._now()
+                for task in others:
                     task.cancel()
-                await asyncio.gather(watching, telling, *self._tasks, return_exceptions=True)
+            return wall
 
     def _now(self) -> float:
         return time.monotonic() - self._began
@@ -168,8 +192,13 @@ class Runner:
     # ---- the job controller and the kubelets
 
     async def _watch(self) -> None:
+        """Follow all Jobs. A server that cuts a slow watcher off is asked for everything again; what is known stays known."""
+        while True:
+            await self._follow()
+
+    async def _follow(self) -> None:
         decode = msgspec.json.Decoder(_Event).decode
-        url = "/apis/batch/v1/jobs?watch=true&resourceVersion=0"
+        url = "/apis/batch/v1/jobs?watch=true&resourceVersion=0&timeoutSeconds=3600"
         async with self._session.get(url) as answer:
             rest = b""
             async for chunk in answer.content.iter_any():
@@ -177,24 +206,24 @@ class Runner:
                 rest = lines.pop()
                 for line in lines:
                     self._see(decode(line))
-        raise ConnectionError("the watch ended")
+        self.cut_off += 1
 
     def _see(self, event: _Event) -> None:
         meta = event.object.metadata
         life = self.lives.get((meta.namespace, meta.name))
         if life is None or life.ending or event.type == "DELETED":
             return
-        suspended = event.object.spec.suspend
-        if not suspended and not life.running:
+        if not event.object.spec.suspend and not life.running:
             now = self._now()
             life.admissions.append(now)
             loop = asyncio.get_running_loop()
             life.timer = loop.call_later(life.arrival.runtime, self._end, life)
-        elif suspended and life.timer is not None:
+        elif event.object.spec.suspend and life.timer is not None:
             life.timer.cancel()
             life.timer = None
             life.evictions += 1
             life.held += self._now() - life.admissions[-1]
+        if event.object.unconfirmed:
             self._spawn(self._status("suspend", life, _SUSPENDED))
 
     def _end(self, life: Life) -> None:
@@ -224,15 +253,8 @@ class Runner:
             if answer.status >= 300:
                 raise RuntimeError(f"{method} {path}: {answer.status} {text[:300]!r}")
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.say(f"failed: {error}")
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._group.create_task(work)  # what fails ends the run
 
 
 def _complete(runtime: float) -> bytes:
