@@ -20,7 +20,7 @@ from queuectl.api.kinds import CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import describe
 from queuectl.api.ports import ApiStore, Diagnoser, Health
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.routes import config, workloads
+from queuectl.api.routes import config, dryrun, pastuse, workloads
 from queuectl.api.routes import health as health_routes
 from queuectl.api.server import Address
 
@@ -38,7 +38,9 @@ def create_app(
     """The REST API with metrics and health; for loopback only. ``diagnoser``: None where no controller runs."""
     app = _bare("queuectl")
     for kind in CONFIG_KINDS:
-        config.add_routes(app.router, kind, store)
+        config.add_routes(app.router, kind, store, diagnoser)
+    dryrun.add_routes(app.router, store, diagnoser)
+    pastuse.add_routes(app.router, store)
     workloads.add_routes(app.router, store, diagnoser)
     health_routes.add_routes(app.router, health, registry)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's documented way

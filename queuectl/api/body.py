@@ -12,14 +12,15 @@ from fastapi import Request
 from queuectl.api.problems import Problem, ProblemType
 
 MAX_BYTES: Final = 1 << 20  # a document in etcd may not be larger either
+MAX_LIST_BYTES: Final = 1 << 25  # many of them
 JSON_TYPES: Final = ("application/json",)
 YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 
 _CONTROL: Final = re.compile("[\x00\ud800-\udfff]")  # what Postgres' jsonb cannot hold
 
 
-async def read_document(request: Request) -> dict[str, Any]:
-    """The body as one mapping.
+async def read_document(request: Request, most: int = MAX_BYTES) -> dict[str, Any]:
+    """The body, of at most so many bytes, as one mapping.
 
     Raises:
         Problem: unsupported-media-type, body-too-large or malformed-body.
@@ -31,19 +32,19 @@ async def read_document(request: Request) -> dict[str, Any]:
             f"{media!r} is not understood; send {JSON_TYPES[0]} or {YAML_TYPES[0]}",
             {"Accept": ", ".join(JSON_TYPES + YAML_TYPES)},
         )
-    body = await _bytes(request)
+    body = await _bytes(request, most)
     document = _from_json(body) if media in JSON_TYPES else _from_yaml(body)
     if not isinstance(document, dict):
         raise _malformed("the body must be one document: a mapping with apiVersion and kind")
     return document
 
 
-async def _bytes(request: Request) -> bytes:
+async def _bytes(request: Request, most: int) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BYTES:
-            raise Problem(ProblemType.BODY_TOO_LARGE, f"a document may have {MAX_BYTES} bytes")
+        if len(body) > most:
+            raise Problem(ProblemType.BODY_TOO_LARGE, f"the body may have {most} bytes")
     return bytes(body)
 
 

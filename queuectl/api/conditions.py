@@ -8,12 +8,21 @@ from typing import Final
 from queuectl.api.schemas import ConditionView, moment
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
+from queuectl.domain.steps import MADE_ROOM
 
 _HOLDS_QUOTA: Final = (State.STARTING, State.RUNNING, State.EVICTING)
-_HOLDS: Final = {
-    "QuotaReserved": (*_HOLDS_QUOTA, State.RESERVED),
-    "Admitted": _HOLDS_QUOTA,
-    "PodsReady": (State.RUNNING,),
+# Kueue tells who deactivated a workload by the reason of its eviction; so do we, in its words.
+_EVICTED: Final = {
+    Code.HELD: "Deactivated",
+    Code.DEACTIVATED: "Deactivated",
+    Code.MAX_EXECUTION_TIME: "DeactivatedDueToMaximumExecutionTimeExceeded",
+    Code.DEFRAGMENTED: "Preempted",
+    Code.PIN_UNSCHEDULABLE: "PodsReadyTimeout",
+    Code.PODS_LARGER_THAN_ASKED: "PodsReadyTimeout",
+}
+_REQUEUED: Final = {
+    Code.QUEUE_STOPPED: "ClusterQueueRestarted",
+    Code.LOCAL_QUEUE_STOPPED: "LocalQueueRestarted",
 }
 
 
@@ -23,24 +32,50 @@ def conditions(entry: Entry) -> list[ConditionView]:
 
 
 def _conditions(entry: Entry) -> Iterator[ConditionView]:
+    reason = str(entry.reason.code)
     if entry.state is State.FINISHED:
-        yield _condition(entry, "Finished", holds=True)
+        yield _condition(entry, "Finished", reason, holds=True)
         return
-    for name, states in _HOLDS.items():
-        yield _condition(entry, name, holds=entry.state in states)
-    if entry.state is State.EVICTING:
-        yield _condition(entry, "Evicted", holds=True)
-        if entry.reason.code is Code.PREEMPTED:
-            yield _condition(entry, "Preempted", holds=True)
-    elif entry.evictions:
-        yield _condition(entry, "Requeued", holds=entry.state is not State.BACKOFF)
+    reserved = entry.state in (*_HOLDS_QUOTA, State.RESERVED)
+    yield _condition(
+        entry, "QuotaReserved", "QuotaReserved" if reserved else reason, holds=reserved
+    )
+    admitted = entry.state in _HOLDS_QUOTA
+    yield _condition(entry, "Admitted", "Admitted" if admitted else reason, holds=admitted)
+    yield _pods_ready(entry)
+    if entry.evicted_for is not None:
+        yield from _evicted(entry, entry.evicted_for)
 
 
-def _condition(entry: Entry, name: str, *, holds: bool) -> ConditionView:
+def _pods_ready(entry: Entry) -> ConditionView:
+    if entry.state is State.RUNNING and entry.unready_since is None:
+        return _condition(entry, "PodsReady", "Started", holds=True)
+    if entry.unready_since is not None:
+        return _condition(
+            entry, "PodsReady", "WaitForRecovery", holds=False, at=entry.unready_since
+        )
+    return _condition(entry, "PodsReady", "WaitForStart", holds=False)
+
+
+def _evicted(entry: Entry, code: Code) -> Iterator[ConditionView]:
+    """They stand from the eviction until the next start."""
+    cause = _EVICTED.get(code, str(code))
+    yield _condition(entry, "Evicted", cause, holds=True)
+    if code in MADE_ROOM:
+        yield _condition(entry, "Preempted", str(code), holds=True)
+    if entry.state is not State.EVICTING:
+        queues = entry.state in (State.PENDING, State.RESERVED)
+        back = _REQUEUED.get(code, "BackoffFinished" if entry.requeued_at is not None else cause)
+        yield _condition(entry, "Requeued", back if queues else cause, holds=queues)
+
+
+def _condition(
+    entry: Entry, name: str, reason: str, *, holds: bool, at: float | None = None
+) -> ConditionView:
     return ConditionView(
         type=name,
         status="True" if holds else "False",
-        reason=str(entry.reason.code),
+        reason=reason,
         message=entry.reason.message,
-        last_transition_time=moment(entry.since),
+        last_transition_time=moment(entry.since if at is None else at),
     )

@@ -9,18 +9,26 @@ from dataclasses import dataclass
 from typing import Final
 
 API_VERSION: Final = "queuectl.dev/v1"
-API_VERSIONS: Final = (API_VERSION, "kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
+KUEUE_VERSIONS: Final = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
+ONLY_NAME: Final = "default"  # of a kind of which there is one object
 PREFIX: Final = "/api/v1"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigKind:
-    """``plural`` is the REST resource; ``aliases`` is what people also type."""
+    """``plural`` is the REST resource; ``aliases`` is what people also type; ``single``: there is one object of it."""
 
     kind: str
     plural: str
     namespaced: bool = False
     aliases: tuple[str, ...] = ()
+    single: bool = False
+    kueue_versions: tuple[str, ...] = KUEUE_VERSIONS
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """What ``apiVersion`` may say."""
+        return (API_VERSION, *self.kueue_versions)
 
     @property
     def singular(self) -> str:
@@ -46,6 +54,13 @@ CONFIG_KINDS: Final = (
         "WorkloadPriorityClass",
         "priorityclasses",
         aliases=("wpc", "priorityclass", "workloadpriorityclasses"),
+    ),
+    ConfigKind(
+        "Configuration",
+        "configurations",
+        aliases=("config", "settings", "rules"),
+        single=True,
+        kueue_versions=("config.kueue.x-k8s.io/v1beta2", "config.kueue.x-k8s.io/v1beta1"),
     ),
 )
 

@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from queuectl.api.body import JSON_TYPES, YAML_TYPES
-from queuectl.api.kinds import API_VERSIONS
+from queuectl.api.kinds import BY_KIND
 from queuectl.api.problems import MEDIA_TYPE, ProblemType
 from queuectl.api.schemas import ProblemView
 from queuectl.objects.config import CONFIG_KINDS
@@ -53,6 +53,7 @@ def _body(struct: str) -> dict[str, Any]:
 
 
 CONFIG_BODY: Final = {name: _body(kind.wire.__name__) for name, kind in CONFIG_KINDS.items()}
+LIST_BODY: Final = _body("ConfigDocuments")
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
@@ -70,11 +71,22 @@ def describe(app: FastAPI) -> dict[str, Any]:
         components["Problem"] = ProblemView.model_json_schema(ref_template=_template())
         components.update(components["Problem"].pop("$defs", {}))
         components.update(_documents())
+        components["ConfigDocuments"] = _list_of_documents()
         for unused in ("HTTPValidationError", "ValidationError"):
             components.pop(unused, None)
         schema["components"]["schemas"] = dict(sorted(components.items()))
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def _list_of_documents() -> dict[str, Any]:
+    """Several documents of any kinds, as kubectl prints them."""
+    any_kind = [{"$ref": _REF.format(name=kind.wire.__name__)} for kind in CONFIG_KINDS.values()]
+    return {
+        "type": "object",
+        "properties": {"items": {"type": "array", "items": {"anyOf": any_kind}}},
+        "required": ["items"],
+    }
 
 
 def _template() -> str:
@@ -88,6 +100,6 @@ def _documents() -> dict[str, Any]:
     for name, kind in CONFIG_KINDS.items():
         properties = components[kind.wire.__name__]["properties"]
         properties["kind"] = {"const": name}
-        properties["apiVersion"] = {"enum": list(API_VERSIONS)}
+        properties["apiVersion"] = {"enum": list(BY_KIND[name].versions)}
         properties["status"] = {"description": "Ignored."}
     return dict(components)

@@ -26,6 +26,10 @@ Cursor = Annotated[
 ]
 After = Annotated[int, Query(ge=0, lt=1 << 63, description="`id` of the last line seen.")]
 
+DryRun = Annotated[
+    bool, Query(alias="dry_run", description="Check and compare only: nothing is stored.")
+]
+
 IfMatch = Annotated[str | None, Header(description="Only over this ETag; `*` = only if it exists.")]
 IfNoneMatch = Annotated[
     str | None, Header(description="`*` = only if it does not exist; in a GET: 304 for this ETag.")

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.commands import Command
+from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.ledger import Document, Entry
+from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
+    Line,
     WorkloadFilter,
     WorkloadPage,
 )
+from queuectl.domain.queues import QueueConfig
 
 
 class ApiStore(Protocol):
@@ -45,6 +49,12 @@ class ApiStore(Protocol):
             Conflict: it is not at version ``if_match``.
         """
 
+    async def past_use(self) -> tuple[Used, ...]:
+        """Past use of all accounts, as last sampled."""
+
+    async def start_use(self, used: Sequence[Used]) -> None:
+        """Take over past use of accounts of which nothing is known yet; the others stay as they are."""
+
     async def list_workloads(
         self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
     ) -> WorkloadPage:
@@ -60,6 +70,22 @@ class ApiStore(Protocol):
     async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
         """The workload of this name: the live one, else the newest finished one, else None."""
 
+    async def positions(self, uids: Iterable[str]) -> Mapping[str, Line]:
+        """Where these workloads stand in line; those that are in no line are left out."""
+
+    async def add_command(self, command: Command) -> Command:
+        """Keep a command for the leader; its ``id`` is given here. The same request again gives the first one.
+
+        Raises:
+            Conflict: the request id was used for something else.
+        """
+
+    async def get_command(self, request_id: str) -> Command | None:
+        """The command of this request, answered or not; or None."""
+
+    async def commands(self) -> tuple[Command, ...]:
+        """Commands that are not answered yet, oldest first; not necessarily all of them."""
+
     async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
         """``namespace/name`` of those of these workloads that are known, finished or not."""
 
@@ -74,6 +100,9 @@ class Diagnoser(Protocol):
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a waiting workload does not start, by solving; None when this process cannot tell now."""
+
+    async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
+        """What runs and would be over quota under another configuration; None when this process cannot tell now."""
 
 
 class Health(Protocol):

@@ -11,8 +11,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from queuectl.domain.commands import LARGEST_PRIORITY, Action
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
+from queuectl.domain.pastuse import Scope
 from queuectl.domain.reasons import Code
 
 
@@ -80,6 +82,26 @@ class ConfigList(BaseModel):
     items: list[ConfigObject]
 
 
+class DifferenceView(View):
+    field: str = Field(description="Path; members of lists by their names.")
+    before: Any = Field(description="null = it was not there.")
+    after: Any = Field(description="null = it is not there any more.")
+
+
+class ExcessView(View):
+    """A quota that running workloads exceed."""
+
+    kind: Literal["ClusterQueue", "Cohort"]
+    name: str
+    flavor: str
+    resource: str
+    used: int = Field(description="cpu in thousandths of a core, else whole units.")
+    allowed: int = Field(description="With what may be borrowed.")
+    workloads: list[str] = Field(
+        description="namespace/name of those without which the excess would be gone, the youngest first."
+    )
+
+
 class ConfigApplied(View):
     """Answer to a PUT."""
 
@@ -87,7 +109,22 @@ class ConfigApplied(View):
     warnings: list[str] = Field(
         description="Fields that are known but not honoured yet, and names it refers to that do not exist."
     )
+    changes: list[DifferenceView] = Field(description="Empty for an object that is new.")
     object: ConfigObject
+    over_quota: list[ExcessView] | None = Field(
+        default=None,
+        description="In the answer to one document's dry run: what runs and would be over quota. "
+        "null = not asked, or this process cannot tell because it does not lead.",
+    )
+
+
+class DryRunView(View):
+    """What applying several documents together would do."""
+
+    objects: list[ConfigApplied] = Field(description="In the order of the documents.")
+    over_quota: list[ExcessView] | None = Field(
+        description="What runs and would be over quota with all of them. null = this process cannot tell."
+    )
 
 
 class ReasonView(View):
@@ -126,6 +163,14 @@ class WorkloadView(View):
     ready_at: datetime | None
     finished_at: datetime | None
     requeue_at: datetime | None = Field(description="End of Backoff.")
+    position_in_cluster_queue: int | None = Field(
+        description="Place among those that wait for their turn, from 1; null = it is in no line."
+    )
+    position_in_local_queue: int | None
+    gates: list[str] = Field(description="Admission gates that hold it.")
+    executed_seconds: float = Field(
+        description="How long its earlier attempts held their places, together."
+    )
     conditions: list[ConditionView]
 
 
@@ -136,11 +181,20 @@ class WorkloadPageView(View):
     )
 
 
+class ShareView(View):
+    count: int
+    flavors: dict[str, str] = Field(description="ResourceFlavor by resource.")
+
+
 class PodSetPlaced(View):
     name: str
     count: int
     flavors: dict[str, str] = Field(description="ResourceFlavor by resource.")
     nodes: dict[str, int] = Field(description="Pods by node, in rank order.")
+    shares: list[ShareView] | None = Field(
+        default=None,
+        description="Of a podset split over flavors: what its pods are charged to, first ranks first.",
+    )
 
 
 class PlacementView(View):
@@ -213,3 +267,59 @@ class HistoryPage(View):
     uid: str
     items: list[HistoryView]
     next_after: int | None = Field(description="Give it as `after` for more; null = that was all.")
+
+
+class PastUseItem(View):
+    scope: Scope
+    namespace: str | None = Field(description="Of a LocalQueue; null for others.")
+    name: str
+    cluster_queue: str | None = Field(
+        description="Of a LocalQueue that exists; null for others, and once it is deleted."
+    )
+    resources: dict[str, float] = Field(
+        description="Decayed use in whole units: cores, bytes, devices."
+    )
+    usage: float | None = Field(
+        description="Resources weighed and summed, over the weight of a LocalQueue; null = its weight is 0."
+    )
+    share: float | None = Field(
+        description="Its part of the usage of all LocalQueues of its ClusterQueue, or of all accounts of its scope;"
+        " null = nobody used anything, or it has no place among them."
+    )
+
+
+class PastUseView(View):
+    as_of: datetime | None = Field(description="Time of the last sample; null = there was none.")
+    items: list[PastUseItem]
+
+
+class CommandBody(View):
+    """What goes with a command; nothing of it is required."""
+
+    by: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Who asks, for the history. There is no authentication yet: it is believed.",
+    )
+
+
+class PriorityBody(CommandBody):
+    priority: int | None = Field(
+        ge=-LARGEST_PRIORITY,
+        le=LARGEST_PRIORITY,
+        description="Holds until it is set anew; null = as its classes say, from when it waits.",
+    )
+
+
+class CommandView(View):
+    """A command as it is kept. It is carried out by the process that leads, in the order of ids."""
+
+    id: int
+    uid: str
+    workload: str = Field(description="namespace/name")
+    action: Action
+    priority: int | None
+    by: str
+    request_id: str
+    at: datetime

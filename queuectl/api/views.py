@@ -13,6 +13,7 @@ from queuectl.api.schemas import (
     PodSetPlaced,
     ReasonView,
     ReservationView,
+    ShareView,
     WayView,
     WorkloadView,
     maybe,
@@ -20,8 +21,8 @@ from queuectl.api.schemas import (
 )
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import HistoryLine
-from queuectl.domain.reasons import Reason
+from queuectl.domain.queries import HistoryLine, Line
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
@@ -32,8 +33,8 @@ def reason_view(reason: Reason) -> ReasonView:
     return ReasonView(code=reason.code, message=reason.message, details=dict(reason.details))
 
 
-def workload_view(entry: Entry) -> WorkloadView:
-    """A row of the ledger for listings."""
+def workload_view(entry: Entry, line: Line | None) -> WorkloadView:
+    """A row of the ledger for listings. ``line``: where it stands, None when it is in no line."""
     return WorkloadView(
         uid=entry.uid,
         kind=entry.kind,
@@ -54,6 +55,10 @@ def workload_view(entry: Entry) -> WorkloadView:
         ready_at=maybe(entry.ready_at),
         finished_at=maybe(entry.finished_at),
         requeue_at=maybe(entry.requeue_at),
+        position_in_cluster_queue=line.cluster_queue if line is not None else None,
+        position_in_local_queue=line.local_queue if line is not None else None,
+        gates=list(entry.gates),
+        executed_seconds=entry.past_seconds,
         conditions=conditions(entry),
     )
 
@@ -120,7 +125,7 @@ def _doing(entry: Entry) -> str:
         case State.RUNNING:
             return f"is running {_where(entry)}"
         case State.EVICTING:
-            return "is being evicted and will be queued again"
+            return f"is being evicted and will be {_next(entry)}"
         case State.BACKOFF:
             until = moment(entry.requeue_at or entry.since)
             return f"waits until {until:%Y-%m-%d %H:%M:%S} UTC before it is queued again"
@@ -128,6 +133,13 @@ def _doing(entry: Entry) -> str:
             return "is deactivated"
         case State.FINISHED:
             return "has finished"
+
+
+def _next(entry: Entry) -> str:
+    """What becomes of an evicted gang when its pods are gone."""
+    if entry.parked is None:
+        return "queued again"
+    return "held" if entry.parked.code is Code.HELD else "deactivated"
 
 
 def _where(entry: Entry) -> str:
@@ -152,6 +164,11 @@ def placement_view(placement: Placement, *, planned: bool) -> PlacementView:
                 count=podset.count,
                 flavors=dict(podset.flavors),
                 nodes=_by_node(podset.nodes),
+                shares=[
+                    ShareView(count=share.pods, flavors=dict(share.flavors))
+                    for share in podset.shares
+                ]
+                or None,
             )
             for podset in placement.podsets
         ],

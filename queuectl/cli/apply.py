@@ -10,18 +10,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from queuectl.api.kinds import API_VERSIONS, BY_KIND
+from queuectl.api.kinds import BY_KIND, ONLY_NAME, PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Refused, Server, connect
 from queuectl.cli.client import config_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.errors import BadInput
+from queuectl.domain.quantity import format_quantity
+from queuectl.objects.config import validate
+from queuectl.objects.config_diff import Difference
 from queuectl.objects.documents import Document, read_documents
 
 _ORDER: Final = (
+    "Configuration",
     "Topology",
     "ResourceFlavor",
     "WorkloadPriorityClass",
@@ -38,14 +42,24 @@ def apply_command(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="For documents that name none.")
     ] = "default",
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Store nothing: show what would change, and which running gangs would be over quota.",
+        ),
+    ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Create or replace ClusterQueues, LocalQueues, Cohorts, ResourceFlavors, Topologies and priority classes."""
+    """Create or replace ClusterQueues, LocalQueues, Cohorts, flavors, Topologies, priority classes and the Configuration."""
     documents = [document for file in files for document in _read(file)]
     _check(documents)
     documents.sort(key=lambda document: _ORDER.index(document.kind))
     with connect(server) as client:
-        worst = max((_apply(client, each, namespace) for each in documents), default=Exit.OK)
+        if dry_run:
+            worst = _rehearse(client, documents, namespace)
+        else:
+            worst = max((_apply(client, each, namespace) for each in documents), default=Exit.OK)
     raise typer.Exit(worst)
 
 
@@ -61,11 +75,12 @@ def _check(documents: Iterable[Document]) -> None:
     """Refuse what could not even be addressed, all of it at once."""
     mistakes = []
     for document in documents:
-        if document.kind not in BY_KIND or document.api_version not in API_VERSIONS:
+        kind = BY_KIND.get(document.kind)
+        if kind is None or document.api_version not in kind.versions:
             kinds = ", ".join(BY_KIND)
             found = f"{document.api_version} {document.kind}"
             mistakes.append(document.error("kind", f"{found} is no configuration; that is {kinds}"))
-        elif not _meta(document, "name"):
+        elif not _name(document):
             mistakes.append(document.error("metadata.name", "is required"))
     if mistakes:
         raise BadInput("\nerror: ".join(str(mistake) for mistake in mistakes))
@@ -75,20 +90,27 @@ def _meta(document: Document, field: str) -> str:
     return str((document.body.get("metadata") or {}).get(field) or "")
 
 
+def _name(document: Document) -> str:
+    return _meta(document, "name") or (ONLY_NAME if BY_KIND[document.kind].single else "")
+
+
+def _shown(document: Document, namespace: str) -> str:
+    kind = BY_KIND[document.kind]
+    scope = _meta(document, "namespace") or namespace
+    return f"{kind.singular}/{_name(document)}" + (f" in {scope}" if kind.namespaced else "")
+
+
 def _apply(client: Client, document: Document, namespace: str) -> Exit:
     """Send one document and say what became of it."""
-    kind = BY_KIND[document.kind]
-    name, scope = _meta(document, "name"), _meta(document, "namespace") or namespace
-    shown = f"{kind.singular}/{name}" + (f" in {scope}" if kind.namespaced else "")
+    scope = _meta(document, "namespace") or namespace
+    path = path_of(BY_KIND[document.kind], _name(document), scope)
     try:
-        answer = client.put(path_of(kind, name, scope), document.body)
+        answer = client.put(path, document.body)
     except Refused as refusal:
         for line in _mistakes(refusal):
             typer.echo(f"error: {document.address}: {line}", err=True)
         return refusal.code
-    typer.echo(f"{shown} {answer['result']}")
-    for warning in answer["warnings"]:
-        typer.echo(f"warning: {warning}", err=True)
+    _tell(f"{_shown(document, namespace)} {answer['result']}", answer)
     return Exit.OK
 
 
@@ -98,3 +120,60 @@ def _mistakes(refusal: Refused) -> list[str]:
         ": ".join(part for part in (error["field"], error["reason"]) if part)
         for error in refusal.errors
     ] or [str(refusal)]
+
+
+def _tell(head: str, answer: dict[str, Any]) -> None:
+    """What became of one object, or would: each field that changes, and each that has no effect."""
+    typer.echo(head)
+    for change in answer["changes"]:
+        typer.echo(f"    {Difference(change['field'], change['before'], change['after'])}")
+    for warning in answer["warnings"]:
+        typer.echo(f"warning: {warning}", err=True)
+
+
+# ---- dry run
+
+
+def _rehearse(client: Client, documents: Iterable[Document], namespace: str) -> Exit:
+    """Say what all documents together would do; the wrong ones are told and left out."""
+    code, sound = Exit.OK, []
+    for document in documents:
+        try:
+            body = _placed(document, namespace)
+            validate(Document(document.address, body))
+        except BadInput as mistake:
+            typer.echo(f"error: {mistake}", err=True)
+            code = Exit.BAD_INPUT
+        else:
+            sound.append((document, body))
+    answer = client.post(f"{PREFIX}/dryrun", {"items": [body for _, body in sound]})
+    for (document, _), told in zip(sound, answer["objects"], strict=True):
+        result = told["result"]
+        verb = result if result == "unchanged" else f"would be {result}"
+        _tell(f"{_shown(document, namespace)} {verb}", told)
+    _tell_excesses(answer["overQuota"])
+    return code
+
+
+def _placed(document: Document, namespace: str) -> dict[str, Any]:
+    """The document as it would be put: in the namespace of the command line, if it says none."""
+    if not BY_KIND[document.kind].namespaced or _meta(document, "namespace"):
+        return document.body
+    metadata = {**(document.body.get("metadata") or {}), "namespace": namespace}
+    return {**document.body, "metadata": metadata}
+
+
+def _tell_excesses(excesses: list[dict[str, Any]] | None) -> None:
+    if excesses is None:
+        typer.echo(
+            "which running gangs would be over quota is not known: this server does not lead"
+        )
+    elif not excesses:
+        typer.echo("no running gang would be over quota")
+    for excess in excesses or ():
+        resource = excess["resource"]
+        used, allowed = (format_quantity(resource, excess[key]) for key in ("used", "allowed"))
+        typer.echo(
+            f"over quota: {excess['kind']} {excess['name']}: {used} {resource} of flavor {excess['flavor']}"
+            f" in use, {allowed} allowed: {', '.join(excess['workloads'])}"
+        )

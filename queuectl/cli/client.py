@@ -59,6 +59,9 @@ class Client:
     def put(self, path: str, document: Json) -> Json:
         return self._send("PUT", path, json=document)
 
+    def post(self, path: str, body: Json) -> Json:
+        return self._send("POST", path, json=body)
+
     def workloads(self, **query: object) -> Iterator[Json]:
         """All workloads that match, page by page."""
         cursor: object = None

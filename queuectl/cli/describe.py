@@ -103,11 +103,24 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
         "Ready": _ago(body["readyAt"]),
         "Finished": _ago(body["finishedAt"]),
         "Attempt": f"{body['attempt']}; evictions: {body['evictions']}",
+        "In line": _in_line(body),
+        "Gates": ", ".join(body["gates"]),
     }
     lines = [f"{title + ':':<10}{value}" for title, value in fields.items() if value]
-    lines += ["", *explain_lines(explained), "", "History:"]
+    lines += ["", *explain_lines(explained), "", "Conditions:"]
+    lines += [
+        f"  {each['type']:<14} {each['status']:<6} {each['reason']}" for each in body["conditions"]
+    ]
+    lines += ["", "History:"]
     lines += [f"  {_line(item)}" for item in history["items"]]
     return lines
+
+
+def _in_line(body: dict[str, Any]) -> str:
+    among, local = body["positionInClusterQueue"], body["positionInLocalQueue"]
+    if among is None:
+        return ""
+    return f"number {among} of {body['clusterQueue']}, number {local} of {body['queue']}"
 
 
 def _ago(moment: str | None) -> str:

@@ -33,6 +33,18 @@ MOUNTS: Final = {
     "explain": Mount(
         "queuectl.cli.explain:explain_command", "Why a workload is where it is.", PANEL_CLIENT
     ),
+    "hold": Mount("queuectl.cli.ask:hold_command", "Keep a workload from starting.", PANEL_CLIENT),
+    "release": Mount("queuectl.cli.ask:release_command", "End a hold.", PANEL_CLIENT),
+    "requeue": Mount(
+        "queuectl.cli.ask:requeue_command",
+        "End a back-off, or evict and queue again.",
+        PANEL_CLIENT,
+    ),
+    "deactivate": Mount("queuectl.cli.ask:deactivate_command", "Give a workload up.", PANEL_CLIENT),
+    "activate": Mount("queuectl.cli.ask:activate_command", "End a deactivation.", PANEL_CLIENT),
+    "priority": Mount(
+        "queuectl.cli.ask:priority_command", "Set a workload's priority.", PANEL_CLIENT
+    ),
     "plan": Mount(
         "queuectl.cli.plan:plan_command", "Plan files of ordinary objects.", PANEL_OFFLINE
     ),

@@ -21,7 +21,7 @@ from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import BadInput
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import MakeRoom
-from queuectl.objects.config import read_configuration
+from queuectl.objects.config import is_single
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.plans import plan_document
 from queuectl.objects.snapshots import Given, read_snapshot
@@ -47,7 +47,10 @@ def plan_command(
         typer.Option(help="RFC 3339 time or unix seconds; default: the newest time in the input"),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Kueue Configuration file with the manager's settings")
+        Path | None,
+        typer.Option(
+            help="Configuration: the rules for all queues, ours or the file of Kueue's manager"
+        ),
     ] = None,
     defrag: Annotated[
         bool,
@@ -74,9 +77,8 @@ def plan_command(
 ) -> None:
     """Plan offline: Nodes, Pods, queues, jobs and Workloads in; who starts where, who waits and why out."""
     try:
-        settings = _settings(config)
         documents = [document for name in file for document in _read(name)]
-        given = read_snapshot(documents, _clock(now))
+        given = read_snapshot([*documents, *_settings(config)], _clock(now))
         if defrag or gang is not None:
             given = _asking_for_room(given, defrag=defrag, gang=gang)
     except BadInput as error:
@@ -85,8 +87,7 @@ def plan_command(
     if explain is None:
         explain = LOOKED_INTO if output is Output.JSON else 0
     diagnoses = _diagnoses(given, plan, explain)
-    warnings = (*settings, *given.warnings)
-    document = plan_document(given.snapshot, plan, given.ignored, warnings, diagnoses)
+    document = plan_document(given.snapshot, plan, given.ignored, given.warnings, diagnoses)
     if output is Output.JSON:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
@@ -136,7 +137,7 @@ def _diagnoses(given: Given, plan: Plan, most: int) -> list[Diagnosis]:
         return []
     from queuectl.planner.why import diagnose_those
 
-    return list(diagnose_those(given.snapshot, frozenset(waiting)))
+    return list(diagnose_those(given.snapshot, frozenset(waiting), plan=plan))
 
 
 def _read(name: str) -> list[Document]:
@@ -148,11 +149,14 @@ def _read(name: str) -> list[Document]:
         raise BadInput(f"{name}: {error.strerror or error}") from None
 
 
-def _settings(path: Path | None) -> tuple[str, ...]:
-    """Warnings of the settings file."""
-    if path is None:
-        return ()
-    return tuple(w for document in _read(str(path)) for w in read_configuration(document))
+def _settings(path: Path | None) -> list[Document]:
+    """The Configuration of the file given for it."""
+    documents = _read(str(path)) if path is not None else []
+    for document in documents:
+        if not is_single(document):
+            found = f"{document.api_version} {document.kind}"
+            raise document.error("kind", f"{found} is no Configuration")
+    return documents
 
 
 def _clock(text: str | None) -> float | None:

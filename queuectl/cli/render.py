@@ -116,6 +116,10 @@ def _pairs(mapping: object) -> str:
     return ",".join(f"{k}={v}" for k, v in mapping.items()) if isinstance(mapping, dict) else ""
 
 
+def _strategies(item: Json) -> list[str]:
+    return (item.get("fairSharing") or {}).get("preemptionStrategies") or []
+
+
 _NAME: Final = Column("NAME", lambda o: o["metadata"]["name"])
 _VERSION: Final = Column("VERSION", lambda o: o["metadata"].get("resourceVersion"), wide=True)
 
@@ -161,6 +165,15 @@ _CONFIG: Final[dict[str, tuple[Column, ...]]] = {
         Column("DESCRIPTION", lambda o: o.get("description")),
         _VERSION,
     ),
+    "Configuration": (
+        _NAME,
+        Column("FAIR SHARING", lambda o: ",".join(_strategies(o)) or "off"),
+        Column(
+            "HALF LIFE", lambda o: (o.get("admissionFairSharing") or {}).get("usageHalfLifeTime")
+        ),
+        Column("START TIMEOUT", lambda o: (o.get("waitForPodsReady") or {}).get("timeout")),
+        _VERSION,
+    ),
 }
 
 WORKLOAD_COLUMNS: Final = (
@@ -173,8 +186,10 @@ WORKLOAD_COLUMNS: Final = (
     Column("PODS", lambda o: o["pods"]),
     Column("STATE", lambda o: o["state"]),
     Column("REASON", lambda o: o["reason"]["code"]),
+    Column("POSITION", lambda o: o["positionInClusterQueue"]),
     Column("AGE", lambda o: age(o["queuedAt"])),
     Column("CLUSTERQUEUE", lambda o: o["clusterQueue"], wide=True),
+    Column("IN LOCALQUEUE", lambda o: o["positionInLocalQueue"], wide=True),
     Column("IN STATE", lambda o: age(o["since"]), wide=True),
     Column("ATTEMPT", lambda o: o["attempt"], wide=True),
     Column("EVICTIONS", lambda o: o["evictions"], wide=True),

@@ -11,9 +11,10 @@ from queuectl.cluster.client import Api, Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector, Sink, Synced, WatchHooks
 from queuectl.cluster.resources import watched
-from queuectl.cluster.review import probe_policies, server_version
+from queuectl.cluster.review import kueue_runs, probe_policies, server_version
+from queuectl.cluster.takeover import read_admissions
 from queuectl.cluster.writes import Events, Writer
-from queuectl.domain.records import JobRecord, LeaderRecord
+from queuectl.domain.records import JobRecord, LeaderRecord, PriorAdmission
 
 SYSTEM_NAMESPACE: Final = "queuectl-system"
 LEASE: Final = "queuectl"
@@ -27,7 +28,6 @@ class KubernetesCluster:
         api: Api,
         *,
         namespace: str = SYSTEM_NAMESPACE,
-        kueue: bool = True,
         hooks: WatchHooks | None = None,
         clock: Callable[[], float] = time.time,
         pace: Pace | None = None,
@@ -37,14 +37,12 @@ class KubernetesCluster:
         Args:
             api: under queuectl's own identity; closed by :meth:`close`.
             namespace: of the LeaderLease and of dry runs.
-            kueue: Kueue's labels count beside ours: no Kueue runs in this cluster.
             hooks: are told how the watches fare.
             clock: unix seconds.
             pace: of the watches.
         """
         self._api = api
         self._namespace = namespace
-        self._resources = watched(kueue=kueue)
         self._hooks = hooks or NoHooks()
         self._pace = pace or Pace()
         self._writer = Writer(api)
@@ -57,7 +55,6 @@ class KubernetesCluster:
         connection: Connection,
         *,
         namespace: str = SYSTEM_NAMESPACE,
-        kueue: bool = True,
         hooks: WatchHooks | None = None,
     ) -> KubernetesCluster:
         """Read the configuration; no request is sent yet.
@@ -66,11 +63,11 @@ class KubernetesCluster:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
         api = await Api.connect(connection)
-        return cls(api, namespace=namespace, kueue=kueue, hooks=hooks)
+        return cls(api, namespace=namespace, hooks=hooks)
 
-    async def watch(self, sink: Sink, synced: Synced) -> None:
+    async def watch(self, sink: Sink, synced: Synced, *, kueue: bool = True) -> None:
         async with asyncio.TaskGroup() as group:
-            for resource in self._resources:
+            for resource in watched(kueue=kueue):
                 reflector = Reflector(self._api, resource, sink, synced, self._hooks, self._pace)
                 group.create_task(reflector.run(), name=f"watch {resource.name}")
 
@@ -82,6 +79,9 @@ class KubernetesCluster:
     async def patch_pod(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
         return await self._writer.patch_pod(namespace, name, patch)
 
+    async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
+        await self._writer.patch_namespace(name, patch)
+
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         await self._events.create(job, kind, reason, message)
 
@@ -91,8 +91,14 @@ class KubernetesCluster:
     async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
         return await self._lease.write(record, over)
 
-    async def probe_policies(self) -> list[str]:
-        return await probe_policies(self._api, self._namespace)
+    async def probe_policies(self, *, kueue: bool = True) -> list[str]:
+        return await probe_policies(self._api, self._namespace, kueue=kueue)
+
+    async def kueue_runs(self) -> bool:
+        return await kueue_runs(self._api)
+
+    async def read_admissions(self) -> list[PriorAdmission]:
+        return await read_admissions(self._api)
 
     async def server_version(self) -> tuple[int, int]:
         return await server_version(self._api)

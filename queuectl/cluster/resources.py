@@ -14,10 +14,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuectl.domain.records import JobRecord, Record
+from queuectl.objects.allowances import read_resource_quota
 from queuectl.objects.kinds import KINDS, JobKind, path
 from queuectl.objects.nodes import read_namespace, read_node, read_priority_class
 from queuectl.objects.pods import read_pod
-from queuectl.objects.wire import WireNamespace, WireNode, WirePod, WirePriorityClass
+from queuectl.objects.wire import (
+    WireNamespace,
+    WireNode,
+    WirePod,
+    WirePriorityClass,
+    WireResourceQuota,
+)
 
 Bytes = bytes | msgspec.Raw
 _Wire = TypeVar("_Wire", bound=msgspec.Struct)
@@ -51,6 +58,12 @@ def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
             "priorityclasses",
             "/apis/scheduling.k8s.io/v1/priorityclasses",
             _reader(WirePriorityClass, read_priority_class),
+        ),
+        Resource(
+            "resourcequotas",
+            "/api/v1/resourcequotas",
+            _reader(WireResourceQuota, read_resource_quota),
+            by_uid=True,
         ),
         *(_jobs(kind, kueue) for kind in KINDS.values()),
         Resource("pods", "/api/v1/pods", _reader(WirePod, read_pod), by_uid=True),

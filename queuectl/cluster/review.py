@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.cluster.client import Api
+from queuectl.cluster.client import METADATA_ONLY, Api
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKind, path
@@ -28,6 +28,10 @@ PROTECTING: Final = (
 )
 """The ValidatingAdmissionPolicies of deploy/; each has a match condition that lets our identity update."""
 
+KUEUE_WEBHOOKS: Final = (
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/kueue-validating-webhook-configuration",
+)
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 _USER: Final = re.compile(r"request\.userInfo\.username != '([^']*)'")
 _Document = Mapping[str, Any]
@@ -44,13 +48,27 @@ def _number(text: str) -> int:
     return int(text.rstrip("+") or 0)
 
 
-async def probe_policies(api: Api, namespace: str, *, controller: bool = True) -> list[str]:
+async def kueue_runs(api: Api) -> bool:
+    """Whether a Kueue is installed: it takes hold of jobs by its webhooks."""
+    for webhook in KUEUE_WEBHOOKS:
+        try:
+            await api.request("GET", webhook, accept=METADATA_ONLY)
+        except ObjectGone:
+            continue
+        return True
+    return False
+
+
+async def probe_policies(
+    api: Api, namespace: str, *, controller: bool = True, kueue: bool = True
+) -> list[str]:
     """What is missing, one sentence each; empty when everything is in force.
 
     Args:
         api: as which identity to ask.
         namespace: in which it may create jobs and pods by dry run.
         controller: that identity is queuectl's own, so the policies must name it.
+        kueue: Kueue's labels count beside ours.
     """
     version = await server_version(api)
     if version < MINIMUM_SERVER:
@@ -59,6 +77,7 @@ async def probe_policies(api: Api, namespace: str, *, controller: bool = True) -
     missing = [text async for text in _policies(api, controller)]
     for kind in KINDS.values():
         missing += [text async for text in _probe_kind(api, namespace, kind)]
+        missing += [text async for text in _probe_kueue_key(api, namespace, kind, kueue)]
     missing += [text async for text in _probe_pods(api, namespace)]
     return missing
 
@@ -114,9 +133,30 @@ async def _probe_kind(api: Api, namespace: str, kind: JobKind) -> AsyncIterator[
         return
     if text := _unborn(born):
         yield f"MutatingAdmissionPolicy {policy} is not in force: a new {kind.kind} {text}"
-    labels[keys.KUEUE_PREFIX + keys.QUEUE_NAME] = "another"
+    labels[keys.QUEUE_LABEL] = ""
     if text := await _accepted(api, collection, _job(kind, labels), policy):
         yield text
+
+
+async def _probe_kueue_key(
+    api: Api, namespace: str, kind: JobKind, counts: bool
+) -> AsyncIterator[str]:
+    """Whether a job with Kueue's label is ours to hold just when it should be."""
+    label = keys.KUEUE_PREFIX + keys.QUEUE_NAME
+    try:
+        born = await _dry_run(api, path(kind, namespace), _job(kind, {label: "probe"}))
+    except ObjectGone:
+        if "." not in kind.group:
+            raise
+        return  # not installed
+    except WriteRefused as error:
+        yield f"whether the policies act on label {label} cannot be told: {error}"
+        return
+    if counts and (text := _unborn(born)):
+        yield f"a new {kind.kind} with label {label} {text}: apply deploy/45-kueue-keys.yaml"
+    elif not counts and keys.GATE in str(born["spec"]):
+        text = f"a new {kind.kind} with label {label} is gated, but Kueue's labels do not count"
+        yield f"{text} (kueueKeys, or a Kueue runs here): delete deploy/45-kueue-keys.yaml"
 
 
 async def _probe_pods(api: Api, namespace: str) -> AsyncIterator[str]:

@@ -24,6 +24,7 @@ from queuectl.domain.records import (
     NodeRecord,
     PodRecord,
     Record,
+    ResourceQuotaRecord,
     Upserted,
 )
 from queuectl.objects.errors import RequestError
@@ -82,9 +83,9 @@ class Lines:
 
 
 def key_of(record: Record) -> str:
-    """What identifies an object in deltas: the uid of jobs and pods, the name of everything else."""
+    """What identifies an object in deltas: the uid of what stands in a namespace, the name of everything else."""
     match record:
-        case JobRecord() | PodRecord():
+        case JobRecord() | PodRecord() | ResourceQuotaRecord():
             return record.uid
         case NodeRecord():
             return record.node.name

@@ -1,4 +1,4 @@
-"""What queuectl writes to the cluster: merge patches of jobs and pods, and Events on jobs.
+"""What queuectl writes to the cluster: merge patches of jobs, pods and namespaces, and Events on jobs.
 
 Merge patches because custom resources take no strategic ones. Their body carries uid and resourceVersion, which makes them
 compare-and-swap: a replay is a conflict, never a second effect.
@@ -67,7 +67,7 @@ async def merge_patch(api: Api, target: str, patch: Mapping[str, Any]) -> str:
 
 
 class Writer:
-    """Patches of jobs and pods."""
+    """Patches of jobs, pods and namespaces."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -82,6 +82,10 @@ class Writer:
         """See ``Cluster.patch_pod``."""
         target = f"/api/v1/namespaces/{namespace}/pods/{name}"
         return int(await merge_patch(self._api, target, patch))
+
+    async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
+        """See ``Cluster.patch_namespace``."""
+        await merge_patch(self._api, f"/api/v1/namespaces/{name}", patch)
 
 
 @dataclass(slots=True)

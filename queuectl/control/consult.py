@@ -8,9 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.plan import Plan
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
+from queuectl.objects.node_quota import quota_from_nodes
 from queuectl.planner import StopSignal
+from queuectl.planner.overquota import over_quota
 from queuectl.planner.why import diagnose
 
 PATIENCE_SECONDS: Final = 5.0  # then it is stopped; clients wait no longer
@@ -21,36 +25,44 @@ class Consultation:
     """Answers for one leadership; ``latest`` is set with every plan."""
 
     def __init__(self) -> None:
-        self._latest: Snapshot | None = None
+        self._latest: tuple[Snapshot, Plan] | None = None
         self._known: dict[str, Diagnosis] = {}
         self._lock = asyncio.Lock()
         self._stop = StopSignal()
 
-    def planned(self, snapshot: Snapshot) -> None:
-        """A plan was made from this snapshot."""
-        self._latest = snapshot
+    def planned(self, snapshot: Snapshot, plan: Plan) -> None:
+        """This plan was made from this snapshot."""
+        self._latest = snapshot, plan
         self._known.clear()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Of a gang that waited at the last plan; None for any other, and when it took too long."""
         async with self._lock:
-            snapshot = self._latest
-            if snapshot is None or all(p.workload.uid != uid for p in snapshot.pending):
+            latest = self._latest
+            if latest is None or all(p.workload.uid != uid for p in latest[0].pending):
                 return None
-            known = self._known.get(uid) or await self._solve(snapshot, uid)
+            known = self._known.get(uid) or await self._solve(*latest, uid)
             if known.cut:
                 return None
-            if snapshot is self._latest and len(self._known) < _KEPT:
+            if latest is self._latest and len(self._known) < _KEPT:
                 self._known[uid] = known
             return known
 
-    async def _solve(self, snapshot: Snapshot, uid: str) -> Diagnosis:
+    async def _solve(self, snapshot: Snapshot, plan: Plan, uid: str) -> Diagnosis:
         stop = self._stop = StopSignal()
-        task = asyncio.ensure_future(asyncio.to_thread(diagnose, snapshot, uid, stop))
+        task = asyncio.ensure_future(asyncio.to_thread(diagnose, snapshot, uid, stop, plan))
         done, _ = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
         if not done:
             await asyncio.to_thread(stop.stop)
         return await task
+
+    async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
+        """What ran at the last plan and would be over quota under another configuration; None before there was a plan."""
+        if self._latest is None:
+            return None
+        snapshot, _ = self._latest
+        over_nodes = quota_from_nodes(config, snapshot.fleet)
+        return await asyncio.to_thread(over_quota, snapshot, over_nodes)
 
     def stop(self) -> None:
         """End what is running at once."""

@@ -5,18 +5,21 @@ A deletion, a resize or a hold between snapshot and commit wins: the decision is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from queuectl.domain.ledger import Change, State
 from queuectl.domain.machine import Admit, Event, Evict, Refuse, Repair, Reserve, handle
 from queuectl.domain.plan import Admission, Move, Plan, Preemption, Refusal
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import CapacityLease, Snapshot
+from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-REFRESH_SECONDS = 5.0  # how often the numbers of an unchanged reason are written anew
+REFRESH_SECONDS = 5.0  # how often the numbers of an unchanged reason are written anew, at most,
+REFRESH_PER_SECOND = (
+    200  # and for how many gangs: a long queue must not keep the database busy with itself
+)
 
 
 class Decider:
@@ -26,13 +29,14 @@ class Decider:
         self._mirror = mirror
         self._ledger = ledger
         self._refreshed: dict[str, float] = {}
+        self._rest = REFRESH_SECONDS
 
     def changes(self, snapshot: Snapshot, plan: Plan, now: float) -> list[Change]:
         """Changes of all decisions that still hold, at most one per workload."""
         asked = {p.workload.uid: p.workload for p in snapshot.pending}
         asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
         found = []
-        for uid, event in self._events(plan, asked):
+        for uid, event in self._events(plan, asked, now):
             entry = self._ledger.get(uid)
             job = self._mirror.jobs.get(uid)
             if entry is None or job is None or job.outcome is not None:
@@ -46,9 +50,7 @@ class Decider:
                 State.RESERVED,
             ):
                 continue
-            if isinstance(event, Refuse) and self._fresh(uid, event.reason, now):
-                continue
-            change = handle(entry, event, now)
+            change = handle(entry, event, now, snapshot.config.rules)
             if change is not None:
                 found.append(change)
                 self._refreshed[uid] = now
@@ -58,8 +60,11 @@ class Decider:
         """A workload left the ledger."""
         self._refreshed.pop(uid, None)
 
-    def _events(self, plan: Plan, asked: Mapping[str, Workload]) -> Iterator[tuple[str, Event]]:
-        waiting = {refusal.uid for refusal in plan.pending if self._alive(refusal.uid)}
+    def _events(
+        self, plan: Plan, asked: Mapping[str, Workload], now: float
+    ) -> Iterator[tuple[str, Event]]:
+        wanting = {preemption.preemptor for preemption in plan.preempted}
+        waiting = {r.uid for r in plan.pending if r.uid in wanting and self._alive(r.uid)}
         for admission in plan.admitted:
             yield admission.uid, _admission(admission)
         for eviction in plan.evicted:
@@ -69,13 +74,16 @@ class Decider:
                 yield preemption.victim, self._preemption(preemption)
         moves = list(self._moves(plan, asked))
         yield from moves
+        self._rest = max(REFRESH_SECONDS, len(plan.pending) / REFRESH_PER_SECOND)
         put_off = {move.beneficiary for move in plan.moved} if not moves else ()
-        for refusal in plan.pending:
+        for refusal in self._news(plan.pending, now):
             if refusal.uid not in put_off:
                 yield refusal.uid, _refusal(refusal)
 
     def _moves(self, plan: Plan, asked: Mapping[str, Workload]) -> Iterator[tuple[str, Event]]:
         """All moves or none: nobody is taken down when the gang it is for, or a place to go to, is gone meanwhile."""
+        if not plan.moved:
+            return
         leases = {refusal.uid: refusal.lease for refusal in plan.pending}
         ready = [(move, lease) for move in plan.moved if (lease := leases.get(move.beneficiary))]
         for move, lease in ready:
@@ -106,12 +114,16 @@ class Decider:
             for name, _ in podset.nodes
         )
 
-    def _fresh(self, uid: str, reason: Reason, now: float) -> bool:
-        entry = self._ledger.get(uid)
-        if entry is None or entry.reason.code is not reason.code or reason.code is Code.UNDECIDED:
-            return False
-        same_state = entry.state is State.PENDING
-        return same_state and now - self._refreshed.get(uid, 0.0) < REFRESH_SECONDS
+    def _news(self, refusals: Iterable[Refusal], now: float) -> Iterator[Refusal]:
+        """Of most gangs there is nothing new to say: those have been told the same reason lately, and hold no lease."""
+        entry_of, refreshed, since = self._ledger.get, self._refreshed.get, now - self._rest
+        for refusal in refusals:
+            uid, code = refusal.uid, refusal.reasons[0].code
+            if refusal.lease is None and code is not Code.UNDECIDED and refreshed(uid, 0.0) > since:
+                entry = entry_of(uid)
+                if entry is not None and entry.reason.code is code and entry.state is State.PENDING:
+                    continue
+            yield refusal
 
     def _preemption(self, preemption: Preemption) -> Evict:
         winner = self._ledger.get(preemption.preemptor)
@@ -157,14 +169,18 @@ def _refusal(refusal: Refusal) -> Event:
     return Reserve(refusal.lease, reason) if refusal.lease is not None else Refuse(reason)
 
 
-def sentence(plan: Plan, changes: Iterable[Change]) -> str:
-    """What the cycle did, for people: counts of what was decided and the reasons of what was not."""
+def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[Change]) -> str:
+    """What the cycle did, for people: counts of what was decided and the reasons of what was not.
+
+    Of a gang that starts with fewer pods than it asks for, the GPUs it starts with are counted.
+    """
     committed = list(changes)
     parts = []
     admitted = [c.after for c in committed if c.after.state is State.STARTING and c.note]
     started = [e for e in admitted if e.reason.code is Code.ADMITTED]
     if started:
-        parts.append(f"admitted {len(started)} ({sum(e.gpus for e in started)} GPUs)")
+        gpus = _gpus_started(snapshot, plan, {e.uid for e in started})
+        parts.append(f"admitted {len(started)} ({gpus} GPUs)")
     leaving = [c.after for c in committed if c.after.state is State.EVICTING and c.note]
     moving = [e for e in leaving if e.reason.code is Code.DEFRAGMENTED]
     evicted = [e for e in leaving if e not in moving]
@@ -180,6 +196,12 @@ def sentence(plan: Plan, changes: Iterable[Change]) -> str:
         inner = ", ".join(f"{code} {count}" for code, count in sorted(reasons.items()))
         parts.append(f"{len(plan.pending)} wait ({inner})")
     return "; ".join(parts) or "nothing to do"
+
+
+def _gpus_started(snapshot: Snapshot, plan: Plan, uids: Container[str]) -> int:
+    asked = {p.workload.uid: p.workload for p in snapshot.pending}
+    placed = ((a.uid, a.placement) for a in plan.admitted if a.uid in uids)
+    return sum(Admitted(asked[uid], placement).gpus for uid, placement in placed)
 
 
 def _more(count: int) -> str:

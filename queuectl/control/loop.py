@@ -18,13 +18,16 @@ import structlog
 from queuectl.control.actuate import Actuator
 from queuectl.control.consult import Consultation
 from queuectl.control.decide import Decider, sentence
+from queuectl.control.defaults import keep_labels
+from queuectl.control.orders import carry_out
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.settings import Settings
 from queuectl.control.tell import Teller
-from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.commands import Answer
+from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, Fenced, StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import Change, Document, Entry, State
-from queuectl.domain.machine import MAX_BUDGET, StartPolicy
+from queuectl.domain.machine import MAX_BUDGET
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
@@ -32,11 +35,13 @@ from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.objects.config import build
 from queuectl.objects.protocol import Write, owed
 from queuectl.planner import StopSignal, plan
+from queuectl.planner.preempt_shield import next_exposure
 from queuectl.planner.verify import Violation, verify
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.observe import Observer, Patience
+from queuectl.state.observe import Observer
+from queuectl.state.pastuse import Tally
 from queuectl.state.spending import Spending
 from queuectl.state.usage import Usage
 from queuectl.telemetry.logs import cycle_context
@@ -46,6 +51,8 @@ log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0  # between tries to reach the database
 TICK_SECONDS = 0.5  # how often time-outs are looked at
+PRUNE_SECONDS = 60.0  # between looks for rows to delete
+PRUNE_AGAIN_SECONDS = 1.0  # between batches of them
 
 
 class Loop:
@@ -74,8 +81,8 @@ class Loop:
         self._wake = asyncio.Event()
         self._stop = StopSignal()
         self._consultation = Consultation()
-        self._patience = Patience(settings.start_seconds, settings.unschedulable_seconds)
-        self._backoff = StartPolicy(settings.backoff_base, settings.backoff_ceiling)
+        self._inbox = True  # commands may wait in the database
+        self._inbox_read = asyncio.Event()
         solver = settings.solver
         self._limits = SolverLimits(
             deterministic_time=solver.deterministic_time,
@@ -85,7 +92,9 @@ class Loop:
         )
         self._config = QueueConfig()
         self._spending = Spending()
+        self._tally = Tally(self._mirror)
         self._seek_at = 0.0  # when gangs to move may be looked for again
+        self._exposed_at: float | None = None  # when somebody may be evicted who may not be yet
         self._adopt(())
 
     def _adopt(self, entries: Iterable[Entry]) -> None:
@@ -94,7 +103,7 @@ class Loop:
         self._usage = Usage(self._mirror, self.ledger)
         self._freezer = Freezer(self._mirror, self.ledger, self._usage)
         self._observer = Observer(
-            self._mirror, self.ledger, self._usage, self._patience, self._backoff
+            self._mirror, self.ledger, self._usage, self._settings.unschedulable_seconds
         )
         self._decider = Decider(self._mirror, self.ledger)
         self._usage.refresh(list(self._mirror.pods))
@@ -109,6 +118,10 @@ class Loop:
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a gang that waited at the last plan does not start; None for any other."""
         return await self._consultation.diagnose(uid)
+
+    async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
+        """What runs and would be over quota under another configuration; None before the first plan."""
+        return await self._consultation.over_quota(config)
 
     def seen(self, touched: Iterable[str]) -> None:
         """The mirror has just changed in these jobs: wake up, and let the actuator answer at once."""
@@ -145,6 +158,10 @@ class Loop:
                 group.create_task(self._actuator.run(), name="actuate")
                 group.create_task(self._teller.run(), name="tell")
                 group.create_task(self._tick(), name="tick")
+                group.create_task(self._prune(), name="prune")
+                group.create_task(
+                    keep_labels(self._cluster, self._mirror, lambda: self._config), name="defaults"
+                )
                 group.create_task(self._cycles(), name="cycles")
         finally:
             self._epoch = 0
@@ -175,7 +192,9 @@ class Loop:
         with self._metrics.stage(Stage.OBSERVE):
             seen = self._observer.look(self._config, self._clock())
         self._plan_again |= seen.plan_again
-        await self._commit(seen.changes, None)
+        while self._observer.told:
+            log.warning("job_left_alone", why=self._observer.told.pop())
+        await self._commit_observed(seen.changes)
         if not self._plan_again:
             return "observed only"
         self._plan_again = False
@@ -190,6 +209,23 @@ class Loop:
         await asyncio.sleep(took * (1.0 - share) / share)
         return text
 
+    async def _commit_observed(self, observed: list[Change]) -> None:
+        """What was seen, and what people asked for."""
+        if not self._inbox:
+            await self._commit(observed, None)
+            return
+        commands = await self._store.commands()
+        changes, answers = carry_out(
+            commands, self.ledger, observed, self._clock(), self._config.rules
+        )
+        await self._commit([*observed, *changes], None, answers)
+        self._plan_again |= bool(changes)
+        self._inbox = bool(commands)  # then there may be more
+        if self._inbox:
+            self._wake.set()
+        else:
+            self._inbox_read.set()
+
     async def _plan(self) -> str:
         if not self._anything_to_plan():
             return "nothing waits"
@@ -198,19 +234,21 @@ class Loop:
             snapshot = replace(
                 frozen,
                 moved_work=self._spending.by_queue(frozen.now),
+                past_use=self._tally.past_use(frozen.now),
                 seek_room=frozen.now >= self._seek_at,
             )
-        self._consultation.planned(snapshot)
         decision, violations = await asyncio.to_thread(self._decide, snapshot)
         self._metrics.planned(decision)
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_broke", alarm=alarm, times=decision.alarms.count(alarm))
         if decision.cut or violations:
             return self._discard(decision, violations)
+        self._consultation.planned(snapshot, decision)
         if any(map(self._worth_more, decision.pending)):
             self._retry()
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
+        self._exposed_at = next_exposure(snapshot)
         changes = self._decider.changes(snapshot, decision, self._clock())
         await self._commit(changes, snapshot.config.revision)
         committed = {change.after.uid for change in changes}
@@ -219,7 +257,7 @@ class Loop:
             [p for p in decision.preempted if p.victim in committed],
             lambda uid: entries.get(uid, ""),
         )
-        return sentence(decision, changes)
+        return sentence(snapshot, decision, changes)
 
     def _anything_to_plan(self) -> bool:
         if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
@@ -261,15 +299,22 @@ class Loop:
         self._plan_again = True
         self._wake.set()
 
-    async def _commit(self, changes: list[Change], revision: int | None) -> None:
-        if not changes:
+    async def _commit(
+        self, changes: list[Change], revision: int | None, answers: Sequence[Answer] = ()
+    ) -> None:
+        if not changes and not answers:
             return
         with self._metrics.stage(Stage.COMMIT):
             await self._store.commit(
-                changes, epoch=self._epoch, revision=revision, cycle=self._cycle
+                changes,
+                epoch=self._epoch,
+                revision=revision,
+                cycle=self._cycle,
+                answers=answers,
             )
         self.ledger.apply(changes)
         self._spending.note(changes)
+        self._tally.note(changes)
         uids = [change.after.uid for change in changes]
         self._usage.refresh_owned(uids)
         for change in changes:
@@ -310,19 +355,33 @@ class Loop:
                 await asyncio.sleep(RETRY_SECONDS)
         self._configure(loaded.documents, loaded.revision)
         self._spending = Spending(loaded.spent)
+        self._tally.learn(loaded.used)
+        self._tally.configure(self._config, loaded.entries, self._clock())
         self._adopt(loaded.entries)
         self._metrics.loaded(loaded.entries)
         self._actuator.poke([entry.uid for entry in self.ledger])
+        self._inbox = True
         self._wake.set()
 
     async def configuration_changed(self) -> None:
         """The API wrote configuration: read it and plan again."""
         revision, documents = await self._store.configuration()
+        used = await self._store.past_use()
         self._configure(documents, revision)
-        waiting = self.ledger.uids(State.PENDING, State.RESERVED, State.HELD)
-        self._mirror.touched.update(waiting)
+        self._tally.learn(used)
+        now = self._clock()
+        self._tally.configure(self._config, self.ledger, now)
+        self._show_use(now)
+        self._mirror.touched.update(self._mirror.jobs, (entry.uid for entry in self.ledger))
         self._plan_again = True
         self._wake.set()
+
+    async def commands_added(self) -> None:
+        """Somebody asked for something: return when all that was asked is answered."""
+        self._inbox = True
+        self._inbox_read.clear()
+        self._wake.set()
+        await self._inbox_read.wait()
 
     def _configure(self, documents: Sequence[Document], revision: int) -> None:
         try:
@@ -335,16 +394,48 @@ class Loop:
         """Look at what only time changes."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            due = {*self.ledger.uids(State.STARTING, State.BACKOFF), *self._mirror.unschedulable}
-            self._mirror.unschedulable.intersection_update(self.ledger.uids(*State))
             now = self._clock()
+            due = self._observer.alarms.due(now) | self._mirror.unschedulable
+            self._mirror.unschedulable.intersection_update(self.ledger.uids(*State))
             if any(
                 e.lease and e.lease.expires_at <= now for e in self.ledger.entries(State.RESERVED)
             ):
                 self._plan_again = True
+            if self._exposed_at is not None and self._exposed_at <= now:
+                self._exposed_at, self._plan_again = None, True
             if due or self._plan_again:
                 self._mirror.touched |= due
                 self._wake.set()
+            if self._tally.due(now):
+                await self._sample(now)
+
+    async def _sample(self, now: float) -> None:
+        """Store past use, and plan again: who used less lately may be another by now."""
+        used = self._tally.sample(now)
+        try:
+            await self._store.keep_use(used, self._tally.forget(now), epoch=self._epoch)
+        except StoreUnavailable as error:
+            log.info("past_use_not_stored", why=str(error))
+        else:
+            self._tally.written(used)
+        self._show_use(now)
+        self._plan_anew()
+
+    def _show_use(self, now: float) -> None:
+        past = self._tally.past_use(now)
+        self._metrics.used_lately(past.local_queues, self._config.local_queues)
+
+    async def _prune(self) -> None:
+        """Delete what is kept long enough, a little at a time."""
+        while True:
+            try:
+                deleted = await self._store.prune(
+                    self._config.rules.retention, self._clock(), epoch=self._epoch
+                )
+            except StoreUnavailable as error:
+                log.info("not_pruned", why=str(error))
+                deleted = 0
+            await asyncio.sleep(PRUNE_AGAIN_SECONDS if deleted else PRUNE_SECONDS)
 
     async def wind_down(self, patience: float) -> None:
         """End a running plan at once and give writes under way ``patience`` seconds to be answered."""

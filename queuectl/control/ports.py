@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from queuectl.domain.commands import Answer, Command
 from queuectl.domain.ledger import Change, Document, Loaded
-from queuectl.domain.records import Delta, JobRecord, LeaderRecord
+from queuectl.domain.pastuse import Used
+from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
+from queuectl.domain.rules import Retention
 
 Sink = Callable[[Sequence[Delta]], None]
 
@@ -25,7 +28,13 @@ class Store(Protocol):
         """Read everything the leader works on, in one consistent snapshot."""
 
     async def commit(
-        self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int
+        self,
+        changes: Sequence[Change],
+        *,
+        epoch: int,
+        revision: int | None,
+        cycle: int,
+        answers: Sequence[Answer] = (),
     ) -> None:
         """Write rows, placements, leases, outbox and history in one transaction.
 
@@ -34,10 +43,11 @@ class Store(Protocol):
             epoch: of the caller.
             revision: configuration revision the plan was made with; None = the changes do not depend on it.
             cycle: number of the cycle, kept in the history.
+            answers: commands that are carried out with this, or came to nothing: each is answered once.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
-            StaleSnapshot: a row or the configuration changed; nothing was written.
+            StaleSnapshot: a row or the configuration changed, or a command was answered before; nothing was written.
             StoreUnavailable: the outcome is unknown: load again.
         """
 
@@ -46,6 +56,29 @@ class Store(Protocol):
 
     async def config_changed(self, since: int) -> int:
         """Wait until the configuration's revision differs from ``since``; the new one."""
+
+    async def commands(self) -> tuple[Command, ...]:
+        """Commands that are not answered yet, oldest first; not necessarily all of them."""
+
+    async def commands_waiting(self) -> None:
+        """Wait until there is a command that is not answered."""
+
+    async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
+        """Delete some rows that are kept long enough; how many. 0 = none is left to delete.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
+        """Write a sample of past use over what is known of these accounts, and forget all that is older than ``forget``.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def past_use(self) -> tuple[Used, ...]:
+        """Past use as last sampled, or taken over from elsewhere."""
 
     async def close(self) -> None:
         """Give back all connections."""
@@ -57,10 +90,11 @@ class Cluster(Protocol):
     Writes raise ClusterUnavailable, WriteConflict, ObjectGone or WriteRefused.
     """
 
-    async def watch(self, sink: Sink, synced: Callable[[str], None]) -> None:
+    async def watch(self, sink: Sink, synced: Callable[[str], None], *, kueue: bool = True) -> None:
         """Feed ``sink`` with batches of deltas of all resources until cancelled; reconnects by itself.
 
-        ``synced(resource)`` is called after the first complete list of each resource.
+        ``synced(resource)`` is called after the first complete list of each resource. ``kueue``: labels and annotations
+        with Kueue's prefix count beside ours.
         """
 
     async def patch_job(self, kind: str, namespace: str, name: str, patch: Document) -> int:
@@ -68,6 +102,9 @@ class Cluster(Protocol):
 
     async def patch_pod(self, namespace: str, name: str, patch: Document) -> int:
         """Merge-patch one pod; returns the new resourceVersion."""
+
+    async def patch_namespace(self, name: str, patch: Document) -> None:
+        """Merge-patch one namespace; nothing but our own label may be in it."""
 
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         """Tell the user: one Event on the job. ``kind`` is Normal or Warning."""
@@ -78,8 +115,17 @@ class Cluster(Protocol):
     async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
         """Take or renew the LeaderLease by compare-and-swap over what was read (None = create)."""
 
-    async def probe_policies(self) -> list[str]:
-        """By dry-run: what is missing of the admission policies queuectl relies on; empty when all are in force."""
+    async def probe_policies(self, *, kueue: bool = True) -> list[str]:
+        """By dry-run: what is missing of the admission policies queuectl relies on; empty when all are in force.
+
+        ``kueue``: they must act on Kueue's label, too; else they must not.
+        """
+
+    async def kueue_runs(self) -> bool:
+        """Whether a Kueue is installed in this cluster."""
+
+    async def read_admissions(self) -> Sequence[PriorAdmission]:
+        """What a Kueue that was shut down left of its decisions; nothing where none was installed."""
 
     async def server_version(self) -> tuple[int, int]:
         """(major, minor) of the API server."""

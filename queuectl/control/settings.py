@@ -69,16 +69,9 @@ class Settings(BaseSettings):
     lease_duration: float = Field(15.0, gt=0, description="seconds a LeaderLease lasts unrenewed")
     lease_renew: float = Field(3.0, gt=0, description="seconds between renewals")
 
-    start_seconds: float = Field(
-        1800.0, gt=0, description="until all pods of a gang must have been ready once"
-    )
     unschedulable_seconds: float = Field(
         30.0, gt=0, description="kube-scheduler's refusal of a pin before it is given up"
     )
-    backoff_base: float = Field(
-        60.0, gt=0, description="seconds of the first back-off after a failed start"
-    )
-    backoff_ceiling: float = Field(3600.0, gt=0, description="seconds of the longest back-off")
     shutdown_seconds: float = Field(10.0, gt=0, description="grace for writes under way at SIGTERM")
 
     solver: SolverSettings = SolverSettings()

@@ -13,10 +13,12 @@ import structlog
 
 from queuectl.control.leader import Leadership, LeadershipLost
 from queuectl.control.loop import Loop
+from queuectl.control.neighbour import Neighbour
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.settings import Settings
-from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, ClusterUnavailable, Fenced, StoreUnavailable
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
@@ -47,9 +49,12 @@ class Supervisor:
         self._settings = settings
         self._clock = clock
         self._mirror = Mirror(job_resources)
-        self._missing = {"nodes", "pods", "namespaces", "priorityclasses", *job_resources}
+        cluster_wide = {"nodes", "namespaces", "priorityclasses"}
+        self._missing = {*cluster_wide, "pods", "resourcequotas", *job_resources}
         self._synced = asyncio.Event()
         self._policies: list[str] = ["admission policies: not probed yet"]
+        self._neighbour = Neighbour(cluster, store)
+        self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
         self._leadership = Leadership(
             cluster,
@@ -71,6 +76,11 @@ class Supervisor:
         leading = self._leading
         return await leading.diagnose(uid) if leading is not None else None
 
+    async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
+        """What runs and would be over quota under another configuration; None while this process does not lead."""
+        leading = self._leading
+        return await leading.over_quota(config) if leading is not None else None
+
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set.
 
@@ -89,7 +99,17 @@ class Supervisor:
         await self._leadership.release()
 
     async def _watch(self) -> None:
-        await self._cluster.watch(self._sink, self._resource_synced)
+        """Follow the cluster; from the beginning again when other jobs become ours, or ours become another's."""
+        self._kueue = await self._neighbour.keys_count()
+        while True:
+            if self._kueue:
+                self._mirror.take_over(await self._neighbour.admissions())
+            async with asyncio.TaskGroup() as group:
+                watch = self._cluster.watch(self._sink, self._resource_synced, kueue=self._kueue)
+                watching = group.create_task(watch)
+                self._kueue = await self._neighbour.changed(self._kueue)
+                watching.cancel()
+            await self._probe()
 
     def _sink(self, deltas: Sequence[Delta]) -> None:
         touched = self._mirror.apply(deltas)
@@ -129,6 +149,7 @@ class Supervisor:
             group.create_task(self._leadership.keep(), name="lease")
             group.create_task(loop.run(epoch), name="loop")
             group.create_task(self._follow_configuration(loop), name="configuration")
+            group.create_task(self._follow_commands(loop), name="commands")
 
     async def _follow_configuration(self, loop: Loop) -> None:
         while True:
@@ -137,6 +158,15 @@ class Supervisor:
                 await loop.configuration_changed()
             except StoreUnavailable as error:
                 log.warning("configuration_not_read", why=str(error))
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def _follow_commands(self, loop: Loop) -> None:
+        while True:
+            try:
+                await self._store.commands_waiting()
+                await loop.commands_added()
+            except StoreUnavailable as error:
+                log.warning("commands_not_read", why=str(error))
                 await asyncio.sleep(PROBE_SECONDS)
 
     async def _check_server(self) -> None:
@@ -154,10 +184,16 @@ class Supervisor:
     async def _wait_for_policies(self) -> None:
         """A job created before the policies act would be neither suspended nor gated."""
         while self._policies:
-            try:
-                self._policies = await self._cluster.probe_policies()
-            except ClusterUnavailable as error:
-                self._policies = [f"admission policies: {error}"]
+            await self._probe()
             if self._policies:
-                log.warning("policies_not_in_force", missing=self._policies)
                 await asyncio.sleep(PROBE_SECONDS)
+
+    async def _probe(self) -> None:
+        if self._kueue is None:
+            return
+        try:
+            self._policies = await self._cluster.probe_policies(kueue=self._kueue)
+        except ClusterUnavailable as error:
+            self._policies = [f"admission policies: {error}"]
+        if self._policies:
+            log.warning("policies_not_in_force", missing=self._policies)

@@ -40,6 +40,10 @@ WARNINGS = frozenset(
         Code.SUSPENDED_OUTSIDE,
         Code.CHANGED_OUTSIDE,
         Code.BACKOFF,
+        Code.MAX_EXECUTION_TIME,
+        Code.REQUEUING_LIMIT,
+        Code.QUEUE_STOPPED,
+        Code.LOCAL_QUEUE_STOPPED,
     }
 )
 # Nothing a user must act on; told only if it lasts.
@@ -48,6 +52,7 @@ PASSING = frozenset(
         Code.QUEUED,
         Code.WAITING_FOR_QUOTA,
         Code.TOPOLOGY_PLACEMENT_FAILED,
+        Code.RESOURCE_QUOTA_EXCEEDED,
         Code.WAITING_FOR_PREEMPTED,
         Code.WAITING_IN_ORDER,
         Code.PENDING_EVALUATION,

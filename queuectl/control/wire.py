@@ -15,8 +15,9 @@ from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.store import PostgresStore
-from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.queues import QueueConfig
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
 
@@ -55,6 +56,10 @@ class Controller:
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a waiting workload does not start; None while another process leads."""
         return await self.supervisor.diagnose(uid)
+
+    async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
+        """What runs and would be over quota under another configuration; None while another process leads."""
+        return await self.supervisor.over_quota(config)
 
     async def ready(self) -> Sequence[str]:
         """What keeps us from doing our work now."""

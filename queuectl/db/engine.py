@@ -28,7 +28,7 @@ class DatabaseSettings:
 
     Attributes:
         url: ``postgresql://user:password@host:port/database?sslmode=…``.
-        pool_size: connections kept; the controller needs three at once.
+        pool_size: connections kept; the controller needs five at once.
         connect_timeout: to open a connection.
         statement_timeout: for one statement, enforced by the server.
         lock_timeout: for one lock, enforced by the server.

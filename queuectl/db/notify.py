@@ -1,4 +1,4 @@
-"""Waiting for a configuration change: LISTEN on a connection of its own, and a poll in case a message is lost."""
+"""Waiting for what another process writes: LISTEN on a connection of its own, and a poll in case a message is lost."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Final
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from queuectl.db.documents import CHANNEL
 from queuectl.db.engine import DatabaseSettings, open_connection
 
 _CLOSE_SECONDS: Final = 2.0
 
 
 class Bell:
-    """Rings when any process has committed a configuration change, and when the listening connection is lost.
+    """Rings when any process has notified a channel, and when the listening connection is lost.
 
-    It may stay silent or ring for nothing, so who hears it looks at the revision, and looks now and then anyway.
+    It may stay silent or ring for nothing, so who hears it looks at what may have changed, and looks now and then anyway.
     """
 
-    def __init__(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
+    def __init__(self, engine: AsyncEngine, settings: DatabaseSettings, channel: str) -> None:
         self._engine = engine
         self._settings = settings
+        self._channel = channel
         self._rung = asyncio.Event()
         self._connection: asyncpg.Connection | None = None
 
@@ -33,7 +33,7 @@ class Bell:
             return
         connection = await open_connection(self._engine, self._settings)
         try:
-            await connection.add_listener(CHANNEL, self._on_message)
+            await connection.add_listener(self._channel, self._on_message)
         except BaseException:
             connection.terminate()
             raise

@@ -30,15 +30,18 @@ from queuectl.db.rows import (
 )
 from queuectl.db.tables import history, leases, outbox, placements, workloads
 from queuectl.domain.ledger import Entry, Intent, Spent, State
-from queuectl.domain.machine import DAY
 from queuectl.domain.queries import (
+    ASIDE,
+    IN_LINE,
     LONGEST_PAGE,
     HistoryLine,
+    Line,
     Position,
     WorkloadFilter,
     WorkloadPage,
 )
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.steps import DAY
 
 _CLOCKS_APART: Final = 3600.0  # seconds by which the server's clock may be off
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
@@ -124,6 +127,38 @@ async def page_of(
     entries = await _complete(connection, rows[:limit], [row.uid for row in rows[:limit]])
     more = len(rows) > limit
     return WorkloadPage(entries, Position.of(entries[-1]).cursor if more else None)
+
+
+def lines(uids: Iterable[str]) -> Select[Any]:
+    """The statement behind :func:`lines_of`; the tests pin its plan."""
+    w = workloads.c
+    given = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
+    queues = select(w.cluster_queue).where(w.uid == given)
+    order = (w.priority.desc(), func.coalesce(w.requeued_at, w.queued_at), w.uid)
+    ranked = (
+        select(
+            w.uid,
+            func.row_number().over(partition_by=w.cluster_queue, order_by=order).label("among"),
+            func.row_number()
+            .over(partition_by=(w.namespace, w.queue), order_by=order)
+            .label("local"),
+        )
+        .where(
+            w.finished_at.is_(None),
+            w.cluster_queue != "",
+            w.cluster_queue.in_(queues),
+            w.state.in_([state.value for state in IN_LINE]),
+            w.reason_code.not_in(sorted(code.value for code in ASIDE)),
+        )
+        .subquery()
+    )
+    return select(ranked).where(ranked.c.uid == given)
+
+
+async def lines_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, Line]:
+    """Where workloads stand in line, by uid; those that are in no line are left out."""
+    rows = await connection.execute(lines(uids))
+    return {row.uid: Line(row.among, row.local) for row in rows}
 
 
 async def names_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, str]:

@@ -11,16 +11,18 @@ from sqlalchemy import Row as Result
 from queuectl.db.bulk import Row
 from queuectl.db.engine import storable
 from queuectl.db.tables import history, leases, outbox, placements, workloads
+from queuectl.domain.commands import Action, Command
 from queuectl.domain.ledger import Change, Entry, Intent, State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
-from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.domain.workload import FlavorShare, Placement, PodSetPlacement
 
 # Fields of an Entry that are stored as they are, under the same name.
 _PLAIN: Final = (
     "uid", "version", "kind", "namespace", "name", "queue", "cluster_queue", "priority", "gpus", "pods", "attempt",
     "queued_at", "since", "requeue_at", "started_at", "ready_at", "finished_at", "failures", "evictions", "budget",
+    "requeued_at", "unready_since", "past_seconds", "stop_at", "priority_set",
 )  # fmt: skip
 _FIXED: Final = {"kind", "namespace", "name"}  # part of the identity: never updated
 
@@ -29,7 +31,7 @@ ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
     workloads.c[name]
     for name in (
         *(*_PLAIN, "state", "excluded", "preempted_at"),
-        *("reason_code", "reason_message", "reason_details"),
+        *("reason_code", "reason_message", "reason_details", "evicted_for", "parked", "gates"),
     )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
@@ -51,7 +53,14 @@ def workload_row(entry: Entry) -> Row:
     row["reason_code"] = entry.reason.code.value
     row["reason_message"] = storable(entry.reason.message)
     row["reason_details"] = entry.reason.details
+    row["evicted_for"] = entry.evicted_for.value if entry.evicted_for is not None else None
+    row["parked"] = _reason_document(entry.parked) if entry.parked is not None else None
+    row["gates"] = [storable(gate) for gate in entry.gates]
     return row
+
+
+def _reason_document(reason: Reason) -> dict[str, Any]:
+    return {"code": reason.code.value, "message": reason.message, "details": reason.details}
 
 
 def placement_rows(entry: Entry) -> list[Row]:
@@ -65,6 +74,7 @@ def placement_rows(entry: Entry) -> list[Row]:
             "nodes": placed.nodes,
             "flavors": placed.flavors,
             "pods": placed.pods,
+            "shares": _shares(placed),
         }
         for ordinal, placed in enumerate(entry.placement.podsets if entry.placement else ())
     ]
@@ -124,20 +134,38 @@ def placement_document(placement: Placement) -> list[dict[str, Any]]:
     return [
         {"podset": p.podset, "nodes": p.nodes, "flavors": p.flavors}
         | ({"pods": p.pods} if p.pods is not None else {})
+        | ({"shares": _shares(p)} if p.shares else {})
         for p in placement.podsets
     ]
 
 
+def _shares(placed: PodSetPlacement) -> list[tuple[int, Mapping[str, str]]] | None:
+    return [(share.pods, share.flavors) for share in placed.shares] or None
+
+
 def _podset(
-    name: str, nodes: Iterable[Sequence[Any]], flavors: Mapping[str, str], pods: int | None
+    name: str,
+    nodes: Iterable[Sequence[Any]],
+    flavors: Mapping[str, str],
+    pods: int | None,
+    shares: Iterable[Sequence[Any]] | None,
 ) -> PodSetPlacement:
-    return PodSetPlacement(name, tuple((node, count) for node, count in nodes), flavors, pods)
+    return PodSetPlacement(
+        name,
+        tuple((node, count) for node, count in nodes),
+        flavors,
+        pods,
+        tuple(FlavorShare(count, charged) for count, charged in shares or ()),
+    )
 
 
 def placement_from(document: Iterable[Mapping[str, Any]]) -> Placement:
     """Read what :func:`placement_document` wrote."""
     return Placement(
-        tuple(_podset(p["podset"], p["nodes"], p["flavors"], p.get("pods")) for p in document)
+        tuple(
+            _podset(p["podset"], p["nodes"], p["flavors"], p.get("pods"), p.get("shares"))
+            for p in document
+        )
     )
 
 
@@ -146,7 +174,7 @@ def placements_from(rows: Iterable[Result[Any]]) -> dict[str, Placement]:
     podsets: dict[str, list[PodSetPlacement]] = {}
     for row in rows:
         podsets.setdefault(row.uid, []).append(
-            _podset(row.podset, row.nodes, row.flavors, row.pods)
+            _podset(row.podset, row.nodes, row.flavors, row.pods, row.shares)
         )
     return {uid: Placement(tuple(parts)) for uid, parts in podsets.items()}
 
@@ -166,7 +194,7 @@ def entry_from(
 ) -> Entry:
     """One workload from its ENTRY_COLUMNS and what belongs to it. Tens of thousands are read at a take-over."""
     values = dict(zip(_PLAIN, row, strict=False))
-    state, excluded, preempted_at, code, message, details = row[len(_PLAIN) :]
+    state, excluded, preempted_at, code, message, details, why, parked, gates = row[len(_PLAIN) :]
     uid = row[0]
     return Entry(
         **values,
@@ -177,6 +205,20 @@ def entry_from(
         placement=placed.get(uid),
         lease=leased.get(uid),
         intent=owed.get(uid),
+        evicted_for=Code(why) if why is not None else None,
+        parked=_reason_from(parked) if parked is not None else None,
+        gates=tuple(gates),
+    )
+
+
+def _reason_from(document: Mapping[str, Any]) -> Reason:
+    return Reason(Code(document["code"]), document["message"], document["details"])
+
+
+def command_from(row: Result[Any]) -> Command:
+    """A command from its row."""
+    return Command(
+        row.id, row.uid, Action(row.action), row.by, row.request_id, row.at, row.priority
     )
 
 

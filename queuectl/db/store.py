@@ -10,19 +10,24 @@ from typing import Final, Self
 from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from queuectl.db import documents, reads, writes
+from queuectl.db import commands, documents, pastuse, reads, writes
 from queuectl.db.engine import DatabaseSettings, check_version, make_engine
 from queuectl.db.failures import answers_within
 from queuectl.db.notify import Bell
+from queuectl.db.prune import prune
 from queuectl.db.tables import leadership
+from queuectl.domain.commands import Answer, Command
 from queuectl.domain.ledger import Change, Document, Entry, Loaded
+from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
+    Line,
     WorkloadFilter,
     WorkloadPage,
 )
+from queuectl.domain.rules import Retention
 
 _GOODBYE_SECONDS: Final = 3.0
 
@@ -33,7 +38,8 @@ class PostgresStore:
     def __init__(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
         self._engine = engine
         self._settings = settings
-        self._bell = Bell(engine, settings)
+        self._bell = Bell(engine, settings, documents.CHANNEL)
+        self._command_bell = Bell(engine, settings, commands.CHANNEL)
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:
@@ -54,6 +60,7 @@ class PostgresStore:
     async def close(self) -> None:
         """Give back all connections; a server that does not say goodbye is not waited for."""
         await self._bell.close()
+        await self._command_bell.close()
         try:
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 await self._engine.dispose()
@@ -81,17 +88,78 @@ class PostgresStore:
         async with self._snapshot("loading the ledger") as connection:
             revision, found = await documents.revision_and_documents(connection)
             spent = await reads.spent_on_moves(connection)
-            return Loaded(await reads.live_entries(connection), found, revision, spent)
+            used = await pastuse.load(connection)
+            return Loaded(await reads.live_entries(connection), found, revision, spent, used)
 
     async def commit(
-        self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int
+        self,
+        changes: Sequence[Change],
+        *,
+        epoch: int,
+        revision: int | None,
+        cycle: int,
+        answers: Sequence[Answer] = (),
     ) -> None:
         """Write rows, placements, leases, outbox and history in one transaction; see the Protocol for the errors."""
         async with self._transaction("committing") as connection:
             await writes.fence(connection, epoch)
             if revision is not None:
                 await writes.same_configuration(connection, revision)
+            await commands.answer(connection, answers)
             await writes.write(connection, changes, epoch=epoch, cycle=cycle)
+
+    async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
+        """Delete some rows that are kept long enough; see the Protocol."""
+        async with self._transaction("deleting old rows") as connection:
+            await writes.fence(connection, epoch)
+            return await prune(connection, retention, now)
+
+    async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
+        """Write a sample of past use; see the Protocol."""
+        async with self._transaction("writing past use") as connection:
+            await writes.fence(connection, epoch)
+            await pastuse.keep(connection, used, forget)
+
+    async def start_use(self, used: Sequence[Used]) -> None:
+        """Take over past use of accounts of which nothing is known yet; the others stay as they are."""
+        async with self._transaction("taking over past use") as connection:
+            await pastuse.start(connection, used)
+
+    async def past_use(self) -> tuple[Used, ...]:
+        """Past use as last sampled, by account."""
+        async with self._transaction("reading past use") as connection:
+            return await pastuse.load(connection)
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    async def add_command(self, command: Command) -> Command:
+        """Keep a command for the leader; see :func:`queuectl.db.commands.add`."""
+        async with self._transaction("adding a command") as connection:
+            return await commands.add(connection, command)
+
+    async def get_command(self, request_id: str) -> Command | None:
+        """The command of this request, answered or not; or None."""
+        async with self._transaction("reading a command") as connection:
+            return await commands.of_request(connection, request_id)
+
+    async def commands(self) -> tuple[Command, ...]:
+        """Commands that are not answered yet, oldest first; not necessarily all of them."""
+        async with self._transaction("reading commands") as connection:
+            return await commands.unanswered(connection)
+
+    async def commands_waiting(self, *, poll: float = 5.0) -> None:
+        """Wait until there is a command that is not answered.
+
+        One is seen at once where LISTEN works, otherwise within ``poll`` seconds.
+        """
+        while True:
+            async with self._guarded("listening for commands"):
+                if not self._settings.pgbouncer:
+                    await self._command_bell.listen()
+            async with self._transaction("looking for commands") as connection:
+                if await commands.any_unanswered(connection):
+                    return
+            await self._command_bell.heard(poll)
 
     # -- configuration ------------------------------------------------------------------------------------------------
 
@@ -160,6 +228,11 @@ class PostgresStore:
         """``namespace/name`` by uid, of those that exist."""
         async with self._transaction("naming workloads") as connection:
             return await reads.names_of(connection, uids)
+
+    async def positions(self, uids: Iterable[str]) -> Mapping[str, Line]:
+        """Where these workloads stand in line, by uid; those that are in no line are left out."""
+        async with self._transaction("counting lines") as connection:
+            return await reads.lines_of(connection, uids)
 
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100

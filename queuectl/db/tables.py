@@ -2,6 +2,8 @@
 
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
 four change only together, by the leader, in :meth:`queuectl.db.store.PostgresStore.commit`. ``history`` only grows.
+``past_use`` is what the leader samples; nothing refers to it.
+``commands`` is the one table in which others ask the leader for changes.
 Names sort by code point (``COLLATE "C"``), so that order is the same on every server. No extension is used.
 
 A change here needs a revision in ``migrations/``; a test compares the two.
@@ -89,6 +91,14 @@ workloads: Final = Table(
     _text("reason_code"),
     _text("reason_message"),
     _json("reason_details"),
+    _seconds("requeued_at", nullable=True),
+    _seconds("unready_since", nullable=True),
+    Column("past_seconds", Double, nullable=False, server_default=text("0")),
+    _seconds("stop_at", nullable=True),
+    Column("evicted_for", Text),
+    _json("parked", nullable=True),
+    _json("gates", default="[]"),
+    Column("priority_set", BigInteger),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its own page: HOT again
@@ -106,6 +116,12 @@ Index(
     workloads.c.name,
     workloads.c.uid,
 )
+# What is kept long enough is found by its finish time; a row enters this index once, when it is finished.
+Index(
+    "workloads_finished_idx",
+    workloads.c.finished_at,
+    postgresql_where=workloads.c.finished_at.is_not(None),
+)
 
 placements: Final = Table(
     "placements",
@@ -117,6 +133,11 @@ placements: Final = Table(
     Column("nodes", JSONB, nullable=False, comment="[[node, pods], ...] in rank order"),
     Column("flavors", JSONB, nullable=False, comment="{resource: ResourceFlavor}"),
     Column("pods", Integer, comment="with how many it starts; null = with all of the podset"),
+    Column(
+        "shares",
+        JSONB(none_as_null=True),
+        comment="[[pods, {resource: ResourceFlavor}], ...] by rank; null = not split over flavors",
+    ),
 )
 
 leases: Final = Table(
@@ -166,6 +187,32 @@ history: Final = Table(
 Index("history_uid_id_idx", history.c.uid, history.c.id)
 # What moving gangs has cost in the last day is read at each take-over; moves are few among very many lines.
 Index("history_moves_idx", history.c.at, postgresql_where=history.c.event == text("'Defragmented'"))
+
+commands: Final = Table(
+    "commands",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    _key("uid"),
+    _text("action"),
+    Column("priority", BigInteger),
+    _text("by"),
+    Column("request_id", Text(collation="C"), nullable=False, unique=True),
+    _seconds("at"),
+    Column("outcome", Text, comment="null until the leader has answered it"),
+    comment="what people asked of workloads: written by the API, answered by the leader",
+)
+Index("commands_open_idx", commands.c.id, postgresql_where=commands.c.outcome.is_(None))
+
+past_use: Final = Table(
+    "past_use",
+    metadata,
+    _key("scope", primary=True),
+    _key("key", primary=True),
+    _key("resource", primary=True),
+    Column("value", Double, nullable=False),
+    _seconds("at"),
+    comment="decayed use as of a time; scope is LocalQueue, ClusterQueue or User",
+)
 
 documents: Final = Table(
     "documents",

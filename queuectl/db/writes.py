@@ -28,10 +28,16 @@ from queuectl.db.tables import (
     workloads,
 )
 from queuectl.domain.errors import Fenced, StaleSnapshot
-from queuectl.domain.ledger import Change, Entry, Intent
+from queuectl.domain.ledger import Change, Entry, Intent, State
 
 _WAS: Final = "was"
-_INSERT: Final = insert_rows(workloads, rows.WORKLOAD_COLUMNS).on_conflict_do_nothing()
+# A job that was out of our sight and came back, because labels count again, begins anew over its finished row.
+_NEW: Final = insert_rows(workloads, rows.WORKLOAD_COLUMNS)
+_INSERT: Final = _NEW.on_conflict_do_update(
+    index_elements=[workloads.c.uid],
+    set_={column.name: _NEW.excluded[column.name] for column in rows.UPDATED_COLUMNS},
+    where=workloads.c.state == State.FINISHED.value,
+)
 _UPDATE: Final = update_rows(
     workloads, rows.UPDATED_COLUMNS, key=workloads.c.uid, over=workloads.c.version, was=_WAS
 )

@@ -59,7 +59,7 @@ class AddQuota:
             )
             return replace(queue, groups=tuple(groups))
 
-        return _queue_changed(snapshot, self.queue, raised)
+        return queue_changed(snapshot, self.queue, raised)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class AllowFlavor:
             groups[self.group] = replace(known, flavors=(*known.flavors, self.quotas))
             return replace(queue, groups=tuple(groups))
 
-        return _queue_changed(snapshot, self.queue, extended)
+        return queue_changed(snapshot, self.queue, extended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +235,10 @@ class Withdraw:
         return replace(snapshot, pending=pending)
 
 
-def _queue_changed(
+def queue_changed(
     snapshot: Snapshot, name: str, change: Callable[[ClusterQueue], ClusterQueue]
 ) -> Snapshot:
+    """The snapshot with one ClusterQueue changed."""
     config = snapshot.config
     queues = {**config.cluster_queues, name: change(config.cluster_queues[name])}
     return replace(snapshot, config=replace(config, cluster_queues=queues))

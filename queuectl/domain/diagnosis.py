@@ -52,12 +52,13 @@ class Remedy(StrEnum):
     HEAL_NODES = "RepairNodes"  # who runs the nodes
     ADD_NODES = "AddNodes"  # who buys nodes
     MOVE_OTHERS = "MoveOthers"  # an admin, or the controller where queues allow it
+    ALLOW_PREEMPTION = "AllowPreemption"  # an admin, or the owners of gangs that shield themselves
     END_OTHERS = "EndOthers"  # the owners of gangs that policy protects
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way out: all of ``changes`` together are enough.
+    """One way out: all of ``changes`` together are enough: the gang starts, or it evicts others and starts when they left.
 
     Attributes:
         remedy: its main part.
@@ -90,3 +91,22 @@ class Diagnosis:
     ways: tuple[Way, ...] = ()
     proof: Proof = Proof.OPTIMAL
     cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """More use than a quota allows.
+
+    Attributes:
+        kind, name: whose quota: a ClusterQueue's or a Cohort's.
+        used, allowed: of the flavor's resource, in its unit; borrowing is allowed for.
+        gangs: ``namespace/name`` of those without which it would be gone, the ones started last first.
+    """
+
+    kind: str
+    name: str
+    flavor: str
+    resource: str
+    used: int
+    allowed: int
+    gangs: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.workload import Placement
@@ -52,16 +53,25 @@ class Entry:
 
     Attributes:
         attempt: number of starts committed so far; labels the pods of the current one.
-        queued_at: place in the order; kept over preemption.
+        queued_at: when it first queued.
         since: when ``state`` was entered.
         requeue_at: end of Backoff.
+        requeued_at: its place in the order after a failed start, until the next; None = ``queued_at``, which
+            preemption does not change.
         started_at, ready_at: of the current attempt.
+        unready_since: a gang that runs is no longer whole since then.
+        past_seconds: from commit to eviction, of all earlier attempts together.
+        stop_at: it is told that it must go and is suspended at that time, or as soon as it says that it is ready.
         failures: failed starts in a row; rules the back-off.
         evictions: how often it was evicted, ever.
+        evicted_for: why, from an eviction until the next start.
         preempted_at: when it had to make room for others: the last time and the 24 hours before it, oldest first.
         budget: ``Undecided`` answers in a row; the solver's limit grows with it.
         excluded: nodes kube-scheduler refused after a pin, until it starts.
-        placement: of the current attempt; None while waiting.
+        parked: why it stays out of the queue, once its pods are gone, until a person says otherwise.
+        gates: its admission gates that are not removed yet; it is held while there are any.
+        priority_set: priority given by a person; None = what its classes say.
+        placement: of the current attempt, less the slots of pods that are done for good; None while waiting.
         lease: set in state Reserved, and while it is evicted only to be moved.
         intent: the unconfirmed write, for ``attempt``.
         version: of the row; +1 at each change, checked by the commit.
@@ -94,6 +104,24 @@ class Entry:
     lease: CapacityLease | None = None
     intent: Intent | None = None
     version: int = 0
+    requeued_at: float | None = None
+    unready_since: float | None = None
+    past_seconds: float = 0.0
+    stop_at: float | None = None
+    evicted_for: Code | None = None
+    parked: Reason | None = None
+    gates: tuple[str, ...] = ()
+    priority_set: int | None = None
+
+    @property
+    def in_line_since(self) -> float:
+        """Its place among equal priorities."""
+        return self.queued_at if self.requeued_at is None else self.requeued_at
+
+    def executed(self, now: float) -> float:
+        """Seconds for which it has held its place, over all attempts."""
+        held = now - self.started_at if self.state.live and self.started_at is not None else 0.0
+        return self.past_seconds + max(held, 0.0)
 
     @property
     def ref(self) -> str:
@@ -144,10 +172,11 @@ class Spent:
 class Loaded:
     """The ledger as the database holds it: every workload that is not Finished, and the configuration.
 
-    ``spent``: on moves in the last 24 hours at least.
+    ``spent``: on moves in the last 24 hours at least. ``used``: past use as last sampled.
     """
 
     entries: tuple[Entry, ...]
     documents: tuple[Document, ...]
     revision: int
     spent: tuple[Spent, ...] = ()
+    used: tuple[Used, ...] = ()

@@ -7,20 +7,27 @@ crash between any two steps loses nothing.
     Pending ──Admit──▶ Starting ──PodsReady──▶ Running ──Ended──▶ Finished
        │  ▲               │ Evict                 │ Evict
     Reserve│ (lease lost) ▼                       ▼
-       ▼  │            Evicting ──Drained──▶ Pending, or Backoff after a failed start
+       ▼  │            Evicting ──Drained──▶ Pending; Backoff after a failed start; Held or Deactivated if it is parked
     Reserved ──Admit──▶ Starting
+
+A person's command (:class:`Asked`) holds, releases, requeues, deactivates or activates from any state. A gang that is
+parked, or has admission gates, waits in Held or Deactivated until that is taken back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never
 
+from queuectl.domain.carryout import carry_out
+from queuectl.domain.commands import Command
 from queuectl.domain.ledger import Change, Entry, Intent, Note, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.steps import drained, evict, gated, move, next_of, rejoin
 from queuectl.domain.workload import Placement
 
 
@@ -56,6 +63,7 @@ class Adopt:
 
     placement: Placement
     attempt: int
+    started_at: float | None = None  # unix seconds, where that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +88,18 @@ class Evict:
     Attributes:
         excluded: nodes to avoid at the next start.
         lease: the place held for it meanwhile, when it is only moved.
+        parked: why it does not queue again by itself; None = it does.
     """
 
     reason: Reason
     excluded: tuple[str, ...] = ()
     lease: CapacityLease | None = None
+    parked: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeOver:
+    """It was told that it must go, and its time is over or it is ready: it may be suspended now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +117,32 @@ class Echoed:
 @dataclass(frozen=True, slots=True)
 class PodsReady:
     """All pods of the attempt are ready, or have succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodsLost:
+    """It was ready, and now some pod is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodsDone:
+    """Pods are done for good; ``placement`` is what the others still need, never more than before."""
+
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """Admission gates as the object now says; those that it did not have when it was submitted do not count."""
+
+    gates: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A person asked for something."""
+
+    command: Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +173,14 @@ Event = (
     | Reserve
     | Refuse
     | Evict
+    | NoticeOver
     | Repair
     | Echoed
     | PodsReady
+    | PodsLost
+    | PodsDone
+    | Gated
+    | Asked
     | Drained
     | RetryDue
     | Ended
@@ -142,29 +188,8 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StartPolicy:
-    """Back-off after failed starts, in seconds: ``base * 2^(failures-1)``, at most ``ceiling``."""
-
-    base: float = 60.0
-    ceiling: float = 3600.0
-
-    def delay(self, failures: int) -> float:
-        return min(self.ceiling, self.base * 2.0 ** min(failures - 1, 30))
-
-
-# An eviction for one of these means that the start itself failed: retry later, not at once.
-FAILED_START = frozenset(
-    {Code.PODS_READY_TIMEOUT, Code.PIN_UNSCHEDULABLE, Code.PODS_LARGER_THAN_ASKED}
-)
-
-
-# An eviction for one of these was in favour of others: what a queue's protections count.
-MADE_ROOM = frozenset({Code.PREEMPTED, Code.DEFRAGMENTED})
-DAY = 86_400.0  # seconds
-
-
-MAX_BUDGET = 8  # beyond it another Undecided says nothing new
+DEFAULT_RULES: Final = Rules()
+MAX_BUDGET: Final = 8  # beyond it another Undecided says nothing new
 
 
 class IllegalTransition(AssertionError):
@@ -172,9 +197,9 @@ class IllegalTransition(AssertionError):
 
 
 def handle(  # noqa: C901 - one dispatch over all events, checked for completeness
-    entry: Entry | None, event: Event, now: float, policy: StartPolicy = StartPolicy()
+    entry: Entry | None, event: Event, now: float, rules: Rules = DEFAULT_RULES
 ) -> Change | None:
-    """Apply one event.
+    """Apply one event. ``rules``: for back-off and notice.
 
     Returns:
         The change, or None when the event says nothing new.
@@ -198,16 +223,30 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
         case Reserve() | Refuse():
             return _stay(entry, event, now)
         case Evict():
-            return _evict(entry, event, now)
+            return _evict(entry, event, now, rules)
+        case NoticeOver():
+            return Change(entry, next_of(entry, stop_at=None), now) if entry.stop_at else None
         case Repair():
             return _repair(entry, event, now)
         case Echoed():
             started = entry.intent is Intent.START  # a stop is owed until the gang is drained
-            return Change(entry, _next(entry, intent=None), now) if started else None
+            return Change(entry, next_of(entry, intent=None), now) if started else None
         case PodsReady():
             return _ready(entry, now)
-        case Drained() | RetryDue():
-            return _requeue(entry, event, now, policy)
+        case PodsLost():
+            return _lost(entry, now)
+        case PodsDone():
+            return _done(entry, event, now)
+        case Gated():
+            return _gated(entry, event, now)
+        case Asked():
+            return carry_out(entry, event.command, now, rules)
+        case Drained():
+            _need(entry, event, State.EVICTING)
+            return drained(entry, now, rules.pods_ready)
+        case RetryDue():
+            _need(entry, event, State.BACKOFF)
+            return _queue(entry, now, "requeued after back-off")
         case Ended():
             code = Code.SUCCEEDED if event.outcome is Outcome.SUCCEEDED else Code.FAILED
             return _finish(entry, Reason(code), now)
@@ -215,15 +254,6 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return _finish(entry, Reason(Code.DELETED, "the job was deleted"), now)
         case _:
             assert_never(event)
-
-
-def _next(entry: Entry, **changes: Any) -> Entry:
-    return replace(entry, version=entry.version + 1, **changes)
-
-
-def _move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any) -> Change:
-    after = _next(entry, state=state, since=now, reason=reason, **changes)
-    return Change(entry, after, now, Note(str(reason.code), entry.state, state, reason))
 
 
 def _need(entry: Entry, event: Event, *states: State) -> None:
@@ -235,13 +265,13 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> Change | No
     if entry is not None:
         return None
     job = event.job
-    reason = Reason(Code.QUEUED, f"queued in {job.queue}")
+    reason = gated(job.gates) if job.gates else Reason(Code.QUEUED, f"queued in {job.queue}")
     after = Entry(
         uid=job.uid,
         kind=job.kind,
         namespace=job.namespace,
         name=job.name,
-        state=State.PENDING,
+        state=State.HELD if job.gates else State.PENDING,
         queue=job.queue or "",
         cluster_queue=event.cluster_queue,
         priority=event.priority,
@@ -252,8 +282,9 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> Change | No
         since=now,
         reason=reason,
         version=1,
+        gates=job.gates,
     )
-    return Change(None, after, now, Note("Queued", None, State.PENDING, reason))
+    return Change(None, after, now, Note("Queued", None, after.state, reason))
 
 
 def _arrival(created_at: float, now: float) -> float:
@@ -262,21 +293,33 @@ def _arrival(created_at: float, now: float) -> float:
 
 
 def _described(entry: Entry, event: Described, now: float) -> Change | None:
-    after = _next(
-        entry,
-        queue=event.queue,
-        cluster_queue=event.cluster_queue,
-        priority=event.priority,
-        gpus=event.gpus,
-        pods=event.pods,
-    )
-    return Change(entry, after, now) if replace(after, version=entry.version) != entry else None
+    priority = event.priority if entry.priority_set is None else entry.priority_set
+    said: dict[str, Any] = {
+        "queue": event.queue,
+        "cluster_queue": event.cluster_queue,
+        "priority": priority,
+        "gpus": event.gpus,
+        "pods": event.pods,
+    }
+    if all(getattr(entry, name) == value for name, value in said.items()):
+        return None
+    asks = (event.queue, event.cluster_queue, event.gpus, event.pods)
+    if entry.lease is not None and asks != (
+        entry.queue,
+        entry.cluster_queue,
+        entry.gpus,
+        entry.pods,
+    ):
+        text = "it asks for something else now; the place held for it is given up"
+        reason = Reason(Code.QUEUED, text)
+        return move(entry, State.PENDING, now, reason, lease=None, **said)
+    return Change(entry, next_of(entry, **said), now)
 
 
 def _admit(entry: Entry, event: Admit, now: float) -> Change:
     _need(entry, event, State.PENDING, State.RESERVED)
     reason = Reason(Code.ADMITTED, f"attempt {entry.attempt + 1}", event.details)
-    return _move(
+    return move(
         entry,
         State.STARTING,
         now,
@@ -288,6 +331,8 @@ def _admit(entry: Entry, event: Admit, now: float) -> Change:
         started_at=now,
         ready_at=None,
         requeue_at=None,
+        requeued_at=None,
+        evicted_for=None,
         budget=0,
     )
 
@@ -295,7 +340,7 @@ def _admit(entry: Entry, event: Admit, now: float) -> Change:
 def _adopt(entry: Entry, event: Adopt, now: float) -> Change:
     if not entry.state.waiting:
         raise IllegalTransition(f"Adopt in state {entry.state} of {entry.ref}")
-    return _move(
+    return move(
         entry,
         State.RUNNING,
         now,
@@ -303,9 +348,13 @@ def _adopt(entry: Entry, event: Adopt, now: float) -> Change:
         attempt=event.attempt,
         placement=event.placement,
         lease=None,
-        started_at=now,
+        started_at=now if event.started_at is None else min(now, event.started_at),
         ready_at=now,
         requeue_at=None,
+        requeued_at=None,
+        evicted_for=None,
+        parked=None,
+        gates=(),
     )
 
 
@@ -316,80 +365,74 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> Change | None:
     undecided = event.reason.code is Code.UNDECIDED
     budget = min(entry.budget + 1, MAX_BUDGET) if undecided else 0
     if state is not entry.state:
-        return _move(entry, state, now, event.reason, lease=lease, budget=budget)
+        return move(entry, state, now, event.reason, lease=lease, budget=budget)
     if (event.reason, lease, budget) == (entry.reason, entry.lease, entry.budget):
         return None
-    after = _next(entry, reason=event.reason, lease=lease, budget=budget)
+    after = next_of(entry, reason=event.reason, lease=lease, budget=budget)
     told = event.reason.code is not entry.reason.code
     note = Note(str(event.reason.code), entry.state, state, event.reason) if told else None
     return Change(entry, after, now, note)
 
 
-def _evict(entry: Entry, event: Evict, now: float) -> Change | None:
+def _evict(entry: Entry, event: Evict, now: float, rules: Rules) -> Change | None:
     if entry.state is State.EVICTING:
         return None
-    failed = event.reason.code in FAILED_START
-    return _move(
+    return evict(
         entry,
-        State.EVICTING,
         now,
         event.reason,
-        intent=Intent.STOP,
+        rules,
+        excluded=event.excluded,
         lease=event.lease,
-        requeue_at=None,
-        evictions=entry.evictions + 1,
-        preempted_at=_preemptions(entry, event.reason.code, now),
-        failures=entry.failures + 1 if failed else entry.failures,
-        excluded=tuple(sorted({*entry.excluded, *event.excluded})),
+        parked=event.parked,
     )
-
-
-def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
-    """Its preemptions of the last day, this one included if it is one."""
-    times = (*entry.preempted_at, now) if code in MADE_ROOM else entry.preempted_at
-    return tuple(at for at in times if at > now - DAY)
 
 
 def _repair(entry: Entry, event: Repair, now: float) -> Change:
     _need(entry, event, State.STARTING, State.RUNNING)
-    after = _next(entry, placement=event.placement)
+    after = next_of(entry, placement=event.placement)
     reason = Reason(Code.REPAIRED, "slots on lost nodes moved")
     return Change(entry, after, now, Note("Repaired", entry.state, entry.state, reason))
 
 
 def _ready(entry: Entry, now: float) -> Change | None:
+    if entry.unready_since is not None:
+        return Change(entry, next_of(entry, unready_since=None), now)
     if entry.state is not State.STARTING:
         return None
     text = "its pod is ready" if entry.pods == 1 else f"all {entry.pods} pods ready"
     reason = Reason(Code.PODS_READY, text)
-    return _move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
+    return move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
 
 
-def _requeue(entry: Entry, event: Event, now: float, policy: StartPolicy) -> Change:
-    _need(entry, event, State.EVICTING if isinstance(event, Drained) else State.BACKOFF)
-    cleared: dict[str, Any] = {
-        "placement": None,
-        "intent": None,
-        "started_at": None,
-        "ready_at": None,
-    }
-    if isinstance(event, Drained) and entry.reason.code in FAILED_START:
-        at = now + policy.delay(entry.failures)
-        text = f"start {entry.attempt} failed ({entry.reason.code}); retried in {at - now:.0f} s"
-        return _move(
-            entry, State.BACKOFF, now, Reason(Code.BACKOFF, text), requeue_at=at, **cleared
-        )
-    if isinstance(event, Drained) and entry.lease is not None:
-        waits = Reason(Code.WAITING_FOR_PREEMPTED, "moved; its new place is held for it")
-        return _move(entry, State.RESERVED, now, waits, requeue_at=None, **cleared)
-    why = f" after {entry.reason.code}" if isinstance(event, Drained) else " after back-off"
-    return _move(
-        entry, State.PENDING, now, Reason(Code.QUEUED, "requeued" + why), requeue_at=None, **cleared
-    )
+def _lost(entry: Entry, now: float) -> Change | None:
+    if entry.state is not State.RUNNING or entry.unready_since is not None:
+        return None
+    return Change(entry, next_of(entry, unready_since=now), now)
+
+
+def _done(entry: Entry, event: PodsDone, now: float) -> Change | None:
+    _need(entry, event, State.STARTING, State.RUNNING)
+    if event.placement == entry.placement:
+        return None
+    return Change(entry, next_of(entry, placement=event.placement), now)
+
+
+def _gated(entry: Entry, event: Gated, now: float) -> Change | None:
+    gates = tuple(gate for gate in entry.gates if gate in event.gates)
+    if gates == entry.gates:
+        return None
+    if entry.state is not State.HELD or entry.parked is not None:
+        return Change(entry, next_of(entry, gates=gates), now)
+    return _queue(entry, now, "its admission gates are removed", gates=gates)
+
+
+def _queue(entry: Entry, now: float, why: str, **changes: Any) -> Change:
+    return rejoin(entry, now, Reason(Code.QUEUED, why), requeue_at=None, **changes)
 
 
 def _finish(entry: Entry, reason: Reason, now: float) -> Change:
-    return _move(
+    return move(
         entry,
         State.FINISHED,
         now,
@@ -398,27 +441,8 @@ def _finish(entry: Entry, reason: Reason, now: float) -> Change:
         lease=None,
         intent=None,
         requeue_at=None,
+        unready_since=None,
+        stop_at=None,
+        past_seconds=entry.executed(now),
         finished_at=now,
     )
-
-
-def violations(entry: Entry) -> list[str]:
-    """What is inconsistent in one entry; empty for every entry reachable through :func:`handle`."""
-    held = entry.state in (State.STARTING, State.RUNNING)
-    rules = {
-        "a live attempt has a placement": not held or entry.placement is not None,
-        "a waiting workload has no placement": not entry.state.waiting or entry.placement is None,
-        "Reserved means a lease": entry.lease is not None or entry.state is not State.RESERVED,
-        "a lease only in Reserved, or while it moves": entry.lease is None
-        or entry.state in (State.RESERVED, State.EVICTING),
-        "Start is owed only by a live attempt": entry.intent is not Intent.START or held,
-        "Stop is owed only while Evicting": entry.intent is not Intent.STOP
-        or entry.state is State.EVICTING,
-        "Evicting owes Stop until it is drained": entry.state is not State.EVICTING
-        or entry.intent is Intent.STOP,
-        "requeue time exactly in Backoff": (entry.requeue_at is not None)
-        == (entry.state is State.BACKOFF),
-        "a finish time exactly when finished": (entry.finished_at is not None)
-        == (entry.state is State.FINISHED),
-    }
-    return [text for text, holds in rules.items() if not holds]

@@ -44,6 +44,18 @@ class Cost:
     gpus: int
 
 
+class PreemptionReason(StrEnum):
+    """By which rule a victim was taken: Kueue's names, and one for a policy of our own."""
+
+    IN_CLUSTER_QUEUE = "InClusterQueue"
+    IN_COHORT_RECLAMATION = "InCohortReclamation"
+    IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
+    IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
+    IN_COHORT_ROOM = (
+        "InCohortRoom"  # within its nominal quota, but in the way of a gang that found no room
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Preemption:
     """Evict ``victim`` so that ``preemptor`` fits (invariant I4). Committed together with the preemptor's lease."""
@@ -51,7 +63,7 @@ class Preemption:
     victim: str
     preemptor: str
     cost: Cost
-    reason: str = "InClusterQueue"
+    reason: str = PreemptionReason.IN_CLUSTER_QUEUE.value
     proof: Proof = Proof.OPTIMAL  # that no legal victims lose less
 
 
@@ -102,6 +114,8 @@ class Plan:
     if they wait for the room that leaving gangs or victims make.
 
     ``returning``: uids of gangs on the move whose new place (``Admitted.lease``) is kept for them.
+
+    ``uneven``: (uid, podset) of the placements, leases included, that were to be balanced and are not.
     """
 
     admitted: tuple[Admission, ...] = ()
@@ -114,3 +128,4 @@ class Plan:
     cut: bool = False  # the wall-clock safety net ended a solve: discard (I8)
     stats: Mapping[str, float] = field(default_factory=dict)
     alarms: tuple[str, ...] = ()  # what broke in the solver, as sentences: a defect each
+    uneven: tuple[tuple[str, str], ...] = ()

@@ -52,16 +52,26 @@ def parse_quantity(resource: str, text: str, *, round_up: bool) -> int:
     Raises:
         QuantityError: naming the resource and the text.
     """
+    value = exact_quantity(resource, text)
+    if resource == CPU:
+        value *= 1000
+    return int(value.to_integral_value(ROUND_CEILING if round_up else ROUND_FLOOR))
+
+
+def exact_quantity(resource: str, text: str) -> Decimal:
+    """The quantity in whole units (cores, bytes, devices), as exact as it is written.
+
+    Raises:
+        QuantityError: naming the resource and the text.
+    """
     number, suffix = _split(text.strip())
     try:
         value = Decimal(number) * _SUFFIXES[suffix]
     except (InvalidOperation, KeyError):
         raise QuantityError(f"{resource}: {text!r} is not a quantity") from None
-    if resource == CPU:
-        value *= 1000
     if not value.is_finite():
         raise QuantityError(f"{resource}: {text!r} is not a quantity")
-    return int(value.to_integral_value(ROUND_CEILING if round_up else ROUND_FLOOR))
+    return value
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import Document, Entry, State
-from queuectl.domain.reasons import Reason
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import Placement
 
 LONGEST_PAGE: Final = 500
@@ -84,6 +84,39 @@ class WorkloadPage:
 
     entries: tuple[Entry, ...]
     cursor: str | None = None
+
+
+IN_LINE: Final = (State.PENDING, State.RESERVED)
+# They wait for something else than their turn: a person, or more than the cluster or the quota has when empty.
+ASIDE: Final = frozenset(
+    {
+        Code.MISCONFIGURED,
+        Code.UNSUPPORTED,
+        Code.NO_MATCHING_FLAVOR,
+        Code.EXCEEDS_MAX_QUOTA,
+        Code.SHAPE_NEVER_FITS,
+        Code.QUEUE_STOPPED,
+        Code.LOCAL_QUEUE_STOPPED,
+    }
+)
+
+
+def in_line(entry: Entry) -> bool:
+    """Whether it waits for its turn."""
+    return entry.state in IN_LINE and bool(entry.cluster_queue) and entry.reason.code not in ASIDE
+
+
+def turn(entry: Entry) -> tuple[int, float, str]:
+    """The order of a queue: priority, then its place, then uid."""
+    return (-entry.priority, entry.in_line_since, entry.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where a workload stands, from 1: among those that wait in its ClusterQueue, and in its LocalQueue."""
+
+    cluster_queue: int
+    local_queue: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,9 @@ class Defragment(StrEnum):
     EXECUTE = "Execute"
 
 
+DEFAULT_NAME = "default"
+"""Name of the LocalQueue, and of the WorkloadPriorityClass, of jobs that name none."""
+
 WEIGHT_UNIT = 1000  # of a fair sharing weight: 1000 = a weight of 1
 
 
@@ -141,6 +144,8 @@ class ClusterQueue:
         weight: in fair sharing, in thousandths; 0 = its share counts as infinite as soon as it borrows.
         usage_fairness: its gangs go by past usage of their LocalQueues where the rules say how (``admissionScope``).
         split_flavors: a podset may use several flavors of one resource group.
+        evicts_within_nominal: a gang of it that has the quota but finds no room may evict gangs of lower priority from other
+            ClusterQueues of the cohort although those stay within their own.
         headroom: nominal quota of flavors with node labels follows the nodes' capacity, less this part of it;
             None = nominal quota is what the resource groups say.
     """
@@ -165,6 +170,16 @@ class ClusterQueue:
     usage_fairness: bool = False
     split_flavors: bool = False
     headroom: float | None = None
+    evicts_within_nominal: bool = False
+
+    @property
+    def preempts(self) -> bool:
+        """Whether its gangs may evict anybody at all."""
+        return (
+            self.within_cluster_queue is not WithinClusterQueue.NEVER
+            or self.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+            or self.evicts_within_nominal
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +237,9 @@ class QueueConfig:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""
         local = self.local_queues.get((namespace, queue)) if queue is not None else None
         return self.cluster_queues.get(local.cluster_queue) if local is not None else None
+
+    def priority_class_of(self, named: str | None) -> str | None:
+        """The WorkloadPriorityClass of a job: the one it names, else the one named ``default`` if there is one."""
+        if named is None and DEFAULT_NAME in self.priority_classes:
+            return DEFAULT_NAME
+        return named

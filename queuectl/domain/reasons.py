@@ -20,6 +20,7 @@ class Code(StrEnum):
     NO_MATCHING_FLAVOR = "NoMatchingFlavor"  # no flavor of the queue covers or allows it
     TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"  # no placement exists on what is free now
     SHAPE_NEVER_FITS = "ShapeNeverFits"  # no placement exists even on the empty cluster
+    RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"  # the namespace may not use so much
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
     UNDECIDED = "Undecided"  # the solver's budget ended first; retried with a larger one
     PENDING_EVALUATION = "PendingEvaluation"  # behind others; not looked at yet
@@ -29,7 +30,8 @@ class Code(StrEnum):
     QUEUE_STOPPED = "ClusterQueueStopped"
     LOCAL_QUEUE_STOPPED = "LocalQueueStopped"
     BACKOFF = "Backoff"
-    HELD = "Held"
+    HELD = "Held"  # by a person
+    ADMISSION_GATED = "AdmissionGated"  # until its admission gates are removed
     # starting and running
     ADMITTED = "Admitted"
     PODS_READY = "PodsReady"
@@ -47,11 +49,17 @@ class Code(StrEnum):
     RESUMED_OUTSIDE = "ResumedOutside"  # somebody else resumed a managed job
     SUSPENDED_OUTSIDE = "SuspendedOutside"  # somebody else suspended it
     CHANGED_OUTSIDE = "ChangedOutside"  # its podsets changed while it ran
+    REQUEUED = "Requeued"  # a person asked for it
+    MAX_EXECUTION_TIME = "MaximumExecutionTimeExceeded"  # all attempts together; deactivated
     # ends
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     DELETED = "Deleted"
-    DEACTIVATED = "Deactivated"
+    # deactivations
+    DEACTIVATED = "Deactivated"  # by a person
+    REQUEUING_LIMIT = "RequeuingLimitExceeded"  # too many failed starts in a row
+    # of the history only
+    PRIORITY_SET = "PrioritySet"
     QUEUED = "Queued"
 
 

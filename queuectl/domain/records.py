@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Node, Toleration
 from queuectl.domain.quantity import GPU, NOTHING, Resources
 from queuectl.domain.workload import PodSet
@@ -54,6 +56,14 @@ class JobRecord:
         expected: pods its controller keeps at once per podset where that is fewer than the podset's count (a Job with
             few completions left, or started with fewer pods); empty otherwise.
         parallelism: of a Job that may start with fewer pods, or did; None otherwise.
+        gates: ``admission-gated-by``: who must let it go before it is queued.
+        max_execution: ``max-exec-time-seconds``: how long it may run, over all attempts; None = no limit.
+        followed: a pod that succeeded may be followed by another, as ``expects`` says; else it never is.
+        preempt_requested: annotation: the deadline it was last told of, "" if none.
+        preempt_ready: annotation: it says that it may be suspended at once.
+        labels: its labels, by key, but for those that queuectl itself reads.
+        ungated: (podset, its other scheduling gates) of each template without our gate: of a job from before the admission
+            policies. Its start puts the gate there.
     """
 
     kind: str
@@ -81,6 +91,17 @@ class JobRecord:
     deleting: bool = False
     expected: tuple[tuple[str, int], ...] = ()
     parallelism: Parallelism | None = None
+    gates: tuple[str, ...] = ()
+    max_execution: float | None = None
+    followed: bool = True
+    preempt_requested: str = ""
+    preempt_ready: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
+    ungated: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def label(self, key: str | None) -> str | None:
+        """Value of a label; None without one, or where it is empty."""
+        return next((value or None for name, value in self.labels if name == key), None)
 
     def expects(self, podset: PodSet) -> int:
         """Pods of a podset that exist at once when the gang is whole."""
@@ -160,12 +181,59 @@ class NamespaceRecord:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClassRecord:
+    """``default``: pods that name no class get this one's value."""
+
     name: str
     version: int
     value: int
+    default: bool = False
 
 
-Record = JobRecord | PodRecord | NodeRecord | NamespaceRecord | PriorityClassRecord
+@dataclass(frozen=True, slots=True)
+class ResourceQuotaRecord:
+    """``counted``: the API server has said what is used; a file may leave that out."""
+
+    namespace: str
+    uid: str
+    version: int
+    counted: bool
+    allowance: Allowance
+
+
+Record = (
+    JobRecord | PodRecord | NodeRecord | NamespaceRecord | PriorityClassRecord | ResourceQuotaRecord
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PriorPodSet:
+    """``flavors`` by resource; ``hosts``: (hostname label, pods) in the order of ranks, empty where that was not said."""
+
+    flavors: Mapping[str, str] = field(default_factory=dict)
+    hosts: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PriorAdmission:
+    """What a Kueue that ran here before had decided of a job. Times are unix seconds.
+
+    Attributes:
+        uid, kind, ref: of the job; ref is ``namespace/name``.
+        queued_at: since when it was in its queue; None if that is not said.
+        active: False: Kueue had given it up, or somebody held it.
+        cluster_queue: that its admission names, "" without one.
+        admitted_at: None unless it was admitted.
+        podsets: of its admission, by name.
+    """
+
+    uid: str
+    kind: str
+    ref: str
+    queued_at: float | None = None
+    active: bool = True
+    cluster_queue: str = ""
+    admitted_at: float | None = None
+    podsets: Mapping[str, PriorPodSet] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +245,7 @@ class Upserted:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """``resource``: plural as in the API path (``pods``, ``jobs``, ``pytorchjobs``...); ``key`` is the uid for jobs and pods, else the name."""
+    """``resource``: plural as in the API path (``pods``, ``jobs``, ``pytorchjobs``...); ``key`` is the uid for namespaced objects, else the name."""
 
     resource: str
     key: str

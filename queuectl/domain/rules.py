@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
+from math import ceil
+from typing import Final
 
-from queuectl.domain.quantity import CPU, Resources
+from queuectl.domain.quantity import CPU, PODS, Resources
+
+MOST: Final = 2**63 - 1
+"""The largest amount of anything; what a transformation makes beyond it counts as this much."""
 
 
 class FairStrategy(StrEnum):
@@ -37,33 +43,43 @@ class UsageFairness:
     before_priority: bool = False
     user_label: str | None = None
 
+    def weigh(self, amounts: Mapping[str, float]) -> float:
+        """Amounts of several resources as one number: whole units (cores, bytes, devices), weighed and summed."""
+        weights = self.resource_weights
+        return sum(weights.get(r, 1.0) * amounts[r] / _per_unit(r) for r in sorted(amounts))
+
+    def fresh(self, elapsed: float) -> float:
+        """The part that what was used in the last ``elapsed`` seconds has in past use; the rest is older."""
+        return 1.0 if self.half_life <= 0 else 1.0 - 0.5 ** (elapsed / self.half_life)
+
 
 @dataclass(frozen=True, slots=True)
 class Transformation:
     """What a request for ``source`` is charged as (``resources.transformations``).
 
     Attributes:
-        outputs: resource to the amount charged per unit of ``source`` (cpu: per core).
-        multiply_by: a resource of the same pod whose amount multiplies the outputs once more.
+        outputs: resource to the amount charged per whole unit of ``source`` (a core, a byte, a device), in whole units
+            of the output too; below 0 = an allowance, which takes from what other transformations make of the output.
+        multiply_by: a resource of the same pod whose amount multiplies the outputs once more, where the pod asks for it.
         retain: ``source`` itself is charged as well.
     """
 
     source: str
-    outputs: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[str, Fraction] = field(default_factory=dict)
     multiply_by: str | None = None
     retain: bool = True
 
-    def made_of(self, requests: Resources) -> dict[str, int]:
-        """What the outputs come to for one pod."""
-        factor = _whole(self.source, requests[self.source])
-        if self.multiply_by is not None:
-            factor *= _whole(self.multiply_by, requests[self.multiply_by])
+    def made_of(self, requests: Mapping[str, int]) -> dict[str, Fraction]:
+        """What the outputs come to for one pod, in whole units."""
+        factor = Fraction(requests[self.source], _per_unit(self.source))
+        if self.multiply_by is not None and self.multiply_by in requests:
+            factor *= Fraction(requests[self.multiply_by], _per_unit(self.multiply_by))
         return {name: per_unit * factor for name, per_unit in self.outputs.items()}
 
 
-def _whole(resource: str, amount: int) -> int:
-    """An amount in whole units: cpu is counted in cores, a part of a core as one."""
-    return -(-amount // 1000) if resource == CPU else amount
+def _per_unit(resource: str) -> int:
+    """How many units of :mod:`queuectl.domain.quantity` a whole unit is."""
+    return 1000 if resource == CPU else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,8 @@ class PodsReady:
         requeue_by_eviction: after a failed start the gang queues by the time of its eviction, else at its old place.
         backoff_base, backoff_ceiling: pause after failed start n: ``base * 2^(n-1)``, at most the ceiling.
         backoff_jitter: up to this part of the pause is added to it.
-        backoff_limit: failed starts in a row after which the gang is deactivated; None = no limit.
+        backoff_limit: failed starts in a row after which it is still queued again; one more deactivates it. None = no
+            limit.
     """
 
     timeout: float = 1800.0
@@ -96,6 +113,14 @@ class Retention:
     after_deactivated: float | None = None
 
 
+class KueueKeys(StrEnum):
+    """Whether labels and annotations with Kueue's prefix count as ours."""
+
+    AUTO = "auto"  # where no Kueue runs
+    ON = "on"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """All of them.
@@ -104,8 +129,8 @@ class Rules:
         fair_sharing: strategies of preemption by share, first to last; empty = fair sharing is off.
         excluded_prefixes: resources whose names begin so are charged to no quota.
         ignore_undeclared: a requested resource that a ClusterQueue does not cover is not charged, rather than refused.
-        kueue_keys: labels and annotations with Kueue's prefix count: always, never, or where no Kueue runs.
         eviction_grace: seconds between telling a gang that it will be evicted and suspending it.
+        kueue_keys: when labels and annotations with Kueue's prefix count.
     """
 
     fair_sharing: tuple[FairStrategy, ...] = ()
@@ -116,6 +141,7 @@ class Rules:
     pods_ready: PodsReady = PodsReady()
     retention: Retention = Retention()
     eviction_grace: float = 0.0
+    kueue_keys: KueueKeys = KueueKeys.AUTO
 
     @property
     def charges_as_asked(self) -> bool:
@@ -123,17 +149,24 @@ class Rules:
         return not (self.excluded_prefixes or self.transformations)
 
     def charged(self, requests: Resources) -> Resources:
-        """What one pod with these requests is charged to quota."""
+        """What one pod with these requests is charged to quota. ``pods`` is always charged as it is."""
         if self.charges_as_asked:
             return requests
-        amounts: dict[str, int] = {}
         by_source = {known.source: known for known in self.transformations}
-        for name, amount in requests.items():
-            if any(name.startswith(prefix) for prefix in self.excluded_prefixes):
-                continue
-            known = by_source.get(name)
+        asked = {name: amount for name, amount in requests.items() if not self._excludes(name)}
+        charged: dict[str, int] = {}
+        made: dict[str, Fraction] = {}
+        for name, amount in asked.items():
+            known = by_source.get(name) if name != PODS else None
             if known is None or known.retain:
-                amounts[name] = amounts.get(name, 0) + amount
-            for output, made in known.made_of(requests).items() if known is not None else ():
-                amounts[output] = amounts.get(output, 0) + made
-        return Resources(amounts)
+                charged[name] = amount
+            for output, part in known.made_of(asked).items() if known is not None else ():
+                made[output] = made.get(output, Fraction()) + part
+        for output, part in made.items():
+            # An allowance takes only from what transformations made, never from what the pod itself asks.
+            amount = charged.get(output, 0) + max(0, ceil(part * _per_unit(output)))
+            charged[output] = min(amount, MOST)
+        return Resources(charged)
+
+    def _excludes(self, resource: str) -> bool:
+        return resource != PODS and resource.startswith(self.excluded_prefixes)

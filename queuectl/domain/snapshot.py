@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.quantity import Resources
+from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Reason
 from queuectl.domain.workload import Placement, Workload
@@ -86,6 +87,16 @@ class Admitted:
     restartable: bool = True
     finished: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs that its pods hold; none for pods it started without, or that are done."""
+        held = 0
+        for podset in self.workload.podsets:
+            placed = self.placement.of(podset.name)
+            pods = podset.count if placed is None else placed.pods_of(podset)
+            held += podset.shape.requests[GPU] * max(0, pods - self.finished.get(podset.name, 0))
+        return held
+
 
 @dataclass(frozen=True, slots=True)
 class SolverLimits:
@@ -136,6 +147,7 @@ class Snapshot:
         seek_room: gangs may be moved in this cycle; the loop looks for such moves only now and then.
         past_use: for fairness by usage.
         make_room: set when an administrator asks which gangs to move; None in the loop, where queues decide.
+        allowances: namespace to its ResourceQuotas; a namespace without any is absent.
     """
 
     now: float
@@ -150,3 +162,4 @@ class Snapshot:
     seek_room: bool = True
     make_room: MakeRoom | None = None
     past_use: PastUse = PastUse()
+    allowances: Mapping[str, tuple[Allowance, ...]] = field(default_factory=dict)

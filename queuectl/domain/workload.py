@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from queuectl.domain.fleet import NodeRules
@@ -156,6 +156,45 @@ class PodSetPlacement:
         for share in self.shares or (FlavorShare(pods, self.flavors),):
             for resource, flavor in share.flavors.items():
                 yield resource, flavor, share.pods
+
+    @property
+    def charged(self) -> frozenset[str]:
+        """Every flavor that some of its pods are charged to."""
+        return frozenset(flavor for _, flavor, _ in self.charges(0))
+
+    def by_share(self) -> tuple[PodSetPlacement, ...]:
+        """Each share as a placement of its own, with its pods, nodes and flavors; itself alone when it has none."""
+        if not self.shares:
+            return (self,)
+        parts: list[PodSetPlacement] = []
+        left = list(reversed(self.nodes))
+        for share in self.shares:
+            nodes: list[tuple[str, int]] = []
+            missing = share.pods
+            while missing > 0 and left:
+                node, count = left.pop()
+                taken = min(count, missing)
+                nodes.append((node, taken))
+                missing -= taken
+                if count > taken:
+                    left.append((node, count - taken))
+            parts.append(PodSetPlacement(self.podset, tuple(nodes), share.flavors, share.pods))
+        return tuple(parts)
+
+    def left_on(self, held: Mapping[str, int]) -> PodSetPlacement:
+        """The same placement once only so many pods are left on each node; what takes no nodes is left as it is."""
+        if not self.shares or not self.nodes:
+            return replace(self, nodes=tuple(held.items()))
+        left = dict(held)
+        shares = []
+        for share in self.by_share():
+            pods = 0
+            for node, count in share.by_node.items():
+                stays = min(count, left.get(node, 0))
+                left[node] = left.get(node, 0) - stays
+                pods += stays
+            shares.append(FlavorShare(pods, share.flavors))
+        return replace(self, nodes=tuple(held.items()), shares=tuple(shares))
 
     @property
     def count(self) -> int:

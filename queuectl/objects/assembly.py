@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from queuectl.domain.allowance import Allowance, with_promises
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.quantity import Resources
+from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import ResourceQuotaRecord
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.steps import gated
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
+from queuectl.objects.assignments import Assigned
 from queuectl.objects.charging import charge
 from queuectl.objects.gangs import Gang, merged, owned
+from queuectl.objects.seats import Seats
 from queuectl.objects.slots import GivenPod, Owners, Slots
 from queuectl.objects.standing import standing
 from queuectl.objects.times import format_time
@@ -38,6 +43,7 @@ class Parts:
     namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)
     pod_classes: dict[str, int] = field(default_factory=lambda: dict(_SYSTEM_CLASSES))
     warnings: list[str] = field(default_factory=list)
+    allowances: dict[str, list[ResourceQuotaRecord]] = field(default_factory=dict)
 
 
 class Assembly:
@@ -59,6 +65,7 @@ class Assembly:
         for gang in running:
             self._state(gang, slots)
         slots.fill(self._parts.pods, self._owners)
+        self._assume(running, slots)
         admitted = [self._admitted(gang, slots) for gang in running]
         pending = [gang for gang in self._gangs if not gang.running]
         return Snapshot(
@@ -69,7 +76,23 @@ class Assembly:
             admitted=tuple(gang for gang in admitted if gang is not None),
             strangers=slots.strangers,
             namespaces=self._namespaces(),
+            allowances=self._allowances(gang for gang in admitted if gang is not None),
         )
+
+    def _allowances(self, admitted: Iterable[Admitted]) -> dict[str, tuple[Allowance, ...]]:
+        """A quota that says nothing of its use is taken to be used by the running gangs of the input alone."""
+        podsets: dict[str, list[tuple[PodSet, int]]] = {}
+        for gang in admitted if self._parts.allowances else ():
+            held = podsets.setdefault(gang.workload.namespace, [])
+            held.extend((podset, podset.count) for podset in gang.workload.podsets)
+        return {
+            namespace: tuple(
+                r.allowance if r.counted else with_promises(r.allowance, podsets.get(namespace, ()))
+                for r in sorted(records, key=lambda r: r.allowance.name)
+                if r.allowance.limits
+            )
+            for namespace, records in sorted(self._parts.allowances.items())
+        }
 
     def _join(self) -> tuple[list[Gang], dict[tuple[str, str], str]]:
         """Each gang once; finished ones are left out. Also which gang each Workload's name stands for."""
@@ -126,6 +149,47 @@ class Assembly:
                 if self._fleet.nodes and count:
                     stated[slot] = stated.get(slot, 0) + count
         slots.state(gang, stated)
+
+    def _assume(self, running: list[Gang], slots: Slots) -> None:
+        """Seat pods of which only a domain above the host is said; what finds no seat uses no node.
+
+        An admission that names no domain uses none either, as in Kueue: its pods count where they are given.
+        """
+        seats: Seats | None = None
+        for gang in running:
+            held = slots.held[gang.uid]
+            for podset in gang.podsets if gang.assigned and not gang.leaving else ():
+                assigned = gang.assigned.get(podset.name, Assigned())
+                sitting = sum(count for (name, _), count in held.items() if name == podset.name)
+                missing = self._counted(podset, gang, held).count - sitting
+                if (
+                    missing <= 0
+                    or not assigned.domains
+                    or assigned.hosts is not None
+                    or not self._on_nodes(assigned.flavors)
+                ):
+                    continue
+                seats = seats or Seats(self._fleet, self._used(running, slots))
+                known = (self._queues.flavors.get(name) for name in assigned.flavors.values())
+                flavors = {flavor.name: flavor for flavor in known if flavor is not None}
+                found = seats.seat(podset, missing, assigned, flavors.values())
+                for node, count in found.items():
+                    held[podset.name, node] = held.get((podset.name, node), 0) + count
+                if found:
+                    text = f"{sum(found.values())} pods are on nodes that nobody states"
+                    names = ", ".join(sorted(found))
+                    self._warn(gang, f"podset {podset.name}: {text}; assumed on {names}")
+
+    def _used(self, running: list[Gang], slots: Slots) -> dict[str, Resources]:
+        """Of each node, by slots and strangers."""
+        used = dict(slots.strangers)
+        for gang in running:
+            for podset in gang.podsets:
+                for (name, node), count in slots.held[gang.uid].items():
+                    if name == podset.name:
+                        held = self._without_trifles(podset).shape.requests * count
+                        used[node] = used.get(node, NOTHING) + held
+        return used
 
     def _admitted(self, gang: Gang, slots: Slots) -> Admitted | None:
         held = slots.held[gang.uid]
@@ -211,6 +275,8 @@ class Assembly:
         name = gang.priority_class
         if gang.priority is None and name and name not in self._queues.priority_classes:
             return Reason(Code.MISCONFIGURED, f"WorkloadPriorityClass {name} does not exist")
+        if gang.gates:
+            return gated(gang.gates)
         if gang.inactive:
             return Reason(Code.HELD, "held by spec.active: false")
         if gang.requeue_at is not None and gang.requeue_at > self._now:
@@ -234,7 +300,13 @@ class Assembly:
             priority=self._priority(gang),
             queued_at=queued_at,
             preemptible=gang.preemptible,
+            user=self._user(gang),
         )
+
+    def _user(self, gang: Gang) -> str | None:
+        rule = self._queues.rules.usage_fairness
+        key = rule.user_label if rule is not None else None
+        return next((value or None for name, value in gang.labels if name == key), None)
 
     def _without_trifles(self, podset: PodSet) -> PodSet:
         """What only machinery around the pods asks for counts if some node of the input says how much of it there is."""
@@ -249,8 +321,10 @@ class Assembly:
     def _priority(self, gang: Gang) -> int:
         if gang.priority is not None:
             return gang.priority
-        if gang.priority_class is not None:
-            return self._queues.priority_classes.get(gang.priority_class, 0)
+        job = gang.kind != WORKLOAD  # a Workload's class was settled when its job was created
+        named = self._queues.priority_class_of(gang.priority_class) if job else gang.priority_class
+        if named is not None:
+            return self._queues.priority_classes.get(named, 0)
         name = gang.pod_priority_class
         if name is not None and name not in self._parts.pod_classes:
             self._warn(gang, f"PriorityClass {name} is not in the input: priority 0 assumed")

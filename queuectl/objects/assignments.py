@@ -5,7 +5,7 @@ Hosts are written in two ways: a list of domains (v1beta1) or slices with factor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -71,12 +71,14 @@ class Assigned:
         flavors: resource to flavor.
         hosts: (hostname label, pods) in order; None where only quota was assigned, or the assignment ends above the host.
         coarse: the assignment ends above the host.
+        domains: (level label to value, pods) in order, of an assignment that ends above the host.
     """
 
     count: int | None = None
     flavors: Mapping[str, str] = field(default_factory=dict)
     hosts: tuple[tuple[str, int], ...] | None = None
     coarse: bool = False
+    domains: tuple[tuple[Mapping[str, str], int], ...] = ()
 
 
 def read_admission(admission: AdmissionStatus) -> dict[str, Assigned]:
@@ -93,33 +95,51 @@ def read_admission(admission: AdmissionStatus) -> dict[str, Assigned]:
         if assignment.count is not None and assignment.count < 0:
             raise RequestError(f"{path}.count: {assignment.count} is negative")
         topology = assignment.topology_assignment
-        hosts = None
-        coarse = topology is not None and (topology.levels or [""])[-1] != HOSTNAME
-        if topology is not None and not coarse:
-            try:
-                hosts = tuple(_hosts(topology))
-            except RequestError as error:
-                raise error.under(f"{path}.topologyAssignment", ".") from None
-        read[assignment.name] = Assigned(assignment.count, assignment.flavors or {}, hosts, coarse)
+        levels = topology.levels or [""] if topology is not None else [HOSTNAME]
+        coarse = levels[-1] != HOSTNAME
+        hosts: tuple[tuple[str, int], ...] | None = None
+        domains: tuple[tuple[Mapping[str, str], int], ...] = ()
+        try:
+            if topology is not None:
+                found = tuple(_domains(topology, levels))
+                hosts = None if coarse else tuple((values[-1], count) for values, count in found)
+                domains = tuple(_labelled(levels, found)) if coarse else ()
+        except RequestError as error:
+            raise error.under(f"{path}.topologyAssignment", ".") from None
+        read[assignment.name] = Assigned(
+            assignment.count, assignment.flavors or {}, hosts, coarse, domains
+        )
     return read
 
 
-def _hosts(assignment: TopologyAssignment) -> Iterator[tuple[str, int]]:
+def _labelled(
+    levels: list[str], found: Iterable[tuple[tuple[str, ...], int]]
+) -> Iterator[tuple[Mapping[str, str], int]]:
+    for values, count in found:
+        yield {level: v for level, v in zip(levels, values, strict=False) if level}, count
+
+
+def _domains(
+    assignment: TopologyAssignment, levels: list[str]
+) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The values of each domain, coarse to fine, and its pods."""
     for i, domain in enumerate(assignment.domains or ()):
         if not domain.values or domain.count < 0:
             raise RequestError(f"domains[{i}]: needs values and a count of at least 0")
-        yield domain.values[-1], domain.count
+        if len(levels) not in (1, len(domain.values)):
+            raise RequestError(f"domains[{i}].values: not as many as levels")
+        yield tuple(domain.values), domain.count
     for i, part in enumerate(assignment.slices or ()):
-        values = (part.values_per_level or [LevelValues()])[-1]
         size = part.domain_count
         if not 1 <= size <= _MOST_DOMAINS:
             raise RequestError(f"slices[{i}].domainCount: {size} is not 1 to {_MOST_DOMAINS}")
-        names, counts = _names(values, size), _counts(part.pod_counts or PodCounts(), size)
-        if len(names) != size or len(counts) != size:
+        names = [_names(values, size) for values in part.values_per_level or [LevelValues()]]
+        counts = _counts(part.pod_counts or PodCounts(), size)
+        if {len(counts), *map(len, names)} != {size}:
             raise RequestError(f"slices[{i}]: values or counts are not as many as domainCount")
         if min(counts) < 0:
             raise RequestError(f"slices[{i}]: {min(counts)} pods are negative")
-        yield from zip(names, counts, strict=True)
+        yield from zip(zip(*names, strict=True), counts, strict=True)
 
 
 def _names(values: LevelValues, size: int) -> list[str]:

@@ -8,36 +8,36 @@ server metadata and status are ignored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.rules import Rules
 from queuectl.objects import config_wire as wire
+from queuectl.objects.config_flavors import read_flavor, read_topology
+from queuectl.objects.config_links import refuse_cycle
 from queuectl.objects.config_read import (
-    Warned,
     read_cluster_queue,
     read_cohort,
-    read_flavor,
     read_local_queue,
-    read_topology,
     warn_cluster_queue,
     warn_cohort,
-    warn_local_queue,
 )
+from queuectl.objects.config_warned import Warned
 from queuectl.objects.documents import Document, as_document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.names import is_name
+from queuectl.objects.settings_read import modernise, read_rules, warn_configuration
+from queuectl.objects.settings_wire import ConfigurationDocument
 
 API_VERSION: Final = "queuectl.dev/v1"
 KUEUE_VERSIONS: Final = ("kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2")
-CONFIGURATION_VERSIONS: Final = (
-    API_VERSION,
-    "config.kueue.x-k8s.io/v1beta1",
-    "config.kueue.x-k8s.io/v1beta2",
-)
+KUEUE_SETTINGS_VERSIONS: Final = ("config.kueue.x-k8s.io/v1beta1", "config.kueue.x-k8s.io/v1beta2")
+ONLY_NAME: Final = "default"
+"""Name of the one Configuration; Kueue's file gives it none."""
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -52,6 +52,9 @@ class ConfigKind:
         read: to the domain's value; may raise RequestError.
         warn: what it asks that is not honoured yet.
         namespaced: whether it lives in a namespace.
+        single: there is one of it, named :data:`ONLY_NAME`.
+        kueue_versions: of Kueue's API that it is read from.
+        modernise: write what an older version means as the newest does, in place.
     """
 
     kind: str
@@ -60,6 +63,13 @@ class ConfigKind:
     read: Callable[[Any], Any]
     warn: Callable[[Any], Iterator[Warned]] = lambda _: iter(())
     namespaced: bool = False
+    single: bool = False
+    kueue_versions: tuple[str, ...] = KUEUE_VERSIONS
+    modernise: Callable[[Any], None] = lambda _: None
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        return (API_VERSION, *self.kueue_versions)
 
 
 def _read_priority(document: wire.PriorityClassDocument) -> int:
@@ -82,7 +92,6 @@ CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
                 "localqueues",
                 wire.LocalQueueDocument,
                 read_local_queue,
-                warn_local_queue,
                 namespaced=True,
             ),
             ConfigKind("Cohort", "cohorts", wire.CohortDocument, read_cohort, warn_cohort),
@@ -96,6 +105,16 @@ CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
                 wire.PriorityClassDocument,
                 _read_priority,
             ),
+            ConfigKind(
+                "Configuration",
+                "configurations",
+                ConfigurationDocument,
+                read_rules,
+                warn_configuration,
+                single=True,
+                kueue_versions=KUEUE_SETTINGS_VERSIONS,
+                modernise=modernise,
+            ),
         )
     }
 )
@@ -103,8 +122,30 @@ CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
 
 def is_config(document: Document) -> bool:
     """Whether it is a configuration object, of whatever version."""
-    group = document.api_version.partition("/")[0]
-    return document.kind in CONFIG_KINDS and group in ("queuectl.dev", "kueue.x-k8s.io")
+    kind = CONFIG_KINDS.get(document.kind)
+    if kind is None:
+        return False
+    groups = {version.partition("/")[0] for version in kind.versions}
+    return document.api_version.partition("/")[0] in groups
+
+
+def named(document: Document) -> Document:
+    """The document; with its name, if it is of a kind of which there is one and says none."""
+    kind = CONFIG_KINDS.get(document.kind)
+    meta = document.body.get("metadata") or {}
+    if kind is None or not kind.single or meta.get("name"):
+        return document
+    address = replace(document.address, name=f"{kind.kind}/{ONLY_NAME}")
+    return Document(address, {**document.body, "metadata": {**meta, "name": ONLY_NAME}})
+
+
+def is_single(document: Document) -> bool:
+    """Whether it is the only object of its kind, in whatever version."""
+    return is_config(document) and CONFIG_KINDS[document.kind].single
+
+
+def _given(body: Document | Mapping[str, Any]) -> Document:
+    return named(body if isinstance(body, Document) else as_document(dict(body)))
 
 
 def key_of(body: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -123,7 +164,7 @@ def validate(document: Document | Mapping[str, Any]) -> tuple[dict[str, Any], tu
     Raises:
         DocumentError: naming document and field.
     """
-    given = document if isinstance(document, Document) else as_document(dict(document))
+    given = _given(document)
     kind, decoded = _decode(given)
     _read(given, kind, decoded)
     warnings = tuple(
@@ -137,11 +178,15 @@ def _decode(document: Document) -> tuple[ConfigKind, Any]:
     if kind is None:
         listed = ", ".join(CONFIG_KINDS)
         raise document.error("kind", f"{document.kind!r} is none of {listed}")
-    if document.api_version not in (API_VERSION, *KUEUE_VERSIONS):
-        listed = ", ".join((API_VERSION, *KUEUE_VERSIONS))
+    if document.api_version not in kind.versions:
+        listed = ", ".join(kind.versions)
         raise document.error("apiVersion", f"{document.api_version!r} is none of {listed}")
     decoded = document.convert(kind.wire)
+    kind.modernise(decoded)
     name = decoded.metadata.name
+    if kind.single and name != ONLY_NAME:
+        reason = f"{name!r}: there is one {kind.kind}, and its name is {ONLY_NAME}"
+        raise document.error("metadata.name", reason)
     if not is_name(name):
         raise document.error(
             "metadata.name", f"{name!r} is not a name of letters, digits, -, _ and ."
@@ -163,10 +208,13 @@ def _read(document: Document, kind: ConfigKind, decoded: Any) -> Any:
         value = kind.read(decoded)
     except RequestError as error:
         raise document.error("", str(error)) from None
-    if document.api_version != API_VERSION and getattr(
-        getattr(decoded, "spec", None), "policy", None
-    ):
-        raise document.error("spec.policy", f"is a field of {API_VERSION}, not of Kueue's API")
+    own = {
+        "spec.policy": getattr(getattr(decoded, "spec", None), "policy", None),
+        "queuectl": getattr(decoded, "queuectl", None),
+    }
+    for field, given in own.items():
+        if given is not None and document.api_version != API_VERSION:
+            raise document.error(field, f"is a field of {API_VERSION}, not of Kueue's API")
     return value
 
 
@@ -196,7 +244,7 @@ def build(documents: Iterable[Mapping[str, Any] | Document], revision: int) -> Q
     parts: dict[str, dict[Any, Any]] = {kind: {} for kind in CONFIG_KINDS}
     cohorts: list[Document] = []
     for body in documents:
-        document = body if isinstance(body, Document) else as_document(dict(body))
+        document = _given(body)
         kind, decoded = _decode(document)
         meta = decoded.metadata
         key = (meta.namespace, meta.name) if kind.namespaced else meta.name
@@ -214,87 +262,5 @@ def build(documents: Iterable[Mapping[str, Any] | Document], revision: int) -> Q
         topologies=parts["Topology"],
         priority_classes=parts["WorkloadPriorityClass"],
         cohorts=parts["Cohort"],
-    )
-
-
-def refuse_cycle(cohort: Document | Mapping[str, Any], parents: Mapping[str, str | None]) -> None:
-    """Check that a Cohort is not above itself: it would borrow from its own quota.
-
-    Args:
-        cohort: its document.
-        parents: Cohort name to its parent's, of all other Cohorts.
-
-    Raises:
-        DocumentError: naming document and field.
-    """
-    document = cohort if isinstance(cohort, Document) else as_document(dict(cohort))
-    name = document.body["metadata"]["name"]
-    path = [name]
-    above = (document.body.get("spec") or {}).get("parentName")
-    while above and above not in path:
-        path.append(above)
-        above = parents.get(above)
-    if above == name:
-        raise document.error("spec.parentName", f"is a cycle: {' -> '.join([*path, name])}")
-
-
-def dangling(config: QueueConfig) -> tuple[str, ...]:
-    """Names that lead nowhere, as sentences: a queue may be written before what it refers to."""
-    found = []
-    for queue in config.cluster_queues.values():
-        for group in queue.groups:
-            found += [
-                f"ClusterQueue {queue.name}: ResourceFlavor {quotas.flavor} does not exist"
-                for quotas in group.flavors
-                if quotas.flavor not in config.flavors
-            ]
-    for local in config.local_queues.values():
-        if local.cluster_queue not in config.cluster_queues:
-            found.append(
-                f"LocalQueue {local.namespace}/{local.name}:"
-                f" ClusterQueue {local.cluster_queue} does not exist"
-            )
-    for flavor in config.flavors.values():
-        if flavor.topology is not None and flavor.topology not in config.topologies:
-            found.append(f"ResourceFlavor {flavor.name}: Topology {flavor.topology} does not exist")
-    return tuple(found)
-
-
-_HONOURED_ELSEWHERE: Final = (
-    "manage_jobs_without_queue_name",
-    "managed_jobs_namespace_selector",
-    "wait_for_pods_ready",
-    "integrations",
-    "multi_kueue",
-    "fair_sharing",
-    "admission_fair_sharing",
-    "resources",
-    "feature_gates",
-    "object_retention_policies",
-)
-
-
-def is_configuration(document: Document) -> bool:
-    """Whether it is Kueue's ``Configuration`` (settings of the manager, not an object of the cluster)."""
-    return document.kind == "Configuration" and document.api_version in CONFIGURATION_VERSIONS
-
-
-def read_configuration(document: Document) -> tuple[str, ...]:
-    """Check a ``Configuration``.
-
-    Returns:
-        Warnings: none of its settings that rule planning is honoured yet; those that only run a Kueue manager mean
-        nothing here and are passed over.
-
-    Raises:
-        DocumentError: a field is none of a Configuration's.
-    """
-    if not is_configuration(document):
-        raise document.error("kind", f"{document.api_version} {document.kind} is no Configuration")
-    decoded = document.convert(wire.ConfigurationDocument)
-    fields = {f.name: f.encode_name for f in msgspec.structs.fields(wire.ConfigurationDocument)}
-    return tuple(
-        f"{document.address}: {fields[name]}: not honoured yet"
-        for name in _HONOURED_ELSEWHERE
-        if getattr(decoded, name) not in (None, {}, [])
+        rules=parts["Configuration"].get(ONLY_NAME, Rules()),
     )

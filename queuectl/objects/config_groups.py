@@ -4,42 +4,79 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from queuectl.domain.queues import FlavorQuotas, ResourceGroup
 from queuectl.objects import config_wire as wire
 from queuectl.objects.errors import RequestError
+from queuectl.objects.names import is_label_key
 from queuectl.objects.requests import read_amount
+
+MOST_GROUPS: Final = 16
+MOST_IN_GROUP: Final = 64  # flavors, and resources
+MOST_IN_ALL: Final = 256  # of either, in all groups together
+MOST_QUOTAS: Final = 512  # pairs of flavor and resource in one group
 
 
 def read_groups(
-    groups: list[wire.ResourceGroupSpec], *, in_cohort: bool
+    groups: list[wire.ResourceGroupSpec], *, in_cohort: bool, lends_at_most_nominal: bool
 ) -> tuple[ResourceGroup, ...]:
-    """The resource groups of a ClusterQueue or a Cohort.
+    """The resource groups of a ClusterQueue or a Cohort; Kueue's limits on their numbers are ours.
 
     Args:
         groups: as written.
         in_cohort: whether there is somebody to borrow from and to lend to; limits mean nothing otherwise.
+        lends_at_most_nominal: whether a lending limit above nominal quota is a mistake. A Cohort also lends what its
+            members put in.
 
     Raises:
         RequestError: naming field and value.
     """
+    path = "spec.resourceGroups"
+    refuse_more(len(groups), MOST_GROUPS, "groups", path)
+    refuse_more(sum(len(g.flavors) for g in groups), MOST_IN_ALL, "flavors in all", path)
+    refuse_more(
+        sum(len(g.covered_resources) for g in groups), MOST_IN_ALL, "resources in all", path
+    )
     read = []
     for i, group in enumerate(groups):
-        path = f"spec.resourceGroups[{i}]"
-        if not group.covered_resources:
-            raise RequestError(f"{path}.coveredResources: is empty")
-        if not group.flavors:
-            raise RequestError(f"{path}.flavors: is empty")
+        _check_sizes(group, f"{path}[{i}]")
         flavors = tuple(
-            _read_quotas(quotas, group.covered_resources, f"{path}.flavors[{k}]", in_cohort)
+            _read_quotas(
+                quotas,
+                group.covered_resources,
+                f"{path}[{i}].flavors[{k}]",
+                in_cohort=in_cohort,
+                lends_at_most_nominal=lends_at_most_nominal,
+            )
             for k, quotas in enumerate(group.flavors)
         )
         read.append(ResourceGroup(tuple(group.covered_resources), flavors))
-    path = "spec.resourceGroups"
     once((name for group in read for name in group.covered), f"{path}: resource")
     once((quotas.flavor for group in read for quotas in group.flavors), f"{path}: flavor")
     return tuple(read)
+
+
+def _check_sizes(group: wire.ResourceGroupSpec, path: str) -> None:
+    resources, flavors = len(group.covered_resources), len(group.flavors)
+    if not resources:
+        raise RequestError(f"{path}.coveredResources: is empty")
+    if not flavors:
+        raise RequestError(f"{path}.flavors: is empty")
+    refuse_more(resources, MOST_IN_GROUP, "resources", f"{path}.coveredResources")
+    refuse_more(flavors, MOST_IN_GROUP, "flavors", f"{path}.flavors")
+    refuse_more(resources * flavors, MOST_QUOTAS, "quotas", path)
+    for i, name in enumerate(group.covered_resources):
+        if not is_label_key(name):
+            raise RequestError(
+                f"{path}.coveredResources[{i}]: {name!r} is not the name of a resource"
+            )
+
+
+def refuse_more(number: int, most: int, what: str, path: str) -> None:
+    """Raises RequestError where there are more than Kueue allows."""
+    if number > most:
+        raise RequestError(f"{path}: {number} {what}, but at most {most} are possible")
 
 
 def once(names: Iterable[str], what: str) -> None:
@@ -50,7 +87,12 @@ def once(names: Iterable[str], what: str) -> None:
 
 
 def _read_quotas(
-    quotas: wire.FlavorQuotasSpec, covered: list[str], path: str, in_cohort: bool
+    quotas: wire.FlavorQuotasSpec,
+    covered: list[str],
+    path: str,
+    *,
+    in_cohort: bool,
+    lends_at_most_nominal: bool,
 ) -> FlavorQuotas:
     nominal: dict[str, int] = {}
     limits: dict[str, dict[str, int]] = {"borrowingLimit": {}, "lendingLimit": {}}
@@ -65,6 +107,10 @@ def _read_quotas(
             if limit is None:
                 continue
             amount = _amount(quota.name, limit, f"{place}.{field}")
+            if field == "lendingLimit" and lends_at_most_nominal and amount > nominal[quota.name]:
+                raise RequestError(
+                    f"{place}.lendingLimit: {str(limit)!r} is more than nominalQuota"
+                )
             if in_cohort:
                 limits[field][quota.name] = amount
     missing = [name for name in covered if name not in nominal]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
-from queuectl.domain.fleet import HOSTNAME, Requirement
+from queuectl.domain.fleet import Requirement
+from queuectl.domain.quantity import CPU
 from queuectl.domain.queues import (
     DEFAULT_VICTIM_ORDER,
+    WEIGHT_UNIT,
     ClusterQueue,
     Cohort,
     Defragment,
@@ -18,33 +21,21 @@ from queuectl.domain.queues import (
     LocalQueue,
     Protection,
     QueueingStrategy,
-    ResourceFlavor,
+    ReclaimWithinCohort,
     StopPolicy,
-    Topology,
     VictimKey,
     WhenCan,
     WithinClusterQueue,
 )
 from queuectl.objects import config_wire as wire
 from queuectl.objects.config_groups import once, read_groups
+from queuectl.objects.config_warned import Warned
 from queuectl.objects.errors import RequestError
-from queuectl.objects.names import is_label_key, is_name
-from queuectl.objects.nodes import read_taints
-from queuectl.objects.pods import read_tolerations
+from queuectl.objects.names import is_name
+from queuectl.objects.requests import read_amount
 from queuectl.objects.templates import read_requirements
 
-
-@dataclass(frozen=True, slots=True)
-class Warned:
-    """A field that was understood but has no effect yet."""
-
-    field: str
-    reason: str = "not honoured yet"
-
-
-def _warn_stop(policy: StopPolicy | None) -> Iterator[Warned]:
-    if policy is StopPolicy.HOLD_AND_DRAIN:
-        yield Warned("spec.stopPolicy", "HoldAndDrain only holds for now: what runs is not evicted")
+_PERCENT: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?%")
 
 
 # ---- ClusterQueue and Cohort
@@ -58,11 +49,22 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
             f"spec.cohortName: {spec.cohort_name!r} differs from spec.cohort {spec.cohort!r}"
         )
     preemption = spec.preemption or wire.PreemptionSpec()
+    borrow = preemption.borrow_within_cohort or wire.BorrowWithinCohort()
+    reclaim = preemption.reclaim_within_cohort
+    if reclaim is ReclaimWithinCohort.NEVER and _borrows(preemption):
+        raise RequestError(
+            "spec.preemption.borrowWithinCohort.policy: must be Never where reclaimWithinCohort is Never"
+        )
     policy = spec.policy or wire.PolicySpec()
     cohort = _read_cohort_name(spec.cohort_name or spec.cohort, "spec.cohortName")
+    headroom = _read_headroom(policy.quota_from_nodes)
     return ClusterQueue(
         name=document.metadata.name,
-        groups=read_groups(spec.resource_groups or [], in_cohort=cohort is not None),
+        groups=read_groups(
+            spec.resource_groups or [],
+            in_cohort=cohort is not None,
+            lends_at_most_nominal=headroom is None,
+        ),
         strategy=spec.queueing_strategy or QueueingStrategy.BEST_EFFORT_FIFO,
         within_cluster_queue=preemption.within_cluster_queue or WithinClusterQueue.NEVER,
         stop_policy=spec.stop_policy or StopPolicy.NONE,
@@ -73,13 +75,48 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         protection=_read_protection(policy),
         defragment=Defragment(policy.defragment or "Off"),
         defragment_budget=policy.defragment_budget or 0,
-        preempts_to_borrow=_preempts_to_borrow(preemption),
+        split_flavors=bool(policy.split_flavors),
+        preempts_to_borrow=_borrows(preemption),
+        reclaim_within_cohort=reclaim or ReclaimWithinCohort.NEVER,
+        borrow_threshold=borrow.max_priority_threshold if _borrows(preemption) else None,
+        weight=_read_weight(spec.fair_sharing),
+        usage_fairness=_uses_past_use(spec.admission_scope),
+        headroom=headroom,
+        evicts_within_nominal=bool(policy.evict_within_nominal),
     )
 
 
-def _preempts_to_borrow(preemption: wire.PreemptionSpec) -> bool:
+def _borrows(preemption: wire.PreemptionSpec) -> bool:
     borrow = preemption.borrow_within_cohort or wire.BorrowWithinCohort()
     return borrow.policy not in (None, "Never")
+
+
+def _uses_past_use(scope: wire.AdmissionScope | None) -> bool:
+    return scope is not None and scope.admission_mode == "UsageBasedAdmissionFairSharing"
+
+
+def _read_weight(sharing: wire.FairSharing | None) -> int:
+    """In thousandths; finer than that rounds up, so that only 0 is 0."""
+    if sharing is None or sharing.weight is None:
+        return WEIGHT_UNIT
+    try:
+        return read_amount(CPU, sharing.weight, round_up=True)  # cpu is counted in thousandths, too
+    except RequestError:
+        shown = str(sharing.weight)
+        raise RequestError(f"spec.fairSharing.weight: {shown!r} is no number from 0 on") from None
+
+
+def _read_headroom(asked: bool | wire.QuotaFromNodes | None) -> float | None:
+    """Part of the capacity that is not given out; None where quota does not follow the nodes."""
+    if isinstance(asked, wire.QuotaFromNodes):
+        text = asked.headroom if asked.headroom is not None else "0%"
+        part = Fraction(text[:-1]) / 100 if _PERCENT.fullmatch(text) else Fraction(2)
+        if part > 1:
+            raise RequestError(
+                f"spec.policy.quotaFromNodes.headroom: {text!r} is not between 0% and 100%"
+            )
+        return float(part)
+    return 0.0 if asked else None
 
 
 def _read_cohort_name(name: str | None, path: str) -> str | None:
@@ -136,8 +173,6 @@ def _read_victim_order(policy: wire.PolicySpec) -> tuple[VictimKey, ...]:
 
 _POLICIES: Final = (
     ("idleReclaim", "idle_reclaim"),
-    ("splitFlavors", "split_flavors"),
-    ("quotaFromNodes", "quota_from_nodes"),
     ("maxPerUser", "max_per_user"),
 )
 _INERT: Final[tuple[Any, ...]] = (None, 0, False, "Off", {}, [])
@@ -146,28 +181,35 @@ _INERT: Final[tuple[Any, ...]] = (None, 0, False, "Off", {}, [])
 def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
     """Fields that would change a decision but do not yet; defaults that the server fills in are passed over."""
     spec = document.spec
-    preemption = spec.preemption or wire.PreemptionSpec()
     checks = spec.admission_checks_strategy or wire.AdmissionChecksStrategy()
-    scope = spec.admission_scope or wire.AdmissionScope()
     asked = {
-        "preemption.reclaimWithinCohort": preemption.reclaim_within_cohort not in (None, "Never"),
-        "preemption.borrowWithinCohort": _preempts_to_borrow(preemption),
         "admissionChecks": bool(spec.admission_checks),
         "admissionChecksStrategy": bool(checks.admission_checks),
-        "fairSharing": _weighs(spec.fair_sharing),
-        "admissionScope": bool(scope.admission_mode),
         "concurrentAdmissionPolicy": bool(spec.concurrent_admission_policy),
     }
     for field, attribute in _POLICIES:
         asked[f"policy.{field}"] = getattr(spec.policy, attribute, None) not in _INERT
     yield from (Warned(f"spec.{field}") for field, set_ in asked.items() if set_)
+    yield from _warn_pairs(spec)
     if not (spec.cohort_name or spec.cohort):
         yield from _warn_limits(spec.resource_groups, "has no effect: in no cohort")
-    yield from _warn_stop(spec.stop_policy)
 
 
-def _weighs(sharing: wire.FairSharing | None) -> bool:
-    return sharing is not None and str(sharing.weight) not in ("None", "1")
+def _warn_pairs(spec: wire.ClusterQueueSpec) -> Iterator[Warned]:
+    """Fields that mean something only beside another, which is not there."""
+    preemption = spec.preemption or wire.PreemptionSpec()
+    borrow = preemption.borrow_within_cohort or wire.BorrowWithinCohort()
+    path = "spec.preemption.borrowWithinCohort"
+    if _borrows(preemption) and preemption.reclaim_within_cohort is None:
+        reason = "Kueue takes it only beside a reclaimWithinCohort other than Never"
+        yield Warned(f"{path}.policy", reason)
+    if borrow.max_priority_threshold is not None and not _borrows(preemption):
+        yield Warned(f"{path}.maxPriorityThreshold", "has no effect: the policy is Never")
+    fungible = spec.flavor_fungibility or wire.FlavorFungibility()
+    both = (fungible.when_can_borrow, fungible.when_can_preempt)
+    if fungible.preference is not None and both != ("TryNextFlavor", "TryNextFlavor"):
+        reason = "Kueue takes it only where whenCanBorrow and whenCanPreempt are TryNextFlavor"
+        yield Warned("spec.flavorFungibility.preference", reason)
 
 
 def read_cohort(document: wire.CohortDocument) -> Cohort:
@@ -177,14 +219,13 @@ def read_cohort(document: wire.CohortDocument) -> Cohort:
     parent = _read_cohort_name(spec.parent_name, "spec.parentName")
     if parent == name:
         raise RequestError(f"spec.parentName: {parent!r} is the Cohort itself")
-    return Cohort(name, parent, read_groups(spec.resource_groups or [], in_cohort=True))
+    groups = read_groups(spec.resource_groups or [], in_cohort=True, lends_at_most_nominal=False)
+    return Cohort(name, parent, groups, _read_weight(spec.fair_sharing))
 
 
 def warn_cohort(document: wire.CohortDocument) -> Iterator[Warned]:
-    """Its weight in fair sharing, and limits towards a parent it does not have."""
+    """Limits towards a parent it does not have."""
     spec = document.spec
-    if _weighs(spec.fair_sharing):
-        yield Warned("spec.fairSharing")
     if not spec.parent_name:
         yield from _warn_limits(spec.resource_groups, "has no effect: this Cohort has no parent")
 
@@ -200,7 +241,7 @@ def _warn_limits(groups: list[wire.ResourceGroupSpec] | None, reason: str) -> It
                     yield Warned(f"{path}.lendingLimit", reason)
 
 
-# ---- LocalQueue, ResourceFlavor, Topology
+# ---- LocalQueue
 
 
 def read_local_queue(document: wire.LocalQueueDocument) -> LocalQueue:
@@ -214,47 +255,5 @@ def read_local_queue(document: wire.LocalQueueDocument) -> LocalQueue:
         name=document.metadata.name,
         cluster_queue=document.spec.cluster_queue,
         stop_policy=document.spec.stop_policy or StopPolicy.NONE,
+        weight=_read_weight(document.spec.fair_sharing),
     )
-
-
-def warn_local_queue(document: wire.LocalQueueDocument) -> Iterator[Warned]:
-    """Its weight in fair sharing, and a drain."""
-    if _weighs(document.spec.fair_sharing):
-        yield Warned("spec.fairSharing")
-    yield from _warn_stop(document.spec.stop_policy)
-
-
-def read_flavor(document: wire.ResourceFlavorDocument) -> ResourceFlavor:
-    """Raises RequestError naming field and value."""
-    spec = document.spec
-    for key in spec.node_labels or {}:
-        if not is_label_key(key):
-            raise RequestError(f"spec.nodeLabels: {key!r} is not the key of a node label")
-    for i, toleration in enumerate(spec.tolerations or ()):
-        path = f"spec.tolerations[{i}]"
-        if not toleration.key and toleration.operator != "Exists":
-            raise RequestError(f"{path}.operator: must be Exists where there is no key")
-        if toleration.operator == "Exists" and toleration.value:
-            raise RequestError(f"{path}.value: must be empty where the operator is Exists")
-    return ResourceFlavor(
-        name=document.metadata.name,
-        node_labels=tuple(sorted((spec.node_labels or {}).items())),
-        node_taints=read_taints([t.loose() for t in spec.node_taints or ()], "spec.nodeTaints"),
-        tolerations=read_tolerations([t.loose() for t in spec.tolerations or ()]),
-        topology=spec.topology_name or None,
-    )
-
-
-def read_topology(document: wire.TopologyDocument) -> Topology:
-    """Raises RequestError naming field and value."""
-    levels = tuple(level.node_label for level in document.spec.levels)
-    if not 1 <= len(levels) <= 16:
-        raise RequestError(f"spec.levels: {len(levels)} levels, but 1 to 16 are possible")
-    for i, level in enumerate(levels):
-        path = f"spec.levels[{i}].nodeLabel"
-        if not is_label_key(level):
-            raise RequestError(f"{path}: {level!r} is not the key of a node label")
-        if level == HOSTNAME and i + 1 < len(levels):
-            raise RequestError(f"{path}: {HOSTNAME} can only be the last level")
-    once(levels, "spec.levels: node label")
-    return Topology(document.metadata.name, levels)

@@ -10,7 +10,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from queuectl.domain.queues import QueueingStrategy, StopPolicy, VictimKey, WithinClusterQueue
+from queuectl.domain.queues import (
+    QueueingStrategy,
+    ReclaimWithinCohort,
+    StopPolicy,
+    VictimKey,
+    WithinClusterQueue,
+)
 from queuectl.objects.wire import Expression, Quantity, WireTaint, WireToleration
 
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -99,11 +105,11 @@ class FlavorFungibility(Strict):
 
 class BorrowWithinCohort(Strict):
     policy: Literal["Never", "LowerPriority"] | None = None
-    max_priority_threshold: int | None = None
+    max_priority_threshold: Priority | None = None
 
 
 class PreemptionSpec(Strict):
-    reclaim_within_cohort: Literal["Never", "LowerPriority", "Any"] | None = None
+    reclaim_within_cohort: ReclaimWithinCohort | None = None
     borrow_within_cohort: BorrowWithinCohort | None = None
     within_cluster_queue: WithinClusterQueue | None = None
 
@@ -118,7 +124,11 @@ class AdmissionChecksStrategy(Strict):
 
 
 class AdmissionScope(Strict):
-    admission_mode: str | None = None
+    admission_mode: Literal["UsageBasedAdmissionFairSharing", "NoAdmissionFairSharing"]
+
+
+class QuotaFromNodes(Strict):
+    headroom: str | None = None
 
 
 class PolicySpec(Strict):
@@ -132,8 +142,9 @@ class PolicySpec(Strict):
     defragment: Literal["Off", "Plan", "Execute"] | None = None
     defragment_budget: Count | None = None
     split_flavors: bool | None = None
-    quota_from_nodes: bool | dict[str, Any] | None = None
+    quota_from_nodes: bool | QuotaFromNodes | None = None
     max_per_user: dict[str, Any] | int | None = None
+    evict_within_nominal: bool | None = None
 
 
 class ClusterQueueSpec(Strict):
@@ -183,63 +194,35 @@ class TopologySpec(Strict):
     levels: list[LevelSpec]
 
 
-class _Head(Strict, kw_only=True):
+class Head(Strict, kw_only=True):
+    """What every kind has; the status is ignored."""
+
     api_version: str
     kind: str
     metadata: ConfigMeta
     status: Any = None
 
 
-class ClusterQueueDocument(_Head, kw_only=True):
+class ClusterQueueDocument(Head, kw_only=True):
     spec: ClusterQueueSpec = msgspec.field(default_factory=ClusterQueueSpec)
 
 
-class CohortDocument(_Head, kw_only=True):
+class CohortDocument(Head, kw_only=True):
     spec: CohortSpec = msgspec.field(default_factory=CohortSpec)
 
 
-class LocalQueueDocument(_Head, kw_only=True):
+class LocalQueueDocument(Head, kw_only=True):
     spec: LocalQueueSpec
 
 
-class ResourceFlavorDocument(_Head, kw_only=True):
+class ResourceFlavorDocument(Head, kw_only=True):
     spec: ResourceFlavorSpec = msgspec.field(default_factory=ResourceFlavorSpec)
 
 
-class TopologyDocument(_Head, kw_only=True):
+class TopologyDocument(Head, kw_only=True):
     spec: TopologySpec
 
 
-class PriorityClassDocument(_Head, kw_only=True):
+class PriorityClassDocument(Head, kw_only=True):
     value: Priority
-    description: str | None = None
-
-
-class ConfigurationDocument(Strict):
-    """Kueue's Configuration. What only runs a Kueue manager is ``Any``: it means nothing here."""
-
-    api_version: str
-    kind: str
-    metadata: Any = None
-    namespace: Any = None
-    webhook: Any = None
-    metrics: Any = None
-    health: Any = None
-    leader_election: Any = None
-    controller: Any = None
-    client_connection: Any = None
-    internal_cert_management: Any = None
-    pprof_bind_address: Any = None
-    queue_visibility: Any = None
-    visibility_server: Any = None
-    tls: Any = None
-    manage_jobs_without_queue_name: bool | None = None
-    managed_jobs_namespace_selector: Any = None
-    wait_for_pods_ready: Any = None
-    integrations: Any = None
-    multi_kueue: Any = None
-    fair_sharing: Any = None
-    admission_fair_sharing: Any = None
-    resources: Any = None
-    feature_gates: Any = None
-    object_retention_policies: Any = None
+    description: Annotated[str, msgspec.Meta(max_length=2048)] | None = None

@@ -37,6 +37,8 @@ class Gang:
         owners: objects that own its Workload.
         evictions: when it was preempted or moved, in any order.
         unhealthy: nodes its Workload says it has lost, by name or hostname label.
+        gates: its admission gates.
+        labels: its labels, but for those that queuectl itself reads.
     """
 
     document: Document
@@ -67,6 +69,8 @@ class Gang:
     owners: tuple[Owner, ...] = ()
     evictions: tuple[float, ...] = ()
     unhealthy: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def has_uid(self) -> bool:
@@ -111,11 +115,13 @@ def read_job_gang(document: Document) -> Gang:
         error=record.error,
         unsupported=record.unsupported,
         running=not record.suspended,
-        draft=not record.suspended and record.queue is not None and _unseen(document, record.uid),
+        draft=not record.suspended and record.queue is not None and unseen(document, record.uid),
         finished=record.outcome is not None,
         utilization=record.utilization,
         checkpoint_at=record.checkpoint_at,
         evictions=read_evictions(meta.get("annotations")),
+        gates=record.gates,
+        labels=record.labels,
     )
 
 
@@ -125,7 +131,8 @@ def _as_running(podset: PodSet, record: JobRecord) -> PodSet:
     return replace(podset, count=record.expects(podset), min_count=None) if shrunk else podset
 
 
-def _unseen(document: Document, uid: str) -> bool:
+def unseen(document: Document, uid: str) -> bool:
+    """Whether no API server has seen the object yet: it stands there as its user writes it."""
     meta = document.body.get("metadata") or {}
     return not (uid or meta.get("creationTimestamp") or document.body.get("status"))
 

@@ -24,6 +24,7 @@ PREEMPTIBLE: Final = "preemptible"
 UTILIZATION: Final = "gpu-utilization"
 CHECKPOINT: Final = "last-checkpoint-time"
 EVICTIONS: Final = "evictions"
+MAX_EXECUTION: Final = "max-exec-time-seconds"
 ADMISSION_GATED_BY: Final = "admission-gated-by"
 ELASTIC_JOB: Final = "elastic-job"
 MIN_PARALLELISM: Final = "job-min-parallelism"
@@ -47,6 +48,18 @@ PODSET_LABEL: Final = PREFIX + "podset"
 STATUS_ANNOTATION: Final = PREFIX + "status"
 ORIGINAL_PRIORITY_CLASS: Final = PREFIX + "original-priority-class"
 ORIGINAL_PARALLELISM: Final = PREFIX + "original-parallelism"
+PREEMPT_REQUESTED: Final = PREFIX + "preempt-requested"
+DEFAULT_QUEUE_LABEL: Final = PREFIX + "default-queue"
+"""On a namespace: it has a LocalQueue ``default``, which takes in jobs that name no queue."""
+
+# what a job answers to it
+PREEMPT_READY: Final = PREFIX + "preempt-ready"
+
+# what the controllers of jobs write on their pods
+REPLICA_TYPE_LABEL: Final = "training.kubeflow.org/replica-type"
+JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
+JOB_PODSET: Final = "main"
+"""Name of the one podset of a ``batch/v1`` Job."""
 
 RANK_LABELS: Final = (
     "batch.kubernetes.io/job-completion-index",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from sys import intern
 
 from queuectl.domain.fleet import Effect, Node, Taint
@@ -91,4 +92,17 @@ def read_namespace(wire: WireNamespace) -> NamespaceRecord:
 def read_priority_class(wire: WirePriorityClass) -> PriorityClassRecord:
     """Project a PriorityClass."""
     meta = wire.metadata
-    return PriorityClassRecord(intern(meta.name), version_of(meta.resource_version), wire.value)
+    return PriorityClassRecord(
+        intern(meta.name),
+        version_of(meta.resource_version),
+        wire.value,
+        bool(wire.global_default),
+    )
+
+
+def priority_values(records: Iterable[PriorityClassRecord]) -> dict[str, int]:
+    """By name; under "" what pods without a class get: of several defaults the least, as the API server does."""
+    listed = list(records)
+    values = {record.name: record.value for record in listed}
+    defaults = [record.value for record in listed if record.default]
+    return values | ({"": min(defaults)} if defaults else {})

@@ -28,7 +28,7 @@ def plan_document(
         snapshot: the plan was made from.
         plan: what was decided.
         ignored: documents nobody asked about.
-        warnings: what was read but not honoured.
+        warnings: what was read but not honoured; what the plan itself could not honour is added.
         diagnoses: of those pending gangs that were looked into.
     """
     looked_into = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
@@ -53,9 +53,16 @@ def plan_document(
         ],
         "proof": plan.proof.value,
         "ignored": list(ignored),
-        "warnings": list(warnings),
+        "warnings": [*warnings, *_uneven(plan, known)],
         "stats": {**plan.stats, "diagnosed": len(looked_into)},
     }
+
+
+def _uneven(plan: Plan, known: Mapping[str, Workload]) -> list[str]:
+    return [
+        f"{known[uid].ref}: podset {podset} is to be balanced, but its pods are spread unevenly"
+        for uid, podset in plan.uneven
+    ]
 
 
 def _podsets(placement: Placement) -> list[dict[str, Any]]:
@@ -64,10 +71,23 @@ def _podsets(placement: Placement) -> list[dict[str, Any]]:
         nodes: dict[str, int] = {}
         for node, count in placed.nodes:
             nodes[node] = nodes.get(node, 0) + count
-        flavors = dict(sorted(placed.flavors.items()))
-        podset = {"name": placed.podset, "flavors": flavors, "nodes": nodes}
-        podsets.append(podset | ({"count": placed.pods} if placed.pods is not None else {}))
+        podset: dict[str, Any] = {
+            "name": placed.podset,
+            "flavors": _flavors(placed.flavors),
+            "nodes": nodes,
+        }
+        if placed.pods is not None:
+            podset["count"] = placed.pods
+        if placed.shares:
+            podset["shares"] = [
+                {"count": share.pods, "flavors": _flavors(share.flavors)} for share in placed.shares
+            ]
+        podsets.append(podset)
     return podsets
+
+
+def _flavors(flavors: Mapping[str, str]) -> dict[str, str]:
+    return dict(sorted(flavors.items()))
 
 
 def _preempted(plan: Plan, known: Mapping[str, Workload]) -> list[dict[str, Any]]:

@@ -82,7 +82,14 @@ def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]
             rank = read_count(labels[label])
             break
     attempt = read_count(labels.get(keys.ATTEMPT_LABEL, "")) or 0
-    return attempt, intern(labels.get(keys.PODSET_LABEL, "")), rank
+    return attempt, intern(labels.get(keys.PODSET_LABEL) or _unlabelled(labels)), rank
+
+
+def _unlabelled(labels: Mapping[str, str]) -> str:
+    """The podset of a pod that was made before queuectl came, by its own controller's labels."""
+    if keys.REPLICA_TYPE_LABEL in labels:
+        return labels[keys.REPLICA_TYPE_LABEL]
+    return keys.JOB_PODSET if keys.JOB_NAME_LABEL in labels else ""
 
 
 def read_count(text: str) -> int | None:

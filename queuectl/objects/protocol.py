@@ -5,6 +5,7 @@ writes, and a write that already happened is not asked for again.
 
 - Starting and not yet resumed: one patch of the job.
 - Live: one patch per gated pod of this attempt, once all its pods exist; later, one per replacement.
+- Evicting under notice: one patch that tells the job by when it must go.
 - Evicting: one patch that suspends, or one that withdraws a start that never landed.
 """
 
@@ -22,6 +23,7 @@ from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.pods import pin_patch
+from queuectl.objects.times import format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def owed(
 ) -> list[Write]:
     """Writes to send now, in order. ``nodes`` by name, ``flavors`` by name; ``pods``: all the job controls."""
     if entry.state is State.EVICTING:
-        return _stop(entry, job)
+        return _stop(entry, job) if entry.stop_at is None else _tell(entry, job, entry.stop_at)
     if not entry.state.live or job.outcome is not None:
         return []
     if job.suspended:
@@ -75,6 +77,13 @@ def _stop(entry: Entry, job: JobRecord) -> list[Write]:
     return [_job_write(job, patch)]
 
 
+def _tell(entry: Entry, job: JobRecord, at: float) -> list[Write]:
+    deadline = format_time(at)
+    if job.suspended or job.preempt_requested == deadline:
+        return []
+    return [_job_write(job, KINDS[job.kind].notice_patch(job, status_text(entry), deadline))]
+
+
 def _job_write(job: JobRecord, patch: Mapping[str, Any]) -> Write:
     return Write(job.kind, job.namespace, job.name, job.uid, job.version, patch)
 
@@ -97,12 +106,15 @@ def _place(
         return []
     writes = []
     for podset in entry.placement.podsets:
+        if podset.pods == 0:
+            continue  # all its pods are done for good: a late one has no place
         own = [pod for pod in pods if pod.podset == podset.podset]
         waiting = [pod for pod in gated if pod.podset == podset.podset]
-        labels, tolerations = _flavor_terms(podset, flavors)
-        for pod, node in assign(podset, own, waiting, nodes):
+        slots = slots_of(podset)
+        for pod, number in assign(podset, own, waiting, nodes):
+            node, charged = slots[number]
             hostname = nodes[node].hostname if node is not None else None
-            patch = pin_patch(pod, hostname, labels, tolerations)
+            patch = pin_patch(pod, hostname, *_flavor_terms(charged, flavors))
             writes.append(Write(POD, pod.namespace, pod.name, pod.uid, pod.version, patch))
     return writes
 
@@ -116,11 +128,24 @@ def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:
 
 
 def _flavor_terms(
-    podset: PodSetPlacement, flavors: Mapping[str, ResourceFlavor]
+    charged: Mapping[str, str], flavors: Mapping[str, ResourceFlavor]
 ) -> tuple[dict[str, str], list[Any]]:
-    chosen = [flavors[name] for name in sorted(set(podset.flavors.values())) if name in flavors]
+    chosen = [flavors[name] for name in sorted(set(charged.values())) if name in flavors]
     labels = {key: value for flavor in chosen for key, value in flavor.node_labels}
     return labels, [toleration for flavor in chosen for toleration in flavor.tolerations]
+
+
+def slots_of(podset: PodSetPlacement) -> list[tuple[str | None, Mapping[str, str]]]:
+    """Node and flavors (by resource) of each slot, in the order of ranks.
+
+    A placement that is quota only has slots without nodes: one for every pod of each share, or, where it is not split and
+    so they are all alike, just one.
+    """
+    slots: list[tuple[str | None, Mapping[str, str]]] = []
+    for share in podset.by_share():
+        nodes = share.nodes or ((None, share.pods or 1),)
+        slots += [(node, share.flavors) for node, count in nodes for _ in range(count)]
+    return slots
 
 
 def assign(
@@ -128,47 +153,56 @@ def assign(
     pods: Iterable[PodRecord],
     waiting: Iterable[PodRecord],
     nodes: Mapping[str, Node],
-) -> list[tuple[PodRecord, str | None]]:
-    """Give each waiting pod a slot: the placement minus what pods already hold; by rank where there is one.
+) -> list[tuple[PodRecord, int]]:
+    """Give each waiting pod a slot (its number): the placement minus what pods already hold; by rank where there is one.
 
     A slot is held by a pod until it is terminal, so a replacement stays gated while its predecessor is still
-    terminating. Slots on nodes that are gone or not ready are given to nobody. A quota-only placement has no slots:
-    its pods go anywhere (None).
+    terminating. Slots on nodes that are gone or not ready are given to nobody. Slots of a quota-only placement are held by
+    nobody: its pods go anywhere, and without ranks their names decide which share is whose.
     """
-    ranked = sorted(waiting, key=lambda pod: (pod.rank is None, pod.rank or 0, pod.name))
+    ranked = sorted(waiting, key=_by_rank_and_name)
+    slots = slots_of(podset)
     if not podset.nodes:
-        return [(pod, None) for pod in ranked]
-    slots = [node for node, count in podset.nodes for _ in range(count)]
+        living = sorted((pod for pod in pods if not pod.terminal), key=_by_rank_and_name)
+        place = {pod.uid: number for number, pod in enumerate(living)}
+        return [
+            (pod, (place.get(pod.uid, 0) if pod.rank is None else pod.rank) % len(slots))
+            for pod in ranked
+        ]
     names = {nodes[node].hostname: node for node, _ in podset.nodes if node in nodes}
     taken: set[int] = set()  # slots of the pods' own ranks
-    held: Counter[str] = Counter()  # of the others, by node
+    held: Counter[str | None] = Counter()  # of the others, by node
     for pod in pods:
         if not pod.gated and not pod.terminal:
             node = pod.node or names.get(pod.pin or "", "")
             own = pod.rank % len(slots) if pod.rank is not None else -1
-            if own >= 0 and own not in taken and slots[own] == node:
+            if own >= 0 and own not in taken and slots[own][0] == node:
                 taken.add(own)
             else:
                 held[node] += 1
-    free: dict[int, str] = {}
-    for index, node in reversed(list(enumerate(slots))):
-        if index in taken:
+    free: set[int] = set()
+    for number, (name, _) in reversed(list(enumerate(slots))):
+        if number in taken:
             continue
-        if held[node] > 0:  # which of a node's slots it holds does not matter: they are alike
-            held[node] -= 1
-        elif node in nodes and nodes[node].ready:
-            free[index] = node
+        if (
+            held[name] > 0
+        ):  # which of a node's slots it holds does not matter: the node is right for all
+            held[name] -= 1
+        elif name is not None and name in nodes and nodes[name].ready:
+            free.add(number)
     return _by_rank(ranked, free, len(slots))
 
 
-def _by_rank(
-    ranked: list[PodRecord], free: dict[int, str], size: int
-) -> list[tuple[PodRecord, str | None]]:
-    given: dict[str, str] = {}
+def _by_rank_and_name(pod: PodRecord) -> tuple[bool, int, str]:
+    return pod.rank is None, pod.rank or 0, pod.name
+
+
+def _by_rank(ranked: list[PodRecord], free: set[int], size: int) -> list[tuple[PodRecord, int]]:
+    given: dict[str, int] = {}
     for pod in ranked:
         if pod.rank is not None and pod.rank % size in free:
-            given[pod.uid] = free.pop(pod.rank % size)
-    left = [free[index] for index in sorted(free)]
+            given[pod.uid] = pod.rank % size
+            free.remove(pod.rank % size)
     rest = [pod for pod in ranked if pod.uid not in given]
-    given.update({pod.uid: node for pod, node in zip(rest, left, strict=False)})
+    given.update({pod.uid: number for pod, number in zip(rest, sorted(free), strict=False)})
     return [(pod, given[pod.uid]) for pod in ranked if pod.uid in given]

@@ -11,10 +11,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Protocol
 
-from queuectl.domain.quantity import PODS, QuantityError, Resources, parse_quantity
+from queuectl.domain.quantity import (
+    PODS,
+    QuantityError,
+    Resources,
+    exact_quantity,
+    format_quantity,
+    parse_quantity,
+)
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.wire import Container, Needs, Quantity
 
@@ -44,9 +52,7 @@ def read_amount(resource: str, text: Quantity, *, round_up: bool) -> int:
     Raises:
         MalformedError: naming the resource and the text; RequestError where it is a quantity, but too large to count.
     """
-    written = str(text)
-    if not _QUANTITY.fullmatch(written):
-        raise MalformedError(f"{resource}: {written!r} is not a quantity")
+    written = _quantity(resource, text)
     try:
         amount = parse_quantity(resource, written, round_up=round_up)
     except QuantityError as error:
@@ -56,6 +62,22 @@ def read_amount(resource: str, text: Quantity, *, round_up: bool) -> int:
     if amount > _LARGEST:
         raise RequestError(f"{resource}: {written!r} is too large")
     return amount
+
+
+def read_factor(resource: str, text: Quantity) -> Fraction:
+    """One quantity of any sign, in whole units and exact.
+
+    Raises:
+        MalformedError: naming the resource and the text.
+    """
+    return Fraction(exact_quantity(resource, _quantity(resource, text)))
+
+
+def _quantity(resource: str, text: Quantity) -> str:
+    written = str(text)
+    if not _QUANTITY.fullmatch(written):
+        raise MalformedError(f"{resource}: {written!r} is not a quantity")
+    return written
 
 
 @lru_cache(maxsize=4096)
@@ -136,6 +158,11 @@ def _guarded(amounts: Mapping[str, Quantity] | None, path: str) -> Resources:
 def _needs(needs: Needs | None, path: str) -> Resources:
     if needs is None:
         return _guarded(None, path)
+    limits = _guarded(needs.limits, f"{path}.limits")
+    for name, amount in _guarded(needs.requests, f"{path}.requests").items():
+        if name in limits and amount > limits[name]:
+            asked, most = (format_quantity(name, value) for value in (amount, limits[name]))
+            raise RequestError(f"{path}.requests.{name}: {asked} is above its limit {most}")
     return _guarded({**(needs.limits or {}), **(needs.requests or {})}, path)
 
 

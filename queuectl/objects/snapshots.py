@@ -12,19 +12,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.pastuse import past_use
 from queuectl.domain.quantity import PODS, Resources
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import DEFAULT_NAME, QueueConfig
+from queuectl.domain.records import PriorityClassRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects import config
+from queuectl.objects.allowances import read_resource_quota
 from queuectl.objects.assembly import Assembly, Parts
+from queuectl.objects.config_links import dangling
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
-from queuectl.objects.gangs import is_job, read_job_gang
-from queuectl.objects.nodes import read_labels, read_namespace, read_node, read_priority_class
+from queuectl.objects.gangs import Gang, is_job, read_job_gang, unseen
+from queuectl.objects.node_quota import quota_from_nodes
+from queuectl.objects.nodes import (
+    priority_values,
+    read_labels,
+    read_namespace,
+    read_node,
+    read_priority_class,
+)
+from queuectl.objects.pastuse import read_used
 from queuectl.objects.slots import read_given_pod
 from queuectl.objects.times import time_or_none
-from queuectl.objects.wire import WireNamespace, WireNode, WirePriorityClass
+from queuectl.objects.wire import (
+    WireNamespace,
+    WireNode,
+    WirePriorityClass,
+    WireResourceQuota,
+)
+from queuectl.objects.workloads import KIND as WORKLOAD
 from queuectl.objects.workloads import is_workload, read_workload_gang
 
 _DEFAULT_PODS: Final = 110  # kubelet's
@@ -44,6 +62,7 @@ class _Input(Parts):
     """The parts, and what is not assembled but read otherwise."""
 
     configs: list[Document] = field(default_factory=list)
+    classes: list[PriorityClassRecord] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
 
 
@@ -57,28 +76,36 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     Raises:
         DocumentError: naming file, document and field.
     """
-    listed = list(documents)
+    listed = [config.named(document) for document in documents]
     _refuse_twice(listed)
     given = _Input()
     for document in listed:
         _sort(document, given)
     clock = newest_time(listed) if now is None else now
     queues = config.build(given.configs, revision=0)
-    given.warnings.extend(config.dangling(queues))
+    given.warnings.extend(dangling(queues))
     given.nodes = _named(given.nodes, queues)
+    for node in given.nodes:
+        if (topology := _lacks_hostname(node, queues)) is not None:
+            text = f"no label {HOSTNAME}: in none of the domains of Topology {topology}"
+            given.warnings.append(f"Node {node.name}: {text}")
+    queues = quota_from_nodes(queues, Fleet(tuple(given.nodes)))
+    given.gangs = [_defaulted(gang, queues) for gang in given.gangs]
+    given.pod_classes |= priority_values(given.classes)
     snapshot = Assembly(given, queues, clock).snapshot()
+    snapshot = replace(snapshot, past_use=past_use(read_used(given.configs), queues))
     return Given(snapshot, tuple(given.ignored), tuple(given.warnings))
 
 
 def _refuse_twice(documents: Iterable[Document]) -> None:
     seen: dict[tuple[str, str, str], Document] = {}
     for document in documents:
-        if config.is_configuration(document):
-            continue  # settings have no name
         meta = document.body.get("metadata") or {}
         if not meta.get("name"):
             raise document.error("metadata.name", "is required")
         group = document.api_version.rpartition("/")[0]
+        if config.is_single(document):
+            group = ""  # Kueue's and ours are one object
         key = (group, document.kind, document.name)
         if key in seen:
             raise document.error("", f"is given twice, first as {seen[key].address}")
@@ -89,8 +116,6 @@ def _sort(document: Document, given: _Input) -> None:
     core = _CORE.get((document.api_version, document.kind))
     if core is not None:
         core(document, given)
-    elif config.is_configuration(document):
-        given.warnings.extend(config.read_configuration(document))
     elif config.is_config(document):
         given.warnings.extend(config.validate(document)[1])
         given.configs.append(document)
@@ -121,19 +146,41 @@ def _node(document: Document, given: _Input) -> None:
 def _named(nodes: Sequence[Node], queues: QueueConfig) -> list[Node]:
     """With the hostname label that kubelet always sets and people leave out.
 
-    But where other nodes carry it, a node of a Topology that asks for it is left without: like any node that lacks a level,
-    it is in none of the domains.
+    But a node that carries other levels of a Topology which asks for it is left without, as by Kueue: like any node that
+    lacks a level, it is in none of the domains.
     """
-    asking = [t.levels for t in queues.topologies.values() if HOSTNAME in t.levels]
-    said = any(HOSTNAME in node.labels for node in nodes)
 
     def named(node: Node) -> Node:
-        inside = any(level in node.labels for levels in asking for level in levels)
-        if HOSTNAME in node.labels or (said and inside):
+        if HOSTNAME in node.labels or _lacks_hostname(node, queues) is not None:
             return node
         return replace(node, labels=read_labels({**node.labels, HOSTNAME: node.name}))
 
     return list(map(named, nodes))
+
+
+def _lacks_hostname(node: Node, queues: QueueConfig) -> str | None:
+    """A Topology that has other levels of a node and asks for a hostname label it has not."""
+    for topology in queues.topologies.values():
+        labelled = any(level in node.labels for level in topology.levels)
+        if HOSTNAME in topology.levels and HOSTNAME not in node.labels and labelled:
+            return topology.name
+    return None
+
+
+def _defaulted(gang: Gang, queues: QueueConfig) -> Gang:
+    """Taken in by the namespace's LocalQueue ``default``, if its job names no queue and is still to be created.
+
+    What something else owns is left to its owner.
+    """
+    takes_in = (gang.namespace, DEFAULT_NAME) in queues.local_queues
+    if gang.kind == WORKLOAD or gang.queue is not None or not takes_in:
+        return gang
+    meta = gang.document.body.get("metadata") or {}
+    if meta.get("ownerReferences") or not unseen(
+        gang.document, "" if not gang.has_uid else gang.uid
+    ):
+        return gang
+    return replace(gang, queue=DEFAULT_NAME, draft=gang.running)
 
 
 def _pod(document: Document, given: _Input) -> None:
@@ -145,15 +192,23 @@ def _namespace(document: Document, given: _Input) -> None:
     given.namespaces[record.name] = dict(record.labels)
 
 
+def _resource_quota(document: Document, given: _Input) -> None:
+    try:
+        record = read_resource_quota(document.convert(WireResourceQuota))
+    except RequestError as error:
+        raise document.error("", str(error)) from None
+    given.allowances.setdefault(record.namespace, []).append(record)
+
+
 def _pod_class(document: Document, given: _Input) -> None:
-    record = read_priority_class(document.convert(WirePriorityClass))
-    given.pod_classes[record.name] = record.value
+    given.classes.append(read_priority_class(document.convert(WirePriorityClass)))
 
 
 _CORE: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
     ("v1", "Node"): _node,
     ("v1", "Pod"): _pod,
     ("v1", "Namespace"): _namespace,
+    ("v1", "ResourceQuota"): _resource_quota,
     ("scheduling.k8s.io/v1", "PriorityClass"): _pod_class,
 }
 

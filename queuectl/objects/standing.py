@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from queuectl.domain.queues import QueueConfig, StopPolicy
+from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, StopPolicy
 from queuectl.domain.reasons import Code, Reason
 
 
@@ -29,11 +29,27 @@ def standing(
             f"LocalQueue {queue} points to ClusterQueue {local.cluster_queue}, which does not exist"
         )
         return Reason(Code.MISCONFIGURED, text)
-    if target.stop_policy is not StopPolicy.NONE:
-        return Reason(Code.QUEUE_STOPPED, f"ClusterQueue {target.name} is stopped")
-    if local.stop_policy is not StopPolicy.NONE:
-        return Reason(Code.LOCAL_QUEUE_STOPPED, f"LocalQueue {queue} is stopped")
+    stopped = _stopped(target, local, StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN)
+    if stopped is not None:
+        return stopped
     if target.namespace_selector is None or not target.namespace_selector.matches(labels):
         text = f"ClusterQueue {target.name} does not take namespace {namespace}"
         return Reason(Code.MISCONFIGURED, text)
+    return None
+
+
+def drain(namespace: str, queue: str, config: QueueConfig) -> Reason | None:
+    """Why what runs of this LocalQueue is evicted (``HoldAndDrain``), or None."""
+    local = config.local_queues.get((namespace, queue))
+    target = config.cluster_queues.get(local.cluster_queue) if local is not None else None
+    if local is None or target is None:
+        return None
+    return _stopped(target, local, StopPolicy.HOLD_AND_DRAIN)
+
+
+def _stopped(target: ClusterQueue, local: LocalQueue, *policies: StopPolicy) -> Reason | None:
+    if target.stop_policy in policies:
+        return Reason(Code.QUEUE_STOPPED, f"ClusterQueue {target.name} is stopped")
+    if local.stop_policy in policies:
+        return Reason(Code.LOCAL_QUEUE_STOPPED, f"LocalQueue {local.name} is stopped")
     return None

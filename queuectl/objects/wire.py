@@ -83,6 +83,46 @@ class WireNamespace(Wire):
 class WirePriorityClass(Wire):
     metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
     value: int = 0
+    global_default: bool | None = None
+
+
+# ---- ResourceQuota
+
+
+class NamespacedMeta(Wire):
+    """Metadata of which nothing but the identity is read."""
+
+    name: str = ""
+    namespace: str | None = None
+    uid: str = ""
+    resource_version: str = ""
+
+
+class ScopeRequirement(Wire):
+    scope_name: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class ScopeSelector(Wire):
+    match_expressions: list[ScopeRequirement] | None = None
+
+
+class ResourceQuotaSpec(Wire):
+    hard: dict[str, Quantity] | None = None
+    scopes: list[str] | None = None
+    scope_selector: ScopeSelector | None = None
+
+
+class ResourceQuotaStatus(Wire):
+    hard: dict[str, Quantity] | None = None
+    used: dict[str, Quantity] | None = None
+
+
+class WireResourceQuota(Wire):
+    metadata: NamespacedMeta = msgspec.field(default_factory=NamespacedMeta)
+    spec: ResourceQuotaSpec | None = None
+    status: ResourceQuotaStatus | None = None
 
 
 # ---- what one pod asks for
@@ -209,6 +249,7 @@ class TemplateSpec(Wire):
     resource_claims: list[Any] | None = None
     host_network: bool | None = None
     priority_class_name: str | None = None
+    scheduling_gates: list[Gate] | None = None
 
 
 class TemplateMeta(Wire):

@@ -25,6 +25,7 @@ from queuectl.objects.kinds.common import (
     read_checkpoint,
     read_evictions,
     read_utilization,
+    user_labels,
 )
 from queuectl.objects.slices import SliceConstraint, requested_slices
 from queuectl.objects.templates import check_count, check_groups, read_podset, topology_request
@@ -156,6 +157,7 @@ def _assemble(document: Document, wire: WireWorkload, status: WorkloadStatus) ->
         pod_priority_class=pod_class,
         created_at=time_or_none(meta.creation_timestamp),
         preemptible=lenient(meta.annotations, keys.PREEMPTIBLE, kueue=False) != "false",
+        labels=user_labels(meta.labels),
         running=status.admission is not None,
         charged_to=status.admission.cluster_queue or None if status.admission else None,
         leaving=status.admission is not None and evicted,

@@ -17,6 +17,7 @@ from dataclasses import replace
 from queuectl.domain.plan import Admission, Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.batch import Walk
+from queuectl.planner.order import place
 from queuectl.planner.placing import placement_of
 from queuectl.planner.repair import Repaired
 
@@ -26,18 +27,17 @@ def answer(
 ) -> Plan:
     """The plan of a walk; ``stats`` are told beside the walk's own."""
     arena = walk.arena
+    starting = sorted(walk.starting.values(), key=lambda k: place(k.demand.pending.workload))
     started = [
         Admission(
-            uid,
-            placement_of(arena, walk.starting[uid].demand, walk.starting[uid].spots),
-            proof=_sure(walk, uid),
+            kept.demand.pending.workload.uid,
+            placement_of(arena, kept.demand, kept.spots),
+            proof=_sure(walk, kept.demand.pending.workload.uid),
         )
-        for p in in_order
-        if (uid := p.workload.uid) in walk.starting
+        for kept in starting
     ]
-    waiting = [
-        _waits(walk, walk.refused[uid]) for p in in_order if (uid := p.workload.uid) in walk.refused
-    ]
+    refused = map(walk.refused.get, (p.workload.uid for p in in_order))
+    waiting = [r if r.lease is None else _waits(walk, r) for r in refused if r is not None]
     pending = (*walk.mending, *waiting)
     sure = {refusal.uid: refusal.proof for refusal in pending if refusal.lease is not None}
     return Plan(
@@ -58,7 +58,7 @@ def _sure(walk: Walk, uid: str) -> Proof:
 
 
 def _waits(walk: Walk, refusal: Refusal) -> Refusal:
-    if refusal.lease is None or refusal.proof is Proof.UNDECIDED:
+    if refusal.proof is Proof.UNDECIDED:
         return refusal
     return replace(refusal, proof=_sure(walk, refusal.uid))
 

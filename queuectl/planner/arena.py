@@ -15,7 +15,7 @@ Contract with :mod:`queuectl.planner.preempt` (called for one blocked gang and o
 - ``ledger.arena.snapshot``, ``.fleet``, ``.resources``;
 - ``ledger.later_free()``: (R, N) free for this gang once everything leaving has left, leases and gangs kept in this plan
   taken off; the use of victims is added to it;
-- ``ledger.quota_deficit(demand)``: (flavor, resource) to the use that must leave its ClusterQueue, in the same sense;
+- ``ledger.quota_after``: what is used of quota then, of every ClusterQueue and cohort;
 - ``ledger.evictable()``: gangs neither leaving, nor victims already, nor lost slots being repaired in this plan
   (legality by queue, priority and ``preemptible`` is for preempt.py to judge);
 - ``ledger.arena.use_of(gang)``: (node indexes (K,), amounts (R, K)) of its slots on known nodes;

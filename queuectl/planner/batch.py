@@ -7,26 +7,43 @@ A refutation holds for every equal gang that comes later, for what is kept only 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from queuectl.domain.plan import Admission, Eviction, Preemption, Proof, Refusal
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.plan import Eviction, Preemption, Proof, Refusal
+from queuectl.domain.queues import (
+    ClusterQueue,
+    Protection,
+    QueueingStrategy,
+    ReclaimWithinCohort,
+)
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner import explain
+from queuectl.planner.allowances import Allowances
 from queuectl.planner.arena import Arena
 from queuectl.planner.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
 from queuectl.planner.classes import Class, Classes
 from queuectl.planner.decide import Decision
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
+from queuectl.planner.flavors import Choice
 from queuectl.planner.leases import Leases
 from queuectl.planner.ledger import Kept, Ledger
 from queuectl.planner.order import NEVER, Head, StrictOrder, barred
-from queuectl.planner.partial import Counts, Largest, admissible, at_least, shrinks, with_counts
+from queuectl.planner.partial import (
+    Counts,
+    Largest,
+    admissible,
+    at_least,
+    shrinks,
+    smallest,
+    with_counts,
+)
 from queuectl.planner.placing import placement_of
 from queuectl.planner.preempt import Victims
 from queuectl.planner.solve import Solver
+from queuectl.planner.split import split
 
 _NOT_YET = Reason(Code.PENDING_EVALUATION, "behind others; not looked at yet")
 
@@ -42,11 +59,11 @@ class Walk:
     classes: Classes
     strict: StrictOrder
     chooser: Chooser = field(init=False)
+    allowances: Allowances = field(init=False)
     starting: dict[str, Kept] = field(default_factory=dict)  # uid -> where it starts
     refused: dict[str, Refusal] = field(default_factory=dict)
     preempted: list[Preemption] = field(default_factory=list)
     evicted: list[Eviction] = field(default_factory=list)
-    repaired: dict[str, Admission] = field(default_factory=dict)
     mending: list[Refusal] = field(default_factory=list)  # broken gangs that wait for their victims
     undecided: bool = False
     unproved: bool = False
@@ -54,10 +71,13 @@ class Walk:
         default_factory=set
     )  # uids whose answer holds, but is not proved the best
     moves: int = 0
-    _open: int = 0  # gangs looked at and not refuted
+    opened: int = 0  # gangs looked at and not refuted: what the window counts
+    # Repairs of gangs that a refuted one may evict are undone for a second look (:mod:`mending`).
+    give_way: Callable[[Pending, ClusterQueue | None, Class, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:
         self.chooser = Chooser(self.arena, self.ledger, self.solver)
+        self.allowances = Allowances(self.arena.snapshot)
 
     def look(self, pending: Pending) -> None:
         """Decide one gang; it ends up in ``starting`` or in ``refused``."""
@@ -69,18 +89,25 @@ class Walk:
             return
         workload = pending.workload
         queue = self.arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+        short = self.allowances.refusal(smallest(workload), queue)
+        if short is not None:
+            held = pending.lease if self.leases.holds(workload.uid) else None
+            self._refuse(pending, (short,), lease=held)
+            return
         kind = self.classes.of(pending, queue)
         head = self._head(queue, kind)
         if self.leases.holds(workload.uid) and self._leased(pending, queue, kind, head):
             return
-        if head is not None:
+        if kind.refusal is not None and kind.refusal[0].reason.code in NEVER:
+            self._refute(pending, queue, kind)
+        elif head is not None:
             text = f"StrictFIFO: behind {head.ref}, which waits"
             self._wait(
                 pending, queue, kind, Reason(Code.WAITING_IN_ORDER, text, {"behind": head.ref})
             )
         elif kind.refusal is not None:
             self._refute(pending, queue, kind)
-        elif self.solver.cut or self._full:
+        elif self.over:
             self.unproved = True
             self._wait(pending, queue, kind, _NOT_YET, proof=Proof.UNDECIDED)
         elif pending.budget <= kind.undecided:
@@ -89,8 +116,17 @@ class Walk:
             self._search(pending, queue, kind)
 
     @property
-    def _full(self) -> bool:
-        return self._open >= self.arena.snapshot.limits.window
+    def over(self) -> bool:
+        """Nobody else is searched for: the window is full, or the solver was stopped."""
+        full = self.opened >= self.arena.snapshot.limits.window
+        return full or self.solver.cut or self.solver.stop.stopped
+
+    def refuse_alike(self, gangs: Iterable[Pending], like: Refusal) -> None:
+        """Tell gangs that need not be looked at what another of their line was told."""
+        reasons, proof = like.reasons, like.proof
+        for pending in gangs:
+            uid = pending.workload.uid
+            self.refused[uid] = Refusal(uid, reasons, None, proof)
 
     # Order.
 
@@ -111,24 +147,26 @@ class Walk:
         uid = pending.workload.uid
         if head is not None and not head.leased:
             self.leases.give_up(uid)  # what waits before it in its queue may use the capacity
+            self.classes.forget_refusals()
             return False
         if head is None and (kept := self.leases.claim(uid)) is not None:
-            self.ledger.keep(kept)
-            self.starting[uid] = kept
-            self._open += 1
+            self._keep(kept)
             return True
+        self.allowances.take(pending.workload)
         reason = self.leases.reason(uid)
         self._wait(pending, queue, kind, reason, lease=pending.lease)
-        self._open += 1
+        self.opened += 1
         return True
 
     # Search.
 
     def _search(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> None:
-        outcome = self._ask(pending, queue, kind)
-        if isinstance(outcome, Refuted) and shrinks(pending.workload):
-            outcome = self._largest(pending, queue)
+        outcome = self.outcome(pending, queue, kind)
+        if isinstance(outcome, Refuted) and self.give_way is not None:
+            outcome = self.give_way(pending, queue, kind, outcome)
         if isinstance(outcome, Fit):
+            if not outcome.sure:
+                self._doubt(pending)
             self._start(outcome.demand, outcome.decision)
         elif isinstance(outcome, Clearing):
             if outcome.victims.proof is not Proof.OPTIMAL:
@@ -143,13 +181,28 @@ class Walk:
             else:
                 self._refute(pending, queue, kind)
 
+    def outcome(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
+        """What becomes of a gang: whole, else the largest part of it that may start."""
+        if not shrinks(pending.workload):
+            return self._ask(pending, queue, kind)
+        if self.allowances.short(pending.workload) is not None:
+            return self._largest(pending, queue)
+        outcome = self._ask(pending, queue, kind)
+        return self._largest(pending, queue) if isinstance(outcome, Refuted) else outcome
+
     def _ask(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
         """What becomes of a gang with exactly these pods."""
         open_choices = [d for choice, d in kind.demands if self.strict.ahead(queue, choice) is None]
         outcome = self.chooser.choose(pending, queue, open_choices)
         if isinstance(outcome, Refuted) and not kind.options.complete:
-            return Unknown()
-        return outcome
+            outcome = Unknown()
+        if isinstance(outcome, Fit) or queue is None or not queue.split_flavors:
+            return outcome
+
+        def usable(choice: Choice) -> bool:
+            return self.strict.ahead(queue, choice) is None
+
+        return split(self.chooser, pending, queue, kind.options, usable, outcome)
 
     def _learn(self, pending: Pending, kind: Class, outcome: Outcome) -> None:
         """Keep for the equal gangs that follow what is known of this one."""
@@ -164,6 +217,8 @@ class Walk:
 
         def fits(counts: Counts) -> bool:
             part = with_counts(pending, counts)
+            if self.allowances.short(part.workload) is not None:
+                return False
             kind = self.classes.of(part, queue)
             if kind.refusal is not None:
                 outcomes[counts] = Refuted(kind.refusal)
@@ -191,12 +246,18 @@ class Walk:
         for kept, spots in decision.moved:
             self.ledger.move(kept, spots)
         self.moves += len(decision.moved)
-        kept = Kept(demand, decision.spots)
-        self.ledger.keep(kept)
         if self.undecided:
             self.doubted.add(demand.pending.workload.uid)
-        self.starting[demand.pending.workload.uid] = kept
-        self._open += 1
+        self._keep(Kept(demand, decision.spots))
+
+    def _keep(self, kept: Kept) -> None:
+        workload = kept.demand.pending.workload
+        self.ledger.keep(kept)
+        self.allowances.take(workload)
+        self.strict.order.start(workload, kept.demand.charges)
+        self.refused.pop(workload.uid, None)  # refuted before, and looked at again
+        self.starting[workload.uid] = kept
+        self.opened += 1
 
     def _hold(
         self, demand: Demand, queue: ClusterQueue | None, kind: Class, found: Victims
@@ -209,6 +270,8 @@ class Walk:
         for victim in found.victims:
             self.ledger.evict(gangs[victim.victim])
         self.ledger.lease(demand, found.spots)
+        self.allowances.take(pending.workload)
+        self.strict.order.start(pending.workload, demand.charges)
         self.preempted.extend(found.victims)
         self.classes.forget_refusals()
         now = self.arena.snapshot.now
@@ -220,7 +283,7 @@ class Walk:
         )
         reason = explain.waits_for_victims(lease.victims)
         self._wait(pending, queue, kind, reason, lease=lease)
-        self._open += 1
+        self.opened += 1
 
     # Outcomes.
 
@@ -233,7 +296,7 @@ class Walk:
         self, pending: Pending, queue: ClusterQueue | None, kind: Class, why: Explained
     ) -> None:
         self.undecided = True
-        self._open += 1
+        self.opened += 1
         self._wait(pending, queue, kind, why.reason, proof=Proof.UNDECIDED)
 
     def _refute(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> None:
@@ -243,13 +306,20 @@ class Walk:
             self._refuse(pending, reasons)
         else:
             self._wait(pending, queue, kind, *reasons)
-            if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+            if queue is not None and self._keeps_its_quota(queue):
                 entitled = (d for _, d in kind.demands if self.ledger.entitled(d))
-                wanted = next(
-                    entitled, None
-                )  # as Kueue: the first flavor its own quota would do for
+                wanted = next(entitled, None)  # the first flavor its own quota would do for
                 if wanted is not None:
                     self.ledger.reserve(wanted)
+
+    def _keeps_its_quota(self, queue: ClusterQueue) -> bool:
+        """Whether others may not borrow what a waiting head of it could use: not if it can take that back from anybody."""
+        if queue.strategy is not QueueingStrategy.STRICT_FIFO:
+            return False
+        if queue.reclaim_within_cohort is not ReclaimWithinCohort.ANY:
+            return True
+        queues = self.arena.snapshot.config.cluster_queues.values()
+        return any(other.protection != Protection() for other in queues)
 
     def _wait(
         self,

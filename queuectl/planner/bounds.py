@@ -1,8 +1,11 @@
 """Weights under which sums over nodes bound what can be packed: tighter than the plain sum, and always valid.
 
 Take devices of one resource: pod sizes g, free devices f on a node. For any weights w(g) the pods on a node weigh at most
-W(f), the best knapsack of size f; so sum(w(g) * pods) <= sum(W(f)) over any set of nodes. Two families of weights say what
-the plain sum does not:
+W(f), the best knapsack of size f; so sum(w(g) * pods) <= sum(W(f)) over any set of nodes. W itself is superadditive:
+W(a) + W(b) <= W(a + b). The superadditive functions on 0..8 are the sums of 33 of them (the extreme rays of their cone), so
+on nodes of up to 8 devices these 33 say all that any weights can say: what the linear relaxation of packing says.
+
+On larger nodes, two families:
 
 - floor(g a / b): with 1 / h for each size h the floors that are exact on a divisor chain, with other fractions the rounding
   cuts of Chvátal and Gomory;
@@ -12,7 +15,8 @@ the plain sum does not:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -21,6 +25,13 @@ import numpy as np
 from queuectl.planner.topology import Ints
 
 LARGEST: Final = 64  # a node with more of a resource than this is not counted in devices
+# Each as its values at 1, 2, ... 8.
+_RAYS: Final = """
+    00000001 00000011 00000111 00001111 00011112 00011122 00011222 00012222 00111222 00112223 00112233
+    00122234 00122244 00123334 00234456 00234466 01122334 01122344 01123344 01223445 01223455 01224456
+    01224466 01233456 01233466 01234456 01234466 01234556 02345678 02345688 02346689 02346699 12345678
+"""
+RAYS: Final = tuple(tuple(map(int, values)) for values in _RAYS.split())
 _FRACTIONS: Final = 8  # denominators of the rounding cuts; larger ones tell little more
 
 Bound: TypeAlias = tuple[tuple[int, ...], Ints]  # weight of each size, W(f) for f = 0, 1, ...
@@ -29,25 +40,83 @@ Bound: TypeAlias = tuple[tuple[int, ...], Ints]  # weight of each size, W(f) for
 @lru_cache(maxsize=1024)
 def bounds(sizes: tuple[int, ...], largest: int) -> tuple[Bound, ...]:
     """All distinct bounds for pods of these sizes (ascending) on nodes of up to ``largest`` devices."""
-    steps = [(1, h) for h in sizes if h]
-    steps += [(a, b) for b in range(1, min(largest, _FRACTIONS) + 2) for a in range(1, b + 1)]
-    weights = {tuple(a * g // b for g in sizes) for a, b in steps}
-    weights |= {_halves(sizes, largest, low) for low in range(2, largest // 2 + 1)}
+    if largest <= len(RAYS[0]):
+        weights = {tuple((0, *ray)[min(g, len(ray))] for g in sizes) for ray in RAYS}
+    else:
+        steps = [(1, h) for h in sizes if h]
+        steps += [(a, b) for b in range(1, min(largest, _FRACTIONS) + 2) for a in range(1, b + 1)]
+        weights = {tuple(a * g // b for g in sizes) for a, b in steps}
+        weights |= {_halves(sizes, largest, low) for low in range(2, largest // 2 + 1)}
     telling = sorted(w for w in weights if any(w) and w != sizes)
-    return tuple((w, _knapsack(sizes, w, largest)) for w in telling)
+    return tuple((w, knapsack(sizes, w, largest)) for w in telling)
 
 
 def _halves(sizes: tuple[int, ...], largest: int, low: int) -> tuple[int, ...]:
     return tuple(largest if g > largest - low else 0 if g < low else g for g in sizes)
 
 
-def _knapsack(sizes: tuple[int, ...], weights: tuple[int, ...], largest: int) -> Ints:
+@lru_cache(maxsize=1 << 16)
+def knapsack(sizes: tuple[int, ...], weights: tuple[int, ...], largest: int) -> Ints:
+    """The most that pods of these sizes weigh on a node with f free, for f up to ``largest``."""
     best = np.zeros(largest + 1, dtype=np.int64)
     for free in range(1, largest + 1):
         fitting = [best[free - g] + w for g, w in zip(sizes, weights, strict=True) if 0 < g <= free]
         best[free] = max([best[free - 1], *fitting])
     best.flags.writeable = False
     return best
+
+
+@lru_cache(maxsize=1024)
+def stacked(sizes: tuple[int, ...], largest: int) -> tuple[Ints, Ints]:
+    """:func:`bounds` as arrays: a weight of each size, (bounds, sizes), and W(f), (bounds, largest + 1)."""
+    known = bounds(sizes, largest)
+    weights = np.array([w for w, _ in known], dtype=np.int64).reshape(-1, len(sizes))
+    most = np.array([row for _, row in known], dtype=np.int64).reshape(-1, largest + 1)
+    return weights, most
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Family:
+    """All bounds for pods of some sizes at once, the plain sum of what they can use of a node first.
+
+    Attributes:
+        weights: of each size, (bounds, sizes).
+        most: W(f), the richest nodes first, (bounds, F).
+        richest: which f these are.
+    """
+
+    weights: Ints
+    most: Ints
+    richest: Ints
+
+
+@lru_cache(maxsize=1024)
+def _family(sizes: tuple[int, ...], largest: int) -> _Family:
+    weights, most = stacked(sizes, largest)
+    weights = np.vstack([np.array(sizes), weights])
+    most = np.vstack([knapsack(sizes, sizes, largest), most])
+    richest = np.argsort(-most, axis=1, kind="stable")
+    return _Family(weights, np.take_along_axis(most, richest, axis=1), richest)
+
+
+def nodes_needed(pods: Mapping[int, int], nodes: Ints) -> Ints:
+    """How few nodes of each domain could hold some pods; more than it has where they provably do not fit.
+
+    Args:
+        pods: size in devices to count.
+        nodes: of each domain, how many have f devices free, (D, F).
+    """
+    sizes = tuple(sorted(size for size in pods if size))
+    known = _family(sizes, nodes.shape[1] - 1)
+    short = known.weights @ np.array([pods[size] for size in sizes])
+    there = nodes[:, known.richest]
+    held = there * known.most
+    before = held.cumsum(axis=2) - held
+    missing = short[:, None] - before
+    needed = np.clip(-(-missing // np.maximum(known.most, 1)), 0, there).sum(axis=2)
+    lacking = missing[:, :, -1] > held[:, :, -1]
+    fewest: Ints = (needed + lacking).max(axis=1)
+    return fewest
 
 
 def exceeds(pods: Sequence[tuple[Ints, int]], free: Ints) -> bool:
@@ -61,11 +130,9 @@ def exceeds(pods: Sequence[tuple[Ints, int]], free: Ints) -> bool:
         largest = int(there.max(initial=0))
         if largest > LARGEST:
             continue
-        sizes, at = np.unique(asked, return_inverse=True)
-        of_size = np.zeros(len(sizes), dtype=np.int64)
-        np.add.at(of_size, at.reshape(-1), counts)
-        nodes = np.bincount(there, minlength=largest + 1)
-        for weights, most in bounds(tuple(sizes.tolist()), largest):
-            if int(np.array(weights) @ of_size) > int(most @ nodes):
-                return True
+        sizes = sorted({*asked.tolist()})
+        of_size = np.bincount(np.searchsorted(sizes, asked), weights=counts).astype(np.int64)
+        weights, most = stacked(tuple(sizes), largest)
+        if (weights @ of_size > most @ np.bincount(there, minlength=largest + 1)).any():
+            return True
     return False

@@ -11,14 +11,14 @@ whole slices in every domain of their level. Rows of a cell are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
 from queuectl.planner.arena import caps
-from queuectl.planner.bounds import LARGEST, bounds
+from queuectl.planner.bounds import LARGEST, stacked
 from queuectl.planner.demand import ANYWHERE, Pods, Shape, Unit
 from queuectl.planner.topology import Ints, Tree
 
@@ -126,32 +126,25 @@ class Cells:
     def cell_of(self, node: int) -> int:
         return self._cell_of[node]
 
-    def limits(self, *, tight: bool = True) -> list[tuple[Ints, Ints]]:
-        """Rows valid in every cell, as (coefficient per kind, limit per cell).
+    def limits(self, *, tight: bool = True) -> tuple[Ints, Ints]:
+        """Rows valid in every cell: a coefficient per kind, (rows, kinds), and a limit per cell, (rows, cells).
 
         Args:
             tight: with the bounds of :mod:`queuectl.planner.bounds`; the plain sums alone otherwise.
         """
-        rows: list[tuple[Ints, Ints]] = []
-        if not self.members:
-            return rows
         vectors = np.stack([shape.vector for shape, _ in self.kinds])
-        for column in np.flatnonzero(vectors.any(axis=0)):
-            asked, there = vectors[:, column], self._there[column]
-            rows.append((asked, self._sum(there)))
-            if tight and np.count_nonzero(asked) > 1 and int(there.max()) <= LARGEST:
-                rows.extend(self._tight(asked, there))
-        return rows
-
-    def _tight(self, asked: Ints, there: Ints) -> Iterator[tuple[Ints, Ints]]:
-        sizes = np.unique(asked[asked > 0])
-        at = np.searchsorted(sizes, asked)
-        for weights, most in bounds(tuple(sizes.tolist()), int(there.max())):
-            weight = np.array([*weights, 0], dtype=np.int64)
-            yield np.where(asked > 0, weight[at], 0), self._sum(most[there])
-
-    def _sum(self, per_node: Ints) -> Ints:
-        return np.add.reduceat(per_node, self._starts)
+        columns = np.flatnonzero(vectors.any(axis=0))
+        coeffs, there = [vectors[:, columns].T], [self._there[columns]]
+        for column in columns.tolist() if tight and self.members else ():
+            asked, free = vectors[:, column], self._there[column]
+            if np.count_nonzero(asked) > 1 and int(free.max()) <= LARGEST:
+                sizes = tuple(sorted({0, *asked.tolist()}))
+                weights, most = stacked(sizes, int(free.max()))
+                coeffs.append(weights[:, np.searchsorted(sizes, asked)])
+                there.append(most[:, free])
+        rows = np.concatenate(there)
+        limits = np.add.reduceat(rows, self._starts, axis=1) if self.members else rows[:, :0]
+        return np.concatenate(coeffs), limits
 
 
 def _labels(columns: list[Ints], size: int) -> Ints:

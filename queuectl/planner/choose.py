@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeAlias
 
-from queuectl.domain.plan import Preemption, Proof
+from queuectl.domain.plan import Preemption, PreemptionReason, Proof
 from queuectl.domain.queues import (
     ClusterQueue,
     FlavorPreference,
     Fungibility,
     WhenCan,
-    WithinClusterQueue,
 )
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
@@ -31,17 +30,18 @@ from queuectl.planner.explain import Explained
 from queuectl.planner.ledger import Heights, Ledger
 from queuectl.planner.order import NEVER
 from queuectl.planner.preempt import Victims, find_victims
-from queuectl.planner.shortage import exceeds_quota, waits_for_quota
+from queuectl.planner.shortage import short_of_quota
 from queuectl.planner.solve import Solver, Status
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """It fits now. ``heights``: how far up its cohorts each podset borrows."""
+    """It fits now. ``heights``: how far up its cohorts each podset borrows; ``sure``: proved the best way to fit."""
 
     demand: Demand
     decision: Decision
     heights: Heights
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Chooser:
 
     def fit(self, demand: Demand) -> Fit | Unknown | Explained:
         """Whether a gang fits now under one choice of flavors; if not, why."""
-        short = exceeds_quota(self.ledger, demand) or waits_for_quota(self.ledger, demand)
+        short = short_of_quota(self.ledger, demand)
         if short is not None:
             return short
         decision = decide(self.ledger, demand, self.solver)
@@ -109,7 +109,8 @@ class Chooser:
 
     def never(self, demand: Demand, queue: ClusterQueue | None) -> Explained | None:
         """Proof that the gang fits not even the empty fleet."""
-        if not demand.units:
+        asked = (demand.pending.workload.podsets, self.arena.snapshot.config)
+        if not demand.units or self.arena.index.fits_empty(asked, demand.flavors):
             return None
         lasting = demand_of(self.arena, demand.pending, queue, demand.flavors, lasting=True)
         known = self.arena.index.never
@@ -122,7 +123,10 @@ class Chooser:
             if decision.status not in (Status.FOUND, Status.REFUTED):
                 return None
             known[key] = decision.status is Status.REFUTED
-        return explain.never_fits(self.ledger, lasting) if known[key] else None
+        if known[key]:
+            return explain.never_fits(self.ledger, lasting)
+        self.arena.index.note_fits_empty(asked, demand.flavors)
+        return None
 
     def clear(self, demand: Demand, queue: ClusterQueue) -> Clearing | Unknown | None:
         """Victims for a gang under one choice of flavors; None = proved that there are none."""
@@ -197,11 +201,11 @@ class _Search:
     def _may_preempt(self, demand: Demand, why: Explained) -> bool:
         """Kueue's rule: without the quota, only where the queue's own, or a cohort's below the root, is enough."""
         queue = self.queue
-        if queue is None or queue.within_cluster_queue is WithinClusterQueue.NEVER:
+        if queue is None or not queue.preempts:
             return False
         if why.reason.code is not Code.WAITING_FOR_QUOTA:
             return True
-        return self.by.ledger.may_claim(demand)
+        return self.by.ledger.entitled(demand)
 
     def end(self) -> Outcome:
         """The best of what was passed over."""
@@ -214,14 +218,25 @@ class _Search:
                     return min(self.passed, key=_heights) if self.passed else cleared
                 if cleared is not None:
                     self.cleared.append(cleared)
-                    if not any(cleared.heights):
-                        break
+                    if _mode(cleared) == _RECLAIMS and not any(cleared.heights):
+                        break  # nothing better can come
         options: list[Fit | Clearing] = [*self.passed, *self.cleared]
         if not options:
             return Refuted(tuple(sorted(self.why, key=lambda e: _RANK.get(e.reason.code, 0))))
         if borrowing_first:
-            return min(self.passed or self.cleared, key=_heights)
-        return min(options, key=_heights)
+            return min(options, key=lambda option: (_mode(option), option.heights))
+        return min(options, key=lambda option: (option.heights, _mode(option)))
+
+
+_FITS, _RECLAIMS, _PREEMPTS = range(3)
+
+
+def _mode(option: Fit | Clearing) -> int:
+    """As Kueue ranks flavors: fits, only others' gangs leave, gangs of the own ClusterQueue leave."""
+    if isinstance(option, Fit):
+        return _FITS
+    own = PreemptionReason.IN_CLUSTER_QUEUE
+    return _PREEMPTS if any(v.reason == own for v in option.victims.victims) else _RECLAIMS
 
 
 def _heights(option: Fit | Clearing) -> Heights:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 
-from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.snapshot import Pending
+from queuectl.domain.workload import Workload
 from queuectl.planner import explain
 from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.flavors import Choice, Options, options_of
+from queuectl.planner.lines import Kind, kind_of
+from queuectl.planner.order import NEVER
 from queuectl.planner.partial import admissible
+from queuectl.planner.quota import pools_of
 
 
 @dataclass(slots=True)
@@ -22,7 +26,7 @@ class Class:
 
     Attributes:
         demands: what they ask under each choice of flavors, in order of preference.
-        flavors: all flavors of these choices.
+        flavors: all flavors of these choices; in a StrictFIFO queue, those of which it could ever get enough.
         refusal: why none of them fits, once proved.
         undecided: the largest budget under which the search ended without an answer, -1 if none did.
         alarm: what broke in that search, if anything did.
@@ -38,39 +42,90 @@ class Class:
 
 @dataclass(slots=True)
 class Classes:
-    """The classes met so far in one walk."""
+    """The classes met so far in one walk.
+
+    Attributes:
+        kinds: of the gangs of the snapshot, by id.
+        reopened: how often refutations were dropped.
+    """
 
     arena: Arena
-    _known: dict[Hashable, Class] = field(default_factory=dict)
+    kinds: Mapping[int, Kind] = field(default_factory=dict)
+    reopened: int = 0
+    _known: dict[Kind, Class] = field(default_factory=dict)
+    _alike: dict[Hashable, Class] = field(default_factory=dict)  # by what is asked of which flavors
 
     def of(self, pending: Pending, queue: ClusterQueue | None) -> Class:
-        workload = pending.workload
-        key = (
-            queue.name if queue is not None else None,
-            tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in workload.podsets),
-            pending.excluded,
+        kind = self.kinds.get(id(pending)) or kind_of(
+            pending, queue.name if queue is not None else None
         )
-        known = self._known.get(key)
+        known = self._known.get(kind)
         if known is None:
-            known = self._known[key] = self._make(pending, queue)
+            known = self._known[kind] = self._make(pending, kind, queue)
         return known
 
-    def _make(self, pending: Pending, queue: ClusterQueue | None) -> Class:
-        options = options_of(pending.workload, queue, self.arena)
+    def _make(self, pending: Pending, kind: Kind, queue: ClusterQueue | None) -> Class:
         if queue is None:
             demand = demand_of(self.arena, pending, None, ({},) * len(pending.workload.podsets))
-            return Class(options, [({}, demand)], frozenset())
-        if options.impossible:
-            return Class(options, [], frozenset(), (explain.no_flavor(queue, options),))
+            return Class(
+                options_of(pending.workload, None, self.arena), [({}, demand)], frozenset()
+            )
+        offers = tuple((g.covered, tuple(q.flavor for q in g.flavors)) for g in queue.groups)
+        alike = self._alike.get((kind.asks, offers))
+        if alike is None:
+            alike = self._alike[kind.asks, offers] = self._charged(pending, queue)
+        demands = [(choice, replace(d, queue=queue.name)) for choice, d in alike.demands]
+        impossible = alike.options.impossible
+        refusal = (explain.no_flavor(queue, alike.options),) if impossible else None
+        flavors = alike.flavors
+        if queue.strategy is QueueingStrategy.STRICT_FIFO and not queue.split_flavors:
+            flavors &= self._usable(pending.workload, queue, alike.options)
+        return Class(alike.options, demands, flavors, refusal)
+
+    def _usable(self, workload: Workload, queue: ClusterQueue, options: Options) -> frozenset[str]:
+        """Flavors of which some podset, with the fewest pods it may start with, would get enough if nothing were used."""
+        pool = pools_of(self.arena.snapshot.config)[queue.name]
+
+        def enough(podset: int, number: int, flavor: str) -> bool:
+            least = admissible(workload.podsets[podset])[0]
+            return all(
+                least * amount <= pool.most((flavor, resource))
+                for resource, amount in options.charged[podset].items()
+                if resource in queue.groups[number].covered
+            )
+
+        return frozenset(
+            name
+            for (unit, number), names in options.allowed.items()
+            for name in names
+            if all(enough(podset, number, name) for podset in options.members[unit].podsets)
+        )
+
+    def _charged(self, pending: Pending, queue: ClusterQueue) -> Class:
+        """What a gang asks of any ClusterQueue that offers the same flavors."""
+        options = options_of(pending.workload, queue, self.arena)
         demands = []
-        for choice in options.choices():
+        for choice in options.choices() if not options.impossible else ():
             flavors = options.flavors_by_podset(choice, queue, pending.workload)
             demands.append((choice, demand_of(self.arena, pending, queue, flavors)))
         taken = frozenset(name for choice, _ in demands for name in choice.values())
         return Class(options, demands, taken)
 
+    def set_aside(self) -> dict[Kind, tuple[Explained, ...]]:
+        """Take out what was proved on the capacity there is, for a look at more."""
+        proved = {k: known.refusal for k, known in self._known.items() if known.refusal is not None}
+        for kind in proved:
+            self._known[kind].refusal = None
+        return proved
+
+    def put_back(self, proved: Mapping[Kind, tuple[Explained, ...]]) -> None:
+        """The capacity is again what it was when these were set aside."""
+        for kind, refusal in proved.items():
+            self._known[kind].refusal = refusal
+
     def forget_refusals(self) -> None:
-        """Drop what was proved on less capacity than there is now."""
+        """Drop what was proved on less capacity than there is now; what is too large for ever stays so."""
+        self.reopened += 1
         for known in self._known.values():
-            if known.demands:
+            if known.refusal is not None and known.refusal[0].reason.code not in NEVER:
                 known.refusal = None

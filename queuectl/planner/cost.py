@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuectl.domain.plan import Cost
-from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.topology import Ints, Mask
 
@@ -55,15 +54,7 @@ def ages_of(gangs: Sequence[Admitted]) -> Ages:
         np.array([g.started_at for g in gangs], dtype=np.float64),
         np.array([nan if g.checkpoint_at is None else g.checkpoint_at for g in gangs], np.float64),
         np.array([nan if g.utilization is None else g.utilization for g in gangs], np.float64),
-        np.array([_gpus(g) for g in gangs], dtype=np.int64),
-    )
-
-
-def _gpus(gang: Admitted) -> int:
-    """Its GPUs, without adding up whole vectors: thousands are asked at once."""
-    return sum(
-        p.shape.requests[GPU] * (placed.pods_of(p) if placed is not None else p.count)
-        for p, placed in ((p, gang.placement.of(p.name)) for p in gang.workload.podsets)
+        np.array([g.gpus for g in gangs], dtype=np.int64),
     )
 
 

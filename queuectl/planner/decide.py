@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
 
 import numpy as np
 
@@ -20,9 +21,12 @@ from queuectl.planner.demand import ANYWHERE, Demand, Pods, Shape, Unit
 from queuectl.planner.fill import Capacity
 from queuectl.planner.joint import certify, decide_together
 from queuectl.planner.ledger import Kept, Ledger, Spots, give_back, take
+from queuectl.planner.quota_model import confirm_quota
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.unpack import Answer
+
+_MORE: Final = (0, 2)  # domains beside those that hold it by sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +68,37 @@ def decide(ledger: Ledger, demand: Demand, solver: Solver) -> Decision:
     free = ledger.free_without_kept()
     if refuted_by_sums(demand, free) or refuted_in_all(movable, demand, free):
         return Decision(Status.REFUTED)
-    near = _in_the_way(movable, demand, free)
-    if near:
+    for near in _in_the_way(movable, demand, free):
         decision = _ask_solver(near, demand, _free_without(ledger, near), solver)
         if decision.status is Status.FOUND:
             return decision
     return _ask_solver(movable, demand, free, solver)
 
 
-def _in_the_way(movable: Sequence[Kept], demand: Demand, free: Ints) -> list[Kept]:
-    """Kept gangs on the roomiest domain for the demand's first unit; empty when that would be all of them anyway."""
+def _in_the_way(movable: Sequence[Kept], demand: Demand, free: Ints) -> Iterator[list[Kept]]:
+    """Kept gangs on the domains right above nodes that are the roomiest for the demand's first unit: on one, on more.
+
+    All of them are left out: that is another question.
+    """
     unit = demand.units[0]
-    if unit.on_one_node or unit.required == ANYWHERE:
-        return []
-    sums = [_held(unit, p, unit.required, free) for p in unit.pods]
-    holds = np.logical_and.reduce([s >= p.count for s, p in zip(sums, unit.pods, strict=True)])
-    domain = int(np.argmax(np.where(holds, sums[0], -1)))
-    inside = unit.tree.domain[unit.required] == domain
-    near = [k for k in movable if any(inside[nodes].any() for nodes, _ in k.spots)]
-    return near if len(near) < len(movable) else []
+    tree, pods = unit.tree, asked_pods(unit)
+    if not tree.depth:
+        return
+    fine = tree.depth - 1
+    room = np.min([_held(unit, p, fine, free) / p.count for p in pods], axis=0)
+    if ANYWHERE < unit.required < fine:
+        above = tree.domain[unit.required][tree.order[tree.starts[fine]]]
+        best = np.argmax(np.bincount(above, weights=room))
+        room = np.where(above == best, room, 0)
+    roomiest = np.argsort(-room, kind="stable")
+    enough = int(np.searchsorted(np.cumsum(room[roomiest]), 1)) + 1
+    before = 0
+    for more in _MORE:
+        inside = np.isin(tree.domain[fine], roomiest[: enough + more])
+        near = [k for k in movable if any(inside[nodes].any() for nodes, _ in k.spots)]
+        if before < len(near) < len(movable):
+            yield near
+            before = len(near)
 
 
 def _free_without(ledger: Ledger, near: Sequence[Kept]) -> Ints:
@@ -132,10 +148,30 @@ def _ask_solver(movable: Sequence[Kept], demand: Demand, free: Ints, solver: Sol
     if answer.status is not Status.FOUND:
         return Decision(answer.status, alarm=answer.alarm)
     spots = _tidy(movable, demand, free, answer.domains) or list(_per_demand(demands, answer.spots))
+    stays = [new is kept.spots for kept, new in zip(movable, spots, strict=False)]
+    spots = _drawn_together(demands, spots, [*stays, False], free)
     moved = tuple(
-        (kept, new) for kept, new in zip(movable, spots[:-1], strict=True) if new is not kept.spots
+        (kept, new) for kept, new, same in zip(movable, spots[:-1], stays, strict=True) if not same
     )
     return Decision(Status.FOUND, spots[-1], moved)
+
+
+def _drawn_together(
+    demands: Sequence[Demand], spots: Sequence[Spots], stays: Sequence[bool], free: Ints
+) -> list[Spots]:
+    """What does not stay where it is, one gang after the other, in fewer domains where that is found."""
+    left = free.copy()
+    for demand, own in zip(demands, spots, strict=True):
+        take(left, demand.pods, own)
+    drawn = []
+    for demand, own, same in zip(demands, spots, stays, strict=True):
+        new = own
+        if not same and len(demand.units) > 1:
+            give_back(left, demand.pods, own)
+            new = witness.narrow(demand, left, own)
+            take(left, demand.pods, new)
+        drawn.append(new)
+    return drawn
 
 
 def _per_demand(demands: Sequence[Demand], per_unit: Sequence[Spots]) -> Iterator[Spots]:
@@ -193,7 +229,7 @@ def _place_in_order(
     for asked, spots, bounds in zip(
         [*(k.demand for k in movable), demand], [*placed, None], within, strict=True
     ):
-        found = spots or witness.find(asked, left, _caps_on(left), bounds)
+        found = spots or witness.find_any(asked, left, _caps_on(left), bounds)
         if found is None:
             return None
         if spots is None:
@@ -216,8 +252,13 @@ def _confined(unit: Unit, domain: int) -> Mask | None:
 def confirm(ledger: Ledger, solver: Solver) -> Answer:
     """The solve every plan ends with: CP-SAT's own solution that holds every pod of every kept gang.
 
-    It may use the nodes the kept gangs stand on; its hint is the placement found on the way.
+    It may use the nodes the kept gangs stand on; its hint is the placement found on the way. Where some take no nodes, their
+    quota is what it must hold.
     """
+    if not all(kept.demand.units for kept in ledger.kept):
+        outcome = confirm_quota(ledger, solver)
+        if outcome.status is not Status.FOUND:
+            return Answer(outcome.status, alarm=outcome.alarm)
     demands = [k.demand for k in ledger.kept]
     units = [unit for d in demands for unit in d.units]
     if not units:

@@ -32,6 +32,7 @@ from queuectl.planner.preempt_mixed import MixedSearch
 from queuectl.planner.preempt_parts import parts_of
 from queuectl.planner.preempt_scene import Floats, Offers, Scene, floors, offers, scene_of
 from queuectl.planner.preempt_search import Found, Search
+from queuectl.planner.preempt_terms import Terms
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.topology import Ints
 
@@ -169,8 +170,10 @@ class MoveSearch:
         bench = self.movers.bench
         if len(self.scenes) == 1:
             (scene,) = self.scenes.values()
-            return Search(scene, bench, [], self.solver, self.budget).run(self.goals)
-        mixed = MixedSearch(self.demand, self.parts, self.free, bench, [], self.solver, self.budget)
+            return Search(scene, bench, Terms(bench, []), self.solver, self.budget).run(self.goals)
+        mixed = MixedSearch(
+            self.demand, self.parts, self.free, bench, Terms(bench, []), self.solver, self.budget
+        )
         return mixed.run(self.goals)
 
     # A set, settled exactly.

@@ -129,10 +129,12 @@ def movers_of(
 
 
 def _whole(gang: Admitted) -> bool:
-    """Whether its placement has one entry per podset, some of it on nodes."""
+    """Whether its placement has one entry per podset, none of them split over flavors, some of it on nodes."""
     placed = gang.placement.podsets
     names = [p.podset for p in placed]
-    return names == [p.name for p in gang.workload.podsets] and any(p.nodes for p in placed)
+    if names != [p.name for p in gang.workload.podsets] or any(p.shares for p in placed):
+        return False
+    return any(p.nodes for p in placed)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import Resources
 from queuectl.domain.snapshot import Pending
+from queuectl.planner.shares import Cut
 from queuectl.planner.topology import Ints, Mask, Tree
 
 ANYWHERE = -1
@@ -108,6 +109,7 @@ class Demand:
         charges: (flavor, resource) to the amount charged to its ClusterQueue.
         flavors: per podset of the gang, resource to flavor.
         queue: ClusterQueue charged, None when the gang has no quota.
+        cut: set where podsets of the gang are asked in parts; ``pending`` is the gang of the parts then.
     """
 
     pending: Pending
@@ -115,6 +117,7 @@ class Demand:
     charges: Mapping[tuple[str, str], int] = field(default_factory=dict)
     flavors: tuple[Mapping[str, str], ...] = ()
     queue: str | None = None
+    cut: Cut | None = None
 
     @property
     def pods(self) -> tuple[Pods, ...]:

@@ -86,14 +86,18 @@ def most_even(sizes: Ints, count: int) -> tuple[Ints, Ints] | None:
     return None
 
 
-def needed(sizes: Ints, owner: Ints, owners: int, count: int) -> Ints:
-    """How few of its own domains each owner needs to hold ``count``; one too many where all of them do not."""
+def needed(sizes: Ints, owner: Ints, owners: int, count: int | Ints) -> Ints:
+    """How few of its own domains each owner needs to hold ``count``; one too many where all of them do not.
+
+    ``count`` is one for all owners, or one of each.
+    """
     order = np.lexsort((-sizes, owner))
     running = np.cumsum(sizes[order])
     of = owner[order]
     first = np.searchsorted(of, np.arange(owners))
     before = np.concatenate([[0], running])[first]
-    short = of[running - before[of] < count]
+    wanted = before + count
+    short = of[running < wanted[of]]
     return np.bincount(short, minlength=owners) + 1
 
 

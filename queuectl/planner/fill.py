@@ -74,10 +74,10 @@ class Capacity(Counts):
     def _best_of(self, level: int, low: int, high: int, count: int) -> Filled | None:
         """The best of the domains ``low..high`` of a level that hold ``count`` pods alone."""
         sizes = self.levels[level][low:high]
-        fitting = np.flatnonzero(sizes >= count)
+        fitting = (sizes >= count).nonzero()[0]
         if not len(fitting):
             return None
-        tightest = int(fitting[np.argmin(sizes[fitting])])
+        tightest = int(fitting[sizes[fitting].argmin()])
         best = self._in_domain(level, low + tightest, count)
         if len(fitting) == 1 or self._widths(best) == self.fewest(level, count):
             return best

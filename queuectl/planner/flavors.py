@@ -138,7 +138,7 @@ def _admissible(
         if flavor is not None:
             why = next(filter(None, (_contradiction(p, flavor) for p in podsets)), None)
             if why is None and arena.size:
-                why = _no_level(unit, flavor, config)
+                why = _no_level(unit, flavor, group, config)
             if why is None and mixed:
                 why = _reserved(unit, flavor)
         if why is None:
@@ -182,9 +182,15 @@ def _reserved(unit: Sequence[PodSet], flavor: ResourceFlavor) -> str | None:
     return f"flavor {flavor.name} is for pods with a topology request"
 
 
-def _no_level(unit: Sequence[PodSet], flavor: ResourceFlavor, config: QueueConfig) -> str | None:
-    requests = [p.topology for p in unit if p.topology is not None and p.topology.levels]
+def _no_level(
+    unit: Sequence[PodSet], flavor: ResourceFlavor, group: ResourceGroup, config: QueueConfig
+) -> str | None:
+    asking = [p for p in unit if p.topology is not None and p.topology.levels]
     topology = config.topologies.get(flavor.topology or "")
     if topology is None:
-        return f"flavor {flavor.name} has no topology" if requests else None
-    return next(filter(None, (misfit(request, topology) for request in requests)), None)
+        # What pods are charged but have none of themselves, by a transformation, needs no node.
+        on_nodes = {name for p in asking for name in p.shape.requests} - {PODS}
+        apart = on_nodes.isdisjoint(group.covered)
+        return None if apart else f"flavor {flavor.name} has no topology"
+    requests = (p.topology for p in asking)
+    return next(filter(None, (misfit(r, topology) for r in requests if r is not None)), None)

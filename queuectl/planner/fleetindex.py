@@ -5,8 +5,8 @@ Built once per Fleet and kept as long as the Fleet lives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,6 +18,9 @@ from queuectl.planner.topology import Ints, Mask, Tree, grow
 # "Never fits" must not be said because of what passes.
 _PASSING_TAINTS: Final = tuple(Toleration(key, "Exists") for key in sorted(PASSING_TAINTS))
 _MASKS_KEPT: Final = 4096
+
+
+Flavors: TypeAlias = Sequence[Mapping[str, str]]  # per podset, resource to flavor
 
 
 class FleetIndex:
@@ -36,10 +39,20 @@ class FleetIndex:
         self.allocatable.flags.writeable = False
         self.ready: Mask = np.array([n.ready for n in fleet.nodes], dtype=np.bool_)
         self.never: dict[tuple[object, ...], bool] = {}  # demand signature -> fits not even empty
+        self._fitting: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._taints = _classes([node.effective_taints for node in fleet.nodes])
         self._labels: dict[str, Ints] = {}
         self._masks: dict[NodeRules, Mask] = {}
         self._trees: dict[tuple[str, ...], Tree] = {}
+
+    def fits_empty(self, asked: tuple[object, ...], flavors: Flavors) -> bool:
+        """Whether it is known already that what these objects ask with these flavors fits the empty fleet."""
+        return _by_identity(asked, flavors) in self._fitting
+
+    def note_fits_empty(self, asked: tuple[object, ...], flavors: Flavors) -> None:
+        if len(self._fitting) >= _MASKS_KEPT:
+            self._fitting.clear()
+        self._fitting[_by_identity(asked, flavors)] = asked  # kept, so that their ids name them
 
     def tree(self, levels: tuple[str, ...]) -> Tree:
         if levels not in self._trees:
@@ -121,3 +134,8 @@ def index_of(fleet: Fleet) -> FleetIndex:
     if index is None:
         index = _INDEXES[fleet] = FleetIndex(fleet)
     return index
+
+
+def _by_identity(asked: tuple[object, ...], flavors: Flavors) -> tuple[object, ...]:
+    """Hashing all that a gang asks takes longer than most answers."""
+    return (*map(id, asked), *(tuple(chosen.items()) for chosen in flavors))

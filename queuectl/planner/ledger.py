@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.arena import Arena, caps
 from queuectl.planner.demand import Demand, Pods, Shape, Unit
@@ -52,7 +53,7 @@ class Kept:
 def use_of_spots(pods: Sequence[Pods], spots: Spots) -> Iterator[tuple[Ints, Ints]]:
     """Node indexes (K,) and amounts (R, K) of each of these pods."""
     for p, (nodes, counts) in zip(pods, spots, strict=True):
-        yield nodes, np.outer(p.shape.vector, counts)
+        yield nodes, p.shape.vector[:, None] * counts
 
 
 def take(free: Ints, pods: Sequence[Pods], spots: Spots) -> None:
@@ -78,7 +79,7 @@ class Ledger:
     quota_after: QuotaUse
     kept: list[Kept] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)  # uids evicted or repaired by this plan
-    releases: int = 0  # how often quota came free again on the way
+    released: list[str] = field(default_factory=list)  # ClusterQueues whose quota came free
     _moved: Ints = field(init=False)  # use of the kept gangs that may be placed anew
     _free: Ints | None = None
     _caps: dict[int, tuple[int, Ints]] = field(default_factory=dict)
@@ -151,25 +152,6 @@ class Ledger:
         views = (self.quota_now, self.quota_after)
         return all(self.quota_allows(demand, use) for use in views)
 
-    def quota_deficit(self, demand: Demand) -> dict[FlavorResource, int] | None:
-        """How much use must leave the demand's own ClusterQueue so that it fits by quota, in the later view.
-
-        Returns:
-            (flavor, resource) to the amount, above 0 and never more than the queue uses; empty when the demand fits.
-            None when even an empty queue would not be enough: too large, or others use what it would borrow.
-        """
-        if demand.queue is None:
-            return {}
-        use = self.quota_after
-        missing = {}
-        for row, need in demand.charges.items():
-            short = need - use.left(demand.queue, row)
-            if need and short > 0:
-                if short > use.of(demand.queue, row):
-                    return None
-                missing[row] = short
-        return missing
-
     def borrows(self, demand: Demand) -> Heights:
         """How far up its cohorts each podset borrows, those before it charged already, in the tighter of the two views."""
         heights = [0] * len(demand.flavors)
@@ -189,21 +171,19 @@ class Ledger:
                     heights[i] = max(heights[i], reach.height if need else 0)
         return tuple(heights)
 
-    def may_claim(self, demand: Demand) -> bool:
-        """Whether a demand that is short of quota may take it from running gangs.
-
-        Kueue's rule: for what fits the ClusterQueue's own nominal quota, or that of a cohort below the root; for more than
-        that only where the queue may preempt to borrow.
-        """
-        short = self.quota_deficit(demand)
-        return short is not None and self.entitled(demand)
-
     def entitled(self, demand: Demand) -> bool:
-        """Whether what a demand lacks of quota is its ClusterQueue's to ask for, by the rule of :meth:`may_claim`."""
+        """Whether what a demand lacks of quota is its ClusterQueue's to take from running gangs.
+
+        Kueue's rule: what fits the queue's own nominal quota, or that of a cohort below the root, is; more than that only
+        where the queue may preempt to borrow, or where shares decide.
+        """
         queue, use = demand.queue, self.quota_after
         if queue is None:
             return False
-        if self.arena.snapshot.config.cluster_queues[queue].preempts_to_borrow:
+        config = self.arena.snapshot.config
+        policy = config.cluster_queues[queue]
+        reclaims = policy.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+        if policy.preempts_to_borrow or (config.rules.fair_sharing and reclaims):
             return True
         nominal = self.nominal(queue)
         return all(
@@ -226,9 +206,16 @@ class Ledger:
         self._apply(kept, -1)
         self.charge(kept.demand, 1)
 
+    def drop(self, kept: Kept) -> None:
+        """The opposite: it does not start after all."""
+        self.kept.remove(kept)
+        self._apply(kept, 1)
+        self.charge(kept.demand, -1)
+
     def charge(self, demand: Demand, sign: int, *, now: bool = True) -> None:
         """Add (or take off) a demand's quota, in the later view and, unless it is a lease, in the one of now."""
-        self.releases += sign < 0
+        if sign < 0 and demand.queue is not None:
+            self.released.append(demand.queue)
         for row, amount in demand.rows():
             self.quota_after.add(row, sign * amount)
             if now:
@@ -259,11 +246,20 @@ class Ledger:
     def evict(self, gang: Admitted) -> None:
         """Count a gang as leaving from here on."""
         self.gone.add(gang.workload.uid)
-        self.releases += 1
         nodes, amounts = self.arena.use_of(gang)
         self._change(self.later, nodes, amounts)
-        for row, amount in self.arena.usage.charges(gang):
+        charges = self.arena.usage.charges(gang)
+        for row, amount in charges:
             self.quota_after.add(row, -amount)
+        self.released.extend({row[0] for row, _ in charges})
+
+    def spare(self, gang: Admitted) -> None:
+        """The opposite: a gang that was to be evicted stays."""
+        self.gone.discard(gang.workload.uid)
+        nodes, amounts = self.arena.use_of(gang)
+        self._change(self.later, nodes, -amounts)
+        for row, amount in self.arena.usage.charges(gang):
+            self.quota_after.add(row, amount)
 
     def _apply(self, kept: Kept, sign: int) -> None:
         for nodes, amounts in use_of_spots(kept.demand.pods, kept.spots):
@@ -282,8 +278,7 @@ class Ledger:
 
 def _add(matrix: Ints, nodes: Ints, amounts: Ints) -> None:
     """Node indexes within one call are distinct only per pods of a demand, so add unbuffered."""
-    for row, amount in zip(matrix, amounts, strict=True):
-        np.add.at(row, nodes, amount)
+    np.add.at(matrix.T, nodes, amounts.T)
 
 
 def open_ledger(arena: Arena) -> Ledger:

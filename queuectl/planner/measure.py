@@ -40,8 +40,8 @@ def nodes_of(spots: Spots) -> Ints:
 
 def widths(unit: Unit, spots: Spots) -> tuple[int, ...]:
     """Domains a unit uses at each level, nodes last."""
-    nodes = nodes_of(spots)
-    return (*(len(np.unique(row[nodes])) for row in unit.tree.domain), len(nodes))
+    nodes = np.concatenate([nodes for nodes, _ in spots])
+    return tuple(len({*of.tolist()}) for of in (*(row[nodes] for row in unit.tree.domain), nodes))
 
 
 def prefers_in_vain(unit: Unit, used: Sequence[int]) -> bool:

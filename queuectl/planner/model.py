@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queuectl.planner.cells import Cells, Class
 from queuectl.planner.demand import ANYWHERE
 from queuectl.planner.ledger import Spots
 from queuectl.planner.pack import Exact, add_exact
 from queuectl.planner.solve import Model
-from queuectl.planner.topology import Ints
+from queuectl.planner.topology import Ints, Mask
 
 Row: TypeAlias = dict[int, int]  # cell or domain -> variable
 
@@ -159,13 +160,18 @@ class Built:
     def _add_limits(self, refined: set[int], *, tight: bool) -> None:
         cells = self.cells
         most = np.minimum(cells.fits, np.array(cells.demand, dtype=np.int64)[:, None])
-        for coeffs, limit in cells.limits(tight=tight):
-            for cell in np.flatnonzero(coeffs @ most > limit).tolist():
-                if cell in refined:
-                    continue
-                kinds = [k for k in np.flatnonzero(coeffs).tolist() if cell in self.pods[k]]
-                variables = [self.pods[k][cell] for k in kinds]
-                self.model.row(variables, [int(coeffs[k]) for k in kinds], 0, int(limit[cell]))
+        coeffs, limits = cells.limits(tight=tight)
+        binding: Mask = coeffs @ most > limits
+        for cell in np.flatnonzero(binding.any(axis=0)).tolist():
+            if cell in refined:
+                continue
+            kinds = self.kinds_in(cell)
+            rows, there = coeffs[binding[:, cell]][:, kinds], limits[binding[:, cell], cell]
+            telling = _telling(rows / np.maximum(there, 0.5)[:, None])
+            variables = [self.pods[k][cell] for k in kinds]
+            for row, limit in zip(rows[telling].tolist(), there[telling].tolist(), strict=True):
+                asked = [(v, c) for v, c in zip(variables, row, strict=True) if c]
+                self.model.row([v for v, _ in asked], [c for _, c in asked], 0, limit)
 
     def _add_exact(self, cell: int) -> Exact:
         kinds = self.kinds_in(cell)
@@ -198,6 +204,18 @@ class Built:
         if not self.cells.units[unit].on_one_node:
             return spots
         return ((spots[0][0][:1], np.ones(1, dtype=np.int64)),)
+
+
+def _telling(shares: NDArray[np.float64]) -> Mask:
+    """Which rows (coefficients by their limit) no other row implies; of equal rows the first.
+
+    A row lost to rounding costs nothing but strength: what the model finds is packed on real amounts.
+    """
+    implied: Mask = np.all(shares >= shares[:, None], axis=2)  # of row i by row j
+    equal = implied & implied.T
+    others = (implied & ~equal) | np.tril(equal, -1)
+    telling: Mask = ~np.any(others, axis=1)
+    return telling
 
 
 def _sums(domain: Ints, values: Ints, size: int) -> Ints:

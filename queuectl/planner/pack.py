@@ -25,24 +25,23 @@ def greedy(free: Ints, vectors: Sequence[Ints], counts: Sequence[int]) -> Ints |
 
     Exact where one resource binds and its sizes form a divisor chain.
     """
+    totals = free.sum(axis=1)
     for key in (_by_size, _by_share):
-        order = sorted(range(len(vectors)), key=lambda k: (key(free, vectors[k]), k))
+        order = sorted(range(len(vectors)), key=lambda k: (key(totals, vectors[k]), k))
         placed = _fill_in_order(free, vectors, counts, order)
         if placed is not None:
             return placed
     return None
 
 
-def _by_size(free: Ints, vector: Ints) -> tuple[float, ...]:
+def _by_size(totals: Ints, vector: Ints) -> tuple[float, ...]:
     """Largest request of the scarcest resource first."""
-    scarcest = np.argsort(free.sum(axis=1), kind="stable")
-    return tuple(-float(vector[i]) for i in scarcest)
+    return tuple((-vector[np.argsort(totals, kind="stable")]).tolist())
 
 
-def _by_share(free: Ints, vector: Ints) -> tuple[float, ...]:
+def _by_share(totals: Ints, vector: Ints) -> tuple[float, ...]:
     """Largest share of any resource first."""
-    totals = np.maximum(free.sum(axis=1), 1)
-    return (-float(np.max(vector / totals)),)
+    return (-float(np.max(vector / np.maximum(totals, 1))),)
 
 
 def _fill_in_order(
@@ -52,15 +51,19 @@ def _fill_in_order(
     placed = np.zeros((len(vectors), free.shape[1]), dtype=np.int64)
     for k in order:
         vector = vectors[k]
-        asked = np.flatnonzero(vector)
-        fits = np.min(np.maximum(left[asked], 0) // vector[asked, None], axis=0)
-        tightest = np.argsort(_looseness(left[asked], vector[asked]), kind="stable")
-        taken = np.minimum(np.cumsum(fits[tightest]), counts[k])
-        shares = np.diff(taken, prepend=0)
-        if taken[-1] < counts[k]:
+        asked = vector.nonzero()[0]
+        there = left[asked]
+        fits = (np.maximum(there, 0) // vector[asked, None]).min(axis=0)
+        tightest = _looseness(there, vector[asked]).argsort(kind="stable")
+        room = fits[tightest].cumsum()
+        if room[-1] < counts[k]:
             return None
-        placed[k, tightest] = shares
-        left[:, tightest] -= np.outer(vector, shares)
+        last = int(room.searchsorted(counts[k]))
+        used = tightest[: last + 1]
+        shares = fits[used]
+        shares[last] -= room[last] - counts[k]
+        placed[k, used] = shares
+        left[:, used] -= vector[:, None] * shares
     return placed
 
 

@@ -47,6 +47,14 @@ def with_counts(pending: Pending, counts: Sequence[int]) -> Pending:
     return replace(pending, workload=replace(pending.workload, podsets=podsets))
 
 
+def smallest(workload: Workload) -> Workload:
+    """The gang with the fewest pods it may start with."""
+    if not shrinks(workload):
+        return workload
+    podsets = (replace(p, count=admissible(p)[0]) for p in workload.podsets)
+    return replace(workload, podsets=tuple(podsets))
+
+
 def as_placed(pending: Pending, placement: Placement) -> Pending:
     """The gang with the counts it was placed with before, where these are still admissible."""
     counts = []

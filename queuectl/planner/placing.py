@@ -12,6 +12,7 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Spots
 from queuectl.planner.ranks import Layer, seats_of
+from queuectl.planner.shares import joined
 from queuectl.planner.topology import Tree
 
 
@@ -43,21 +44,27 @@ def placement_of(
             row[name] = row.get(name, 0) + count * pods.size
     trees = {p.podset: unit.tree for unit in demand.units for p in unit.pods}
     fallback = demand.units[0].tree if demand.units else None
-    return Placement(
-        tuple(
-            PodSetPlacement(
-                podset.name,
-                _Order(arena, trees.get(number, fallback)).nodes(
-                    podset, row, (staying or {}).get(podset.name, {}), before
-                ),
-                dict(demand.flavors[number]),
-                None if podset.min_count is None else podset.count,
-            )
-            for number, (podset, row) in enumerate(
-                zip(demand.pending.workload.podsets, slots, strict=True)
-            )
+    podsets = demand.pending.workload.podsets
+    placed = tuple(
+        PodSetPlacement(
+            podset.name,
+            _Order(arena, trees.get(number, fallback)).nodes(
+                podset, row, (staying or {}).get(podset.name, {}), before
+            ),
+            dict(demand.flavors[number]),
+            _starts_with(podset, before),
         )
+        for number, (podset, row) in enumerate(zip(podsets, slots, strict=True))
     )
+    return Placement(placed) if demand.cut is None else joined(demand.cut, podsets, placed)
+
+
+def _starts_with(podset: PodSet, before: Placement | None) -> int | None:
+    """Pods of a podset that may start with fewer; what runs already does so with as many as it was given."""
+    if podset.min_count is None:
+        return None
+    placed = before.of(podset.name) if before is not None else None
+    return podset.count if placed is None else placed.pods_of(podset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from queuectl.domain.plan import Plan, Proof, Refusal
@@ -10,14 +10,17 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner import explain
 from queuectl.planner.answer import answer
 from queuectl.planner.arena import Arena, survey
+from queuectl.planner.balance import uneven
 from queuectl.planner.batch import Walk
 from queuectl.planner.classes import Classes
 from queuectl.planner.decide import confirm
 from queuectl.planner.defragment import defragment
 from queuectl.planner.leases import standing_leases
 from queuectl.planner.ledger import open_ledger
-from queuectl.planner.order import StrictOrder, queue_order
-from queuectl.planner.repair import Awaiting, Repaired, repair, repair_order
+from queuectl.planner.lines import Lines, lines_of
+from queuectl.planner.mending import Mending
+from queuectl.planner.order import StrictOrder
+from queuectl.planner.repair import Repaired
 from queuectl.planner.solve import Solver, Status, StopSignal
 from queuectl.planner.tidy import tidy
 from queuectl.planner.turns import Turns
@@ -34,15 +37,17 @@ def plan(snapshot: Snapshot, stop: StopSignal | None = None) -> Plan:
         stop: lets another thread end it early; the plan is then cut.
     """
     cycle = begin(snapshot, stop)
-    for _ in turns(cycle):
-        pass
+    for pending in Turns(cycle.walk, cycle.lines):
+        cycle.walk.strict.come_to(pending)
+        cycle.look(pending)
     cleared = defragment(cycle.walk, cycle.in_order)
     tidied = tidy(cycle.walk.ledger, list(cycle.walk.starting.values()), cycle.walk.solver)
-    repairs = _confirm(cycle.walk, cycle.repairs, cycle.in_order)
+    repairs = _confirm(cycle.walk, cycle.mending.repaired, cycle.in_order)
     made = answer(cycle.walk, repairs, cycle.in_order, tidied=tidied)
     stats = {**made.stats, "rooms_sought": cleared.sought}
     returning = cycle.walk.leases.returning
-    return replace(made, moved=cleared.moves, returning=returning, stats=stats)
+    made = replace(made, moved=cleared.moves, returning=returning, stats=stats)
+    return replace(made, uneven=tuple(uneven(cycle.walk.arena, made)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,18 @@ class Cycle:
     """A walk about to begin: broken gangs are repaired, standing leases taken off, nobody has been looked at."""
 
     walk: Walk
-    repairs: list[Repaired]
-    in_order: list[Pending]
+    mending: Mending
+    lines: Lines
+
+    @property
+    def in_order(self) -> Sequence[Pending]:
+        """All pending gangs: priority, time queued, uid."""
+        return self.lines.in_order
+
+    def look(self, pending: Pending) -> None:
+        """Decide the gang whose turn it is; broken gangs that gave way to it are repaired again."""
+        self.walk.look(pending)
+        self.mending.resume()
 
 
 def begin(snapshot: Snapshot, stop: StopSignal | None = None, arena: Arena | None = None) -> Cycle:
@@ -59,39 +74,22 @@ def begin(snapshot: Snapshot, stop: StopSignal | None = None, arena: Arena | Non
     solver = Solver(snapshot.limits, stop or StopSignal())
     arena = arena or survey(snapshot)
     ledger = open_ledger(arena)
-    in_order = queue_order(snapshot.pending)
-    leases = standing_leases(arena, ledger, in_order)
-    walk = Walk(arena, ledger, solver, leases, Classes(arena), StrictOrder(arena))
-    return Cycle(walk, _repair_all(walk), in_order)
+    lines = lines_of(snapshot)
+    leases = standing_leases(arena, ledger, lines.in_order)
+    walk = Walk(arena, ledger, solver, leases, Classes(arena, lines.kinds), StrictOrder(arena))
+    return Cycle(walk, Mending(walk), lines)
 
 
 def turns(cycle: Cycle) -> Iterator[Pending]:
-    """Each pending gang at its turn: it is looked at when the next one is asked for."""
+    """Each pending gang at a turn of its own: it is looked at when the next one is asked for."""
     walk = cycle.walk
-    for pending in Turns(walk.classes, walk.ledger).of(cycle.in_order):
+    for pending in Turns(walk, cycle.lines, singly=True):
         walk.strict.come_to(pending)
         yield pending
-        walk.look(pending)
+        cycle.look(pending)
 
 
-def _repair_all(walk: Walk) -> list[Repaired]:
-    repairs = []
-    for gang in repair_order(walk.arena.usage.broken):
-        done = repair(walk.arena, walk.ledger, gang, walk.solver)
-        if done is None:
-            walk.undecided = True
-        elif isinstance(done, Repaired):
-            repairs.append(done)
-        elif isinstance(done, Awaiting):
-            walk.preempted.extend(done.victims)
-            walk.unproved |= done.proof is not Proof.OPTIMAL
-            walk.mending.append(done.refusal(walk.arena))
-        else:
-            walk.evicted.append(done)
-    return repairs
-
-
-def _confirm(walk: Walk, repairs: list[Repaired], in_order: list[Pending]) -> list[Repaired]:
+def _confirm(walk: Walk, repairs: list[Repaired], in_order: Sequence[Pending]) -> list[Repaired]:
     """Admit only what CP-SAT holds a solution for; without one nothing starts and every starter is undecided."""
     stopped = walk.solver.stop.stopped
     confirmed = Answer(Status.UNKNOWN) if stopped else confirm(walk.ledger, walk.solver)

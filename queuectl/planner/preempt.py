@@ -15,8 +15,9 @@ The search, in the order of what proves most for least:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -25,12 +26,15 @@ from queuectl.domain.queues import ClusterQueue, VictimKey
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import Demand, Shape
 from queuectl.planner.ledger import Ledger, Spots
+from queuectl.planner.preempt_contest import Contest, Deficits, contest_of
 from queuectl.planner.preempt_goal import Goal, complete, goals
 from queuectl.planner.preempt_mixed import MixedSearch
 from queuectl.planner.preempt_parts import Part, parts_of
-from queuectl.planner.preempt_roster import Bench, bench_for
+from queuectl.planner.preempt_policy import Scheme, schemes
+from queuectl.planner.preempt_roster import Bench
 from queuectl.planner.preempt_scene import domains_of, empty_scene, holding, scene_of
-from queuectl.planner.preempt_search import Deficits, Found, Search
+from queuectl.planner.preempt_search import Found, Search
+from queuectl.planner.preempt_terms import Terms, charges_of
 from queuectl.planner.solve import Solver
 from queuectl.planner.topology import Ints
 from queuectl.planner.witness import find
@@ -64,11 +68,32 @@ def find_victims(
         queue: the ClusterQueue it is charged to: its policy, layers and quota.
         solver: limits and counters; the gang's own budget raises them.
     """
-    bench = bench_for(ledger, demand.pending.workload, queue)
-    found = Blocked(ledger, demand, queue, solver, bench).solve()
-    if found.victims is not None:
-        return _answer(ledger, demand, bench, found)
-    return None if found.proved else Victims((), (), Proof.UNDECIDED)
+    proved = True
+    for together in schemes(ledger, demand, queue):
+        answers: list[Victims] = []
+        for scheme in together:
+            found = Blocked(ledger, demand, queue, solver, scheme.bench, scheme).solve()
+            if found.victims is not None:
+                answers.append(_answer(ledger, demand, scheme, found))
+            else:
+                proved &= found.proved
+        if answers:
+            best = min(answers, key=lambda a: _layers(queue, a.victims))
+            sure = proved and all(a.proof is Proof.OPTIMAL for a in answers)
+            return best if sure else replace(best, proof=Proof.FEASIBLE)
+        if not proved and patient(demand, solver):
+            break
+    return None if proved else Victims((), (), Proof.UNDECIDED)
+
+
+def _layers(queue: ClusterQueue, victims: Sequence[Preemption]) -> tuple[float, ...]:
+    """A victim set's place in the queue's order of layers, least first."""
+    value = {
+        VictimKey.MAX_PRIORITY: max((v.cost.priority for v in victims), default=-inf),
+        VictimKey.LOST_WORK: sum(v.cost.lost_work for v in victims),
+        VictimKey.COUNT: len(victims),
+    }
+    return tuple(value[key] for key in complete(queue.victim_order))
 
 
 def patient(demand: Demand, solver: Solver) -> bool:
@@ -76,7 +101,8 @@ def patient(demand: Demand, solver: Solver) -> bool:
     return demand.pending.budget < solver.limits.max_budget
 
 
-def _answer(ledger: Ledger, demand: Demand, bench: Bench, found: Found) -> Victims:
+def _answer(ledger: Ledger, demand: Demand, scheme: Scheme, found: Found) -> Victims:
+    bench = scheme.bench
     victims = sorted(found.victims or ())
     free = ledger.later_free()
     if victims:
@@ -86,7 +112,10 @@ def _answer(ledger: Ledger, demand: Demand, bench: Bench, found: Found) -> Victi
         spots = found.spots if found.spots is not None else _in_domain(demand, free, found.domain)
     assert spots is not None, "the search proved that the gang fits"
     uid = demand.pending.workload.uid
-    evicted = (Preemption(bench.gangs[v].workload.uid, uid, bench.cost(v)) for v in victims)
+    evicted = (
+        Preemption(bench.gangs[v].workload.uid, uid, bench.cost(v), scheme.reason(v).value)
+        for v in victims
+    )
     proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
     return Victims(tuple(evicted), spots, proof)
 
@@ -104,18 +133,18 @@ def _in_domain(demand: Demand, free: Ints, domain: int) -> Spots | None:
 
 @dataclass(eq=False)
 class Blocked:
-    """One gang under one choice of flavors, and whom it might evict."""
+    """One gang under one choice of flavors, and whom it might evict; without a ``scheme``, whomever it takes."""
 
     ledger: Ledger
     demand: Demand
     queue: ClusterQueue
     solver: Solver
     bench: Bench
+    scheme: Scheme | None = None
 
     def __post_init__(self) -> None:
         self.free = self.ledger.later_free()
         self.parts = parts_of(self.demand)
-        self.missing = self.ledger.quota_deficit(self.demand)
 
     def solve(self) -> Found:
         """The least victims; without any and ``proved``, none exist."""
@@ -148,7 +177,7 @@ class Blocked:
     def _least_rank(self) -> int | None:
         """The lowest priority up to which the floor sums allow the gang; None = not even with everybody gone."""
         low, high = 0, int(self.bench.rank.max(initial=0))
-        if self.missing is None or not self._conceivable(high):
+        if not self._conceivable(high):
             return None
         while low < high:
             middle = (low + high) // 2
@@ -166,25 +195,39 @@ class Blocked:
         return all(_holds_somewhere(part, free) for part in self.parts)
 
     def _deficits(self, bench: Bench) -> Deficits:
-        nothing = np.zeros(bench.size, dtype=np.int64)
-        own = self.queue.name
-        return [
-            (amount, bench.quota.get((own, *row), nothing))
-            for row, amount in (self.missing or {}).items()
-        ]
+        if self.scheme is not None:
+            return self.scheme.deficits(bench)
+        return self._contest().deficits(bench) if self.demand.queue is not None else []
+
+    def _contest(self) -> Contest:
+        return contest_of(self.ledger, self.demand, self.demand.queue or "")
+
+    def _terms(self, bench: Bench) -> Terms:
+        """What must come free of quota, and who may leave together."""
+        if self.scheme is not None:
+            return self.scheme.terms(bench)
+        if self.demand.queue is None:
+            return Terms(bench, [])
+        deficits = self._deficits(bench)
+        return Terms(bench, deficits, self._contest(), None, charges_of(bench), plain=False)
 
     def _search(self, bench: Bench) -> Found:
-        deficits, budget = self._deficits(bench), self.demand.pending.budget
+        terms, budget = self._terms(bench), self.demand.pending.budget
+        found = self._searched(bench, terms, budget)
+        found.proved &= terms.certain
+        return found
+
+    def _searched(self, bench: Bench, terms: Terms, budget: int) -> Found:
         if not self.parts:
             scene = empty_scene(bench)
         elif (only := _only_shape(self.parts)) is not None:
             scene = scene_of(self.parts[0], only, self.free, bench)
         else:
             mixed = MixedSearch(
-                self.demand, self.parts, self.free, bench, deficits, self.solver, budget
+                self.demand, self.parts, self.free, bench, terms, self.solver, budget
             )
             return mixed.run(self._goals(bench))
-        return Search(scene, bench, deficits, self.solver, budget).run(self._goals(bench))
+        return Search(scene, bench, terms, self.solver, budget).run(self._goals(bench))
 
 
 def _only_shape(parts: tuple[Part, ...]) -> Shape | None:

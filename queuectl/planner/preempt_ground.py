@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from queuectl.planner.preempt_scene import Scene
+from queuectl.planner.preempt_terms import Terms
 from queuectl.planner.topology import Ints
 
 Use = tuple[int, ...]  # amounts, in the order of the ground's resource columns
@@ -27,7 +28,7 @@ class Ground:
         delta: pods each could gain at most.
         tenants: per node, gang -> what it holds.
         need: pods to gain in all.
-        deficits: quota rows to free: amount and what each gang frees of it.
+        terms: what must come free of quota, and who may leave together.
         reach: gangs that hold anything here -> local node numbers.
     """
 
@@ -37,7 +38,7 @@ class Ground:
     delta: list[int]
     tenants: list[dict[int, Use]]
     need: int
-    deficits: list[tuple[int, Ints]]
+    terms: Terms
     reach: dict[int, list[int]] = field(default_factory=dict)
     _without: dict[int, dict[int, int]] = field(default_factory=dict)
 
@@ -69,7 +70,7 @@ class Ground:
         return max(0, min(fits, self.delta[node]))
 
 
-def ground_of(scene: Scene, domain: int, deficits: list[tuple[int, Ints]]) -> Ground:
+def ground_of(scene: Scene, domain: int, terms: Terms) -> Ground:
     """Lay out one domain."""
     columns = np.array(scene.shape.columns, dtype=np.int64)
     inside = np.flatnonzero((scene.domain == domain) & (scene.delta > 0))
@@ -90,7 +91,7 @@ def ground_of(scene: Scene, domain: int, deficits: list[tuple[int, Ints]]) -> Gr
         scene.delta[inside].tolist(),
         tenants,
         max(0, int(scene.need[domain])),
-        deficits,
+        terms,
         reach,
     )
 
@@ -103,11 +104,16 @@ class Evictions:
         self.victims: set[int] = set()
         self.gained = 0
         self._gain = [0] * len(ground.nodes)
-        self._short = [amount for amount, _ in ground.deficits]
+        self._short = [amount for amount, _ in ground.terms.deficits]
+        self._leaving = ground.terms.leaving()
 
     @property
     def enough(self) -> bool:
-        return self.gained >= self.ground.need and all(short <= 0 for short in self._short)
+        return (
+            self.gained >= self.ground.need
+            and all(short <= 0 for short in self._short)
+            and self.ground.terms.frees(self.victims)
+        )
 
     @property
     def room_enough(self) -> bool:
@@ -117,13 +123,20 @@ class Evictions:
         self.victims.add(gang)
         self._recount(gang, -1)
 
+    def offer(self, gang: int) -> None:
+        """Add a gang if it may leave together with the others."""
+        if self._leaving is None or self._leaving.allows(gang):
+            self.add(gang)
+
     def drop(self, gang: int) -> None:
         self.victims.discard(gang)
         self._recount(gang, 1)
 
     def _recount(self, gang: int, sign: int) -> None:
         ground = self.ground
-        for i, (_, frees) in enumerate(ground.deficits):
+        if self._leaving is not None:
+            (self._leaving.add if sign < 0 else self._leaving.drop)(gang)
+        for i, (_, frees) in enumerate(ground.terms.deficits):
             self._short[i] += sign * int(frees[gang])
         for node in ground.reach.get(gang, ()):
             present = [g for g in ground.tenants[node] if g in self.victims]
@@ -167,22 +180,23 @@ def _take(ground: Ground, order: Iterable[int], weight: Ints) -> frozenset[int] 
     for gang in order:
         if chosen.room_enough:
             break
-        chosen.add(gang)
+        chosen.offer(gang)
     if not chosen.room_enough:
         return None
     _free_quota(chosen, weight)
     if not chosen.enough:
         return None
     chosen.prune(weight)
-    return frozenset(chosen.victims)
+    victims = frozenset(chosen.victims)
+    return victims if ground.terms.together(victims) else None
 
 
 def _free_quota(chosen: Evictions, weight: Ints) -> None:
     """Add whoever frees missing quota most cheaply."""
-    for _, frees in chosen.ground.deficits:
+    for _, frees in chosen.ground.terms.deficits:
         useful = np.flatnonzero(frees > 0)
         for gang in useful[np.argsort(weight[useful] / frees[useful], kind="stable")].tolist():
             if chosen.enough:
                 return
             if gang not in chosen.victims:
-                chosen.add(gang)
+                chosen.offer(gang)

@@ -34,13 +34,14 @@ from queuectl.planner.preempt_scene import (
     scene_of,
 )
 from queuectl.planner.preempt_search import (
-    Deficits,
     Found,
     Search,
     greedy_in,
     outsiders,
     quota_floor,
+    solve_legally,
 )
+from queuectl.planner.preempt_terms import Terms
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.witness import find
@@ -57,7 +58,7 @@ class MixedSearch:
     parts: tuple[Part, ...]
     free: Ints
     bench: Bench
-    deficits: Deficits
+    terms: Terms
     solver: Solver
     budget: int
     found: Found = field(default_factory=Found)
@@ -108,7 +109,7 @@ class MixedSearch:
     # Where the gang could go, and the least each place must cost.
 
     def _scopes(self, goal: Goal) -> list[tuple[float, int]]:
-        floor = quota_floor(self.deficits, goal.weight)
+        floor = quota_floor(self.terms.deficits, goal.weight)
         per_part = [self._floor_of(number, goal) for number in range(len(self.parts))]
         if self.by_domain:
             (row,) = per_part
@@ -146,7 +147,7 @@ class MixedSearch:
             return False
         _, number, shape = max(known, key=lambda each: each[0])
         scene = self.scenes[number, shape]
-        alone = Search(scene, self.bench, self.deficits, self.solver, self.budget)
+        alone = Search(scene, self.bench, self.terms, self.solver, self.budget)
         found = alone.least_in(max(scope, 0), goal)
         if found.victims is None or not found.proved:
             return False
@@ -192,7 +193,7 @@ class MixedSearch:
         """One domain of one shape of a part, and what its nodes cost to clear."""
         key = (number, shape, domain)
         if key not in self._grounds:
-            self._grounds[key] = ground_of(self.scenes[number, shape], domain, self.deficits)
+            self._grounds[key] = ground_of(self.scenes[number, shape], domain, self.terms)
         if key not in self._prices:
             self._prices[key] = prices(self._grounds[key], goal.weight)
         return self._grounds[key], self._prices[key]
@@ -202,7 +203,10 @@ class MixedSearch:
     def _try_greedy(self, scope: int, goal: Goal) -> None:
         """The shortest prefix of an order of eviction after which the gang is found to fit, pruned."""
         seeds = self._seeds(scope, goal)
-        order = [*seeds, *(g for g in self._by_density(scope, goal.weight) if g not in seeds)]
+        dense = self._by_density(scope, goal.weight)
+        order = self._allowed([*seeds, *(g for g in dense if g not in seeds)])
+        allowed = set(order)
+        seeds = {gang: None for gang in seeds if gang in allowed}
         low, high = 0, len(order)
         if self._place(frozenset(order), scope) is None:
             return
@@ -215,6 +219,18 @@ class MixedSearch:
             else:
                 low = middle + 1
         self._offer(self._pruned(frozenset(order[:high]), scope, goal), scope, goal)
+
+    def _allowed(self, order: list[int]) -> list[int]:
+        """Of gangs that would leave one after the other, those who may leave together with the ones before."""
+        leaving = self.terms.leaving()
+        if leaving is None:
+            return order
+        allowed = []
+        for gang in order:
+            if leaving.allows(gang):
+                leaving.add(gang)
+                allowed.append(gang)
+        return allowed
 
     def _seeds(self, scope: int, goal: Goal) -> dict[int, None]:
         """What each shape by itself would evict in its domain, or in the one of least floor: together often enough."""
@@ -233,7 +249,7 @@ class MixedSearch:
         share = np.zeros(self.bench.size)
         for key, offer in self.offers.items():
             _add_shares(share, self.scenes[key], offer, scope)
-        for amount, frees in self.deficits:
+        for amount, frees in self.terms.deficits:
             share += np.minimum(frees / amount, 1.0)
         useful = np.flatnonzero(share > 0)
         ranked: list[int] = useful[
@@ -256,9 +272,9 @@ class MixedSearch:
             order = [g for g in order if g in victims]
 
     def _place(self, victims: frozenset[int], scope: int) -> Spots | None:
-        """Spots found after these victims, if their quota is enough as well."""
+        """Spots found after these victims, if they may leave together and their quota is enough as well."""
         chosen = self.bench.mask(victims)
-        if any(int(frees[chosen].sum()) < amount for amount, frees in self.deficits):
+        if not self.terms.admit(victims):
             return None
         free = self.free + self.bench.freed(self.free.shape[1], chosen)
         if scope != _WHOLE:
@@ -290,7 +306,7 @@ class MixedSearch:
         scenes = self._narrowed(scope, goal, shares)
         for by_node in (False, True):
             building, mixed = self._model(scope, goal, earlier, scenes, by_node=by_node)
-            outcome = self.solver.solve(building.finish(), self.budget)
+            outcome = solve_legally(building, self.terms, self.solver, self.budget)
             if outcome.status is Status.REFUTED:
                 return
             if outcome.status is not Status.FOUND:
@@ -318,10 +334,10 @@ class MixedSearch:
         best = self.found.victims
         useful = useful_nodes(scenes.values(), self.parts, scope)
         here = set(self.bench.rows.gang[useful[self.bench.rows.node]].tolist())
-        others = outsiders(here, self.deficits, self.bench, goal, keep_all=bool(earlier))
+        others = outsiders(here, self.terms, self.bench, goal, keep_all=bool(earlier))
         building = VictimModel(self.bench, sorted({*here, *others}))
         mixed = MixedModel(building, self.parts, scenes, self.free, scope, by_node=by_node)
-        building.free_quota(self.deficits)
+        self.terms.constrain(building)
         cut = None if best is None else self._value(goal, best) - (not earlier)
         building.aim(goal, cut, earlier)
         return building, mixed

@@ -1,23 +1,23 @@
-"""Who may be evicted for a gang, as arrays.
+"""Running gangs as arrays, for the search for victims.
 
 A *roster* holds every gang of some ClusterQueues that nothing shields and is built once per arena; the *bench* of one
-blocked gang is the part of it that policy and this plan leave, with costs. Rows are (gang, node) pairs: what leaves a node
-with whom.
+blocked gang is the part of it that policy (:mod:`preempt_policy`) and this plan leave, with costs. Rows are (gang, node)
+pairs: what leaves a node with whom.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from queuectl.domain.plan import Cost
-from queuectl.domain.queues import ClusterQueue, WithinClusterQueue
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Admitted
-from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
 from queuectl.planner.cost import Ages, ages_of
 from queuectl.planner.ledger import Ledger
@@ -43,10 +43,12 @@ class Roster:
     """Staying gangs of some ClusterQueues that nothing shields now, by priority, then uid.
 
     Attributes:
-        owner: the ClusterQueue each is charged to, as a position in those the roster is of, the preemptor's own first.
+        queues: name to position of the ClusterQueues it is of.
+        owner: the position of the one each is charged to.
         quota: what each is charged, per quota row.
     """
 
+    queues: dict[str, int]
     gangs: tuple[Admitted, ...]
     owner: Ints
     priority: Ints
@@ -54,6 +56,22 @@ class Roster:
     ages: Ages
     rows: Rows
     quota: dict[QuotaRow, Ints]
+    _priorities: list[int] = field(default_factory=list)
+    _sums: dict[QuotaRow, list[int]] = field(default_factory=dict)
+
+    def held(self, row: QuotaRow, below: int | None = None) -> int:
+        """What its gangs are charged of a quota row, only those of a lower priority than ``below`` if that is given."""
+        amounts = self.quota.get(row)
+        if amounts is None:
+            return 0
+        sums = self._sums.get(row)
+        if sums is None:
+            sums = self._sums[row] = [0, *np.cumsum(amounts).tolist()]
+        if below is None:
+            return sums[-1]
+        if not self._priorities:
+            self._priorities.extend(self.priority.tolist())
+        return sums[bisect_left(self._priorities, below)]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,8 +97,8 @@ class Bench:
         return len(self.gangs)
 
     def cost(self, at: int) -> Cost:
-        workload = self.gangs[at].workload
-        return Cost(workload.priority, int(self.lost[at]), workload.gpus)
+        gang = self.gangs[at]
+        return Cost(gang.workload.priority, int(self.lost[at]), gang.gpus)
 
     def freed(self, nodes: int, chosen: Mask | None = None) -> Ints:
         """(R, N) freed on each of ``nodes`` nodes when the chosen gangs (all of them by default) leave."""
@@ -107,32 +125,18 @@ class Bench:
         return chosen
 
 
-_OWN: Final = 0  # the preemptor's ClusterQueue among those of a roster
 _ROSTERS: Final[WeakKeyDictionary[Arena, dict[tuple[str, ...], Roster]]] = WeakKeyDictionary()
 
 
-def bench_for(ledger: Ledger, preemptor: Workload, queue: ClusterQueue) -> Bench:
-    """Whom the ClusterQueue's policy and this plan leave for ``preemptor`` to evict."""
-    roster = _roster(ledger.arena, (queue.name,))
-    legal = _within(roster, preemptor, queue)
-    if ledger.gone:
-        legal &= np.array([g.workload.uid not in ledger.gone for g in roster.gangs], dtype=np.bool_)
-    return _bench(roster, legal, ledger.arena.snapshot.now)
+def staying(ledger: Ledger, roster: Roster) -> Mask:
+    """Those of a roster whom this plan has not evicted or repaired."""
+    if not ledger.gone:
+        return np.ones(len(roster.gangs), dtype=np.bool_)
+    return np.array([g.workload.uid not in ledger.gone for g in roster.gangs], dtype=np.bool_)
 
 
-def _within(roster: Roster, preemptor: Workload, queue: ClusterQueue) -> Mask:
-    """Those of the preemptor's own ClusterQueue whom its ``withinClusterQueue`` lets it evict."""
-    if queue.within_cluster_queue is WithinClusterQueue.NEVER:
-        return np.zeros(len(roster.gangs), dtype=np.bool_)
-    legal: Mask = roster.priority < preemptor.priority
-    if queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY:
-        equal = roster.priority == preemptor.priority
-        legal |= equal & (roster.queued_at > preemptor.queued_at)
-    legal &= roster.owner == _OWN
-    return legal
-
-
-def _bench(roster: Roster, legal: Mask, now: float) -> Bench:
+def bench_of(roster: Roster, legal: Mask, now: float) -> Bench:
+    """Those of a roster whom one gang may evict; they keep their order."""
     if not legal.any():
         nobody = np.zeros(0, dtype=np.int64)
         rows = Rows(nobody, nobody, np.zeros((len(roster.rows.use), 0), dtype=np.int64))
@@ -141,16 +145,19 @@ def _bench(roster: Roster, legal: Mask, now: float) -> Bench:
     number = np.cumsum(legal) - 1
     rows = roster.rows.select(legal[roster.rows.gang])
     _, rank = np.unique(roster.priority[chosen], return_inverse=True)
+    present = set(roster.owner[chosen].tolist())
+    owners = {name for name, at in roster.queues.items() if at in present}
     return Bench(
         tuple(roster.gangs[i] for i in chosen),
         rank.astype(np.int64) + 1,
         roster.ages.lost_work(now, legal)[chosen],
         Rows(number[rows.gang], rows.node, rows.use),
-        {row: amounts[chosen] for row, amounts in roster.quota.items()},
+        {row: amounts[chosen] for row, amounts in roster.quota.items() if row[0] in owners},
     )
 
 
-def _roster(arena: Arena, queues: tuple[str, ...]) -> Roster:
+def roster_of(arena: Arena, queues: tuple[str, ...]) -> Roster:
+    """The roster of some ClusterQueues, built once per arena."""
     known = _ROSTERS.setdefault(arena, {})
     if queues not in known:
         known[queues] = _enroll(arena, queues)
@@ -158,8 +165,9 @@ def _roster(arena: Arena, queues: tuple[str, ...]) -> Roster:
 
 
 def _enroll(arena: Arena, queues: tuple[str, ...]) -> Roster:
+    numbered = {name: at for at, name in enumerate(queues)}
     found = sorted(
-        _candidates(arena, queues),
+        _candidates(arena, numbered),
         key=lambda pair: (pair[0].workload.priority, pair[0].workload.uid),
     )
     gangs = [gang for gang, _ in found]
@@ -168,6 +176,7 @@ def _enroll(arena: Arena, queues: tuple[str, ...]) -> Roster:
         for row, amount in arena.usage.charges(gang):
             charged.setdefault(row, []).append((i, amount))
     return Roster(
+        numbered,
         tuple(gangs),
         np.array([owner for _, owner in found], dtype=np.int64),
         np.array([g.workload.priority for g in gangs], dtype=np.int64),
@@ -178,7 +187,7 @@ def _enroll(arena: Arena, queues: tuple[str, ...]) -> Roster:
     )
 
 
-def _candidates(arena: Arena, queues: tuple[str, ...]) -> Iterator[tuple[Admitted, int]]:
+def _candidates(arena: Arena, queues: dict[str, int]) -> Iterator[tuple[Admitted, int]]:
     """Gangs of some ClusterQueues that stay and that nothing shields, with the position of their queue."""
     snapshot = arena.snapshot
     known: dict[tuple[str, str | None], ClusterQueue | None] = {}
@@ -190,7 +199,7 @@ def _candidates(arena: Arena, queues: tuple[str, ...]) -> Iterator[tuple[Admitte
         if queue is None or gang.leaving or queue.name not in queues:
             continue
         if protected_until(gang, queue, snapshot.now) is None:
-            yield gang, queues.index(queue.name)
+            yield gang, queues[queue.name]
 
 
 def _scattered(entries: list[tuple[int, int]], size: int) -> Ints:

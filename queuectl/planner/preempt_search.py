@@ -14,18 +14,28 @@ from typing import Final
 import numpy as np
 
 from queuectl.planner.ledger import Spots
+from queuectl.planner.preempt_contest import Deficits
 from queuectl.planner.preempt_dual import Shares, places_of, share_out
 from queuectl.planner.preempt_goal import Goal
 from queuectl.planner.preempt_ground import Ground, greedy, ground_of, needed_only
-from queuectl.planner.preempt_model import VictimModel, model_ground
+from queuectl.planner.preempt_model import VictimModel
 from queuectl.planner.preempt_price import Price, floor_of, prices, worth_a_look
+from queuectl.planner.preempt_room import model_ground
 from queuectl.planner.preempt_roster import Bench
-from queuectl.planner.preempt_scene import Floats, Offers, Scene, floors, offers
-from queuectl.planner.solve import Solver, Status
+from queuectl.planner.preempt_scene import (
+    Floats,
+    Offers,
+    Scene,
+    empty_scene,
+    floors,
+    offers,
+)
+from queuectl.planner.preempt_terms import Terms
+from queuectl.planner.solve import Outcome, Solver, Status
 from queuectl.planner.topology import Ints
 
 _GREEDY_DOMAINS: Final = 8
-Deficits = list[tuple[int, Ints]]  # quota that must come free, and what each gang frees of it
+MOST_CUTS: Final = 60  # answers of one model that may turn out not to be legal
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +61,7 @@ class Search:
 
     scene: Scene
     bench: Bench
-    deficits: Deficits
+    terms: Terms
     solver: Solver
     budget: int
     found: Found = field(default_factory=Found)
@@ -70,7 +80,7 @@ class Search:
         return self.found
 
     def _minimise(self, goal: Goal, offer: Offers, earlier: list[tuple[Goal, int]]) -> None:
-        least = quota_floor(self.deficits, goal.weight)
+        least = quota_floor(self.terms.deficits, goal.weight)
         floor = np.maximum(floors(self.scene, offer, goal.weight), least)
         order = np.lexsort((np.arange(len(floor)), floor))
         order = order[np.isfinite(floor[order])]
@@ -78,10 +88,23 @@ class Search:
         if not earlier:
             for domain in order[:_GREEDY_DOMAINS].tolist():
                 self._try_greedy(domain, goal, offer)
+                if self.terms.order is not None and self.found.victims is None:
+                    break  # what is missing may be quota, which is the same everywhere
+            if self.found.victims is None and self._no_quota(goal):
+                return
         for domain in order.tolist():
             if self._beaten(float(floor[domain]), goal):
                 break
             self._look(domain, goal, earlier)
+
+    def _no_quota(self, goal: Goal) -> bool:
+        """Whether it is proved that no legal victims free the quota, whatever room they make."""
+        terms = self.terms
+        if terms.order is None or not terms.deficits or not self.scene.count:
+            return False
+        scene = empty_scene(self.bench)
+        found = Search(scene, self.bench, terms, self.solver, self.budget).run([goal])
+        return found.victims is None and found.proved
 
     def least_in(self, domain: int, goal: Goal) -> Found:
         """The least victims in one domain, by one goal alone."""
@@ -112,7 +135,7 @@ class Search:
 
     def _ground(self, domain: int) -> Ground:
         if domain not in self._grounds:
-            self._grounds[domain] = ground_of(self.scene, domain, self.deficits)
+            self._grounds[domain] = ground_of(self.scene, domain, self.terms)
         return self._grounds[domain]
 
     def _priced(self, domain: int, goal: Goal) -> list[Price]:
@@ -151,18 +174,19 @@ class Search:
         kept.update(node for gang in own or () for node in ground.reach.get(gang, ()))
         nodes = sorted(kept)
         inside = {gang for node in nodes for gang in ground.tenants[node]}
-        others = outsiders(inside, self.deficits, self.bench, goal, keep_all=bool(earlier))
+        others = outsiders(inside, self.terms, self.bench, goal, keep_all=bool(earlier))
         building = VictimModel(self.bench, sorted({*inside, *others, *(own or ())}), own)
         model_ground(building, ground, nodes)
-        building.free_quota(self.deficits)
+        self.terms.constrain(building)
         cut = None if best is None else self._value(goal, best) - (own is None)
         building.aim(goal, cut, earlier)
-        outcome = self.solver.solve(building.finish(), self.budget)
+        outcome = solve_legally(building, self.terms, self.solver, self.budget)
         if outcome.status is Status.FOUND:
             victims = building.victims(outcome.values)
             if not outcome.optimal:
                 self.found.proved = False
-                victims = needed_only(ground, victims, goal.weight)
+                fewer = needed_only(ground, victims, goal.weight)
+                victims = fewer if self.terms.together(fewer) else victims
             self._try(victims, domain, goal)
         elif outcome.status is not Status.REFUTED:
             self.found.proved = False
@@ -171,12 +195,26 @@ class Search:
         """Nodes that victims better than the best known may need; those the best itself uses are added to them."""
         ground, best = self._ground(domain), self.found.victims
         kept = set(range(len(ground.nodes)))
-        if additive and not self.deficits:
+        if additive and self.terms.plain and not self.terms.deficits:
             kept = worth_a_look(ground, self._priced(domain, goal))
         if shares is not None and best is not None:
             useful = shares.worth(self._value(goal, best))
             kept.intersection_update(shares.places.node[useful].tolist())
         return kept
+
+
+def solve_legally(building: VictimModel, terms: Terms, solver: Solver, budget: int) -> Outcome:
+    """Solve a model, and again without the answers that the terms refuse."""
+    model = building.finish()
+    for _ in range(MOST_CUTS):
+        outcome = solver.solve(model, budget)
+        if outcome.status is not Status.FOUND:
+            return outcome
+        victims = building.victims(outcome.values)
+        if terms.plain or (terms.frees(victims) and terms.together(victims)):
+            return outcome
+        terms.refuse(victims, building)
+    return Outcome(Status.UNKNOWN)
 
 
 def greedy_in(
@@ -206,12 +244,15 @@ def _knapsack(amount: int, frees: Ints, weight: Ints) -> float:
 
 
 def outsiders(
-    inside: Container[int], deficits: Deficits, bench: Bench, goal: Goal, *, keep_all: bool
+    inside: Container[int], terms: Terms, bench: Bench, goal: Goal, *, keep_all: bool
 ) -> list[int]:
-    """Gangs that hold nothing useful in the domain but free missing quota.
+    """Gangs that hold nothing useful in the domain but free missing quota, or help others to be let go.
 
     Of gangs that free the same amounts only the cheapest can be needed, as many as would free everything missing.
     """
+    if terms.order is not None and not terms.order.narrowing:
+        return [gang for gang in range(bench.size) if gang not in inside]
+    deficits = terms.deficits
     if not deficits:
         return []
     frees = np.stack([f for _, f in deficits])
@@ -219,11 +260,11 @@ def outsiders(
     if keep_all:
         return useful
     useful.sort(key=lambda g: (int(goal.weight[g]), g))
-    taken: dict[tuple[int, ...], int] = {}
+    taken: dict[object, int] = {}
     chosen = []
     for gang in useful:
         rank = int(bench.rank[gang]) if goal.rank_weight else 0
-        alike = (*frees[:, gang].tolist(), rank)
+        alike = (*frees[:, gang].tolist(), rank, terms.alike(gang))
         most = max(-(-amount // int(f[gang])) for amount, f in deficits if f[gang] > 0)
         if taken.get(alike, 0) < most:
             taken[alike] = taken.get(alike, 0) + 1

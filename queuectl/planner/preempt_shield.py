@@ -6,7 +6,7 @@ from math import inf
 from typing import Final
 
 from queuectl.domain.queues import ClusterQueue, Protection
-from queuectl.domain.snapshot import Admitted
+from queuectl.domain.snapshot import Admitted, Snapshot
 
 _DAY: Final = 86_400.0  # seconds
 _NONE: Final = Protection()
@@ -35,6 +35,20 @@ def protected_until(gang: Admitted, queue: ClusterQueue, now: float) -> float | 
     if policy.max_evictions_per_day is not None:
         until = max(until, _spent(times, policy.max_evictions_per_day, now))
     return until if until > now else None
+
+
+def next_exposure(snapshot: Snapshot) -> float | None:
+    """When the next running gang loses its protection (unix seconds, later than the snapshot); None = none will."""
+    queues = snapshot.config.cluster_queues
+    if all(queue.protection == _NONE for queue in queues.values()):
+        return None
+    ends = []
+    for gang in snapshot.admitted:
+        queue = snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        until = None if queue is None else protected_until(gang, queue, snapshot.now)
+        if until is not None and until < inf and not gang.leaving:
+            ends.append(until)
+    return min(ends, default=None)
 
 
 def _spent(times: list[float], most: int, now: float) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-from queuectl.domain.queues import Cohort, QueueConfig, ResourceGroup
+from queuectl.domain.queues import WEIGHT_UNIT, Cohort, QueueConfig, ResourceGroup
 
 FlavorResource: TypeAlias = tuple[str, str]
 QuotaRow: TypeAlias = tuple[str, str, str]  # ClusterQueue, flavor, resource
@@ -30,6 +30,8 @@ class Pool:
         local: the part of ``subtree`` that the parent never sees; absent = none of it.
         borrowing: most taken from the parent beyond what was put in; absent = no limit.
         height: 0 for a ClusterQueue; for a Cohort, levels of members below it.
+        weight: in fair sharing, in thousandths.
+        lendable: resource to what it could get hold of, over all flavors; filled by :mod:`queuectl.planner.dominant`.
     """
 
     name: str
@@ -39,6 +41,18 @@ class Pool:
     local: dict[FlavorResource, int] = field(default_factory=dict)
     borrowing: dict[FlavorResource, int] = field(default_factory=dict)
     height: int = 0
+    weight: int = WEIGHT_UNIT
+    lendable: dict[str, int] | None = None
+    _queues: tuple[str, ...] | None = None
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Names of the ClusterQueues in it, itself included if it is one."""
+        if self._queues is None:
+            below = [name for member in self.members for name in member.queues]
+            own = [self.name] if not self.height and not self.members else []
+            self._queues = tuple(sorted(own + below))
+        return self._queues
 
     def most(self, row: FlavorResource) -> int:
         """What it could use if nothing else were used."""
@@ -48,6 +62,10 @@ class Pool:
         most = self.local.get(row, 0) + self.parent.most(row)
         limit = self.borrowing.get(row)
         return most if limit is None else min(most, subtree + limit)
+
+    def passed_up(self, row: FlavorResource, used: int) -> int:
+        """The part of its use that counts against the parent."""
+        return max(0, used - self.local.get(row, 0))
 
 
 _TREES: Final[WeakKeyDictionary[QueueConfig, Mapping[str, Pool]]] = WeakKeyDictionary()
@@ -68,10 +86,12 @@ def _build(config: QueueConfig) -> Mapping[str, Pool]:
     limits: dict[Pool, dict[FlavorResource, int]] = {}
     for name, pool in cohorts.items():
         stated = config.cohorts.get(name, Cohort(name))
+        pool.weight = stated.weight
         limits[pool] = _own(pool, stated.groups)
         _join(pool, cohorts, stated.parent)
     queues = {name: Pool(name) for name in sorted(config.cluster_queues)}
     for name, pool in queues.items():
+        pool.weight = config.cluster_queues[name].weight
         limits[pool] = _own(pool, config.cluster_queues[name].groups)
         _join(pool, cohorts, config.cluster_queues[name].cohort)
     for pool in [*cohorts.values(), *queues.values()]:
@@ -120,21 +140,25 @@ class QuotaUse:
     Attributes:
         pools: ClusterQueue name to its pool.
         used: per pool, flavor and resource.
+        changes: how often it was changed.
     """
 
     pools: Mapping[str, Pool]
     used: dict[Pool, dict[FlavorResource, int]] = field(default_factory=dict)
+    changes: int = 0
 
     def add(self, row: QuotaRow, amount: int) -> None:
         """Use so much more (or, below 0, less) of a ClusterQueue's flavor and resource."""
+        self.changes += 1
         pool = self.pools.get(row[0])
         flavor_resource = row[1:]
         while pool is not None and amount:
             used = self.used.setdefault(pool, {})
             before = used.get(flavor_resource, 0)
             used[flavor_resource] = before + amount
-            local = pool.local.get(flavor_resource, 0)
-            amount = max(0, before + amount - local) - max(0, before - local)
+            amount = pool.passed_up(flavor_resource, before + amount) - pool.passed_up(
+                flavor_resource, before
+            )
             pool = pool.parent
 
     def of(self, queue: str, row: FlavorResource) -> int:

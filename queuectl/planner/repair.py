@@ -40,6 +40,20 @@ class Repaired:
     broken: Broken
     kept: Kept
 
+    @property
+    def gang(self) -> Admitted:
+        return self.broken.gang
+
+    def apply(self, ledger: Ledger) -> None:
+        """Take the room for its lost pods."""
+        ledger.keep(self.kept)
+        ledger.gone.add(self.gang.workload.uid)
+
+    def undo(self, ledger: Ledger) -> None:
+        """Give the room back."""
+        ledger.drop(self.kept)
+        ledger.gone.discard(self.gang.workload.uid)
+
     def admission(self, arena: Arena) -> Admission:
         """The whole new placement."""
         placement = _whole(arena, self.broken, self.kept.demand, self.kept.spots)
@@ -54,6 +68,25 @@ class Awaiting:
     gang: Admitted
     victims: tuple[Preemption, ...]
     proof: Proof
+    kept: Kept
+
+    def apply(self, ledger: Ledger) -> None:
+        """Count its victims as leaving, and hold the room that there will be."""
+        for victim in self._leaving(ledger):
+            ledger.evict(victim)
+        ledger.lease(self.kept.demand, self.kept.spots)
+        ledger.gone.add(self.gang.workload.uid)
+
+    def undo(self, ledger: Ledger) -> None:
+        """Let its victims stay, and the room go."""
+        for victim in self._leaving(ledger):
+            ledger.spare(victim)
+        ledger.lease(self.kept.demand, self.kept.spots, -1)
+        ledger.gone.discard(self.gang.workload.uid)
+
+    def _leaving(self, ledger: Ledger) -> list[Admitted]:
+        leaving = {p.victim for p in self.victims}
+        return [g for g in ledger.arena.snapshot.admitted if g.workload.uid in leaving]
 
     def refusal(self, arena: Arena) -> Refusal:
         """It stands among those that wait, with the whole placement it will have."""
@@ -113,10 +146,9 @@ def _with(demand: Demand, budget: int) -> Demand:
 def _placed(ledger: Ledger, broken: Broken, demand: Demand, decision: Decision) -> Repaired:
     for kept, spots in decision.moved:
         ledger.move(kept, spots)
-    kept = Kept(demand, decision.spots)
-    ledger.keep(kept)
-    ledger.gone.add(broken.gang.workload.uid)
-    return Repaired(broken, kept)
+    repaired = Repaired(broken, Kept(demand, decision.spots))
+    repaired.apply(ledger)
+    return repaired
 
 
 def _later(ledger: Ledger, broken: Broken, demand: Demand, solver: Solver) -> Victims | None:
@@ -146,13 +178,11 @@ def _queue(arena: Arena, gang: Admitted) -> ClusterQueue | None:
 
 
 def _wait(arena: Arena, ledger: Ledger, broken: Broken, demand: Demand, room: Victims) -> Awaiting:
-    gangs = {g.workload.uid: g for g in arena.snapshot.admitted}
-    for preemption in room.victims:
-        ledger.evict(gangs[preemption.victim])
-    ledger.lease(demand, room.spots)
-    ledger.gone.add(broken.gang.workload.uid)
     placement = _whole(arena, broken, demand, room.spots)
-    return Awaiting(placement, broken.gang, room.victims, room.proof)
+    kept = Kept(demand, room.spots)
+    awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, kept)
+    awaiting.apply(ledger)
+    return awaiting
 
 
 def _whole(arena: Arena, broken: Broken, demand: Demand, spots: Spots) -> Placement:
@@ -170,11 +200,15 @@ def _lost(gang: Admitted) -> str:
 
 
 def _near(ledger: Ledger, broken: Broken, demand: Demand) -> Decision | None:
-    """A placement in the finest domains the healthy pods hold, widening level by level; None when there is none."""
+    """A placement on the healthy pods' own nodes, or in the finest domains they hold, widening level by level.
+
+    Each time on as few nodes as can be that no healthy pod of the gang is on. None when there is none.
+    """
     deepest = max((unit.tree.depth for unit in demand.units), default=0)
-    for level in range(deepest - 1, ANYWHERE, -1):
-        within = [broken.bounds(unit, min(level, unit.tree.depth - 1)) for unit in demand.units]
-        spots = witness.find(demand, ledger.free(), ledger.caps, within)
+    near = broken.healthy_nodes
+    for level in range(deepest, ANYWHERE - 1, -1):
+        within = [broken.bounds(unit, min(level, unit.tree.depth)) for unit in demand.units]
+        spots = witness.find_beside(demand, ledger.free(), ledger.caps, within, near)
         if spots is not None:
             return Decision(Status.FOUND, spots)
     return None

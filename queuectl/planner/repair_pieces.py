@@ -18,6 +18,7 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
 from queuectl.planner.demand import ANYWHERE, Demand, Unit
 from queuectl.planner.flavors import Flavors
+from queuectl.planner.shares import Cut, cut_running
 from queuectl.planner.topology import Ints, Mask, Tree
 
 
@@ -26,6 +27,8 @@ class Broken:
     """A gang that lost slots.
 
     Attributes:
+        gang: in parts where podsets of it are split: each lost pod keeps the flavor of its share.
+        cut: how the gang was cut into these parts, None where it was not.
         staying: podset to node to healthy pods.
         lost: the same of the lost ones.
     """
@@ -34,8 +37,10 @@ class Broken:
     gang: Admitted
     staying: dict[str, dict[str, int]] = field(default_factory=dict)
     lost: dict[str, dict[str, int]] = field(default_factory=dict)
+    cut: Cut | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.gang, self.cut = cut_running(self.gang, self.arena.snapshot.config)
         for name, node, count in self.gang.lost:
             row = self.lost.setdefault(name, {})
             row[node] = row.get(node, 0) + count
@@ -53,6 +58,14 @@ class Broken:
         return all(
             node in self.arena.index.position for row in self.staying.values() for node in row
         )
+
+    @property
+    def healthy_nodes(self) -> Mask:
+        """Nodes that hold healthy pods of the gang."""
+        mask = np.zeros(self.arena.size, dtype=np.bool_)
+        for row in self.staying.values():
+            mask[[self.arena.index.position[name] for name in row]] = True
+        return mask
 
     def demand(self, budget: int = 0) -> Demand:
         """The lost pods alone, charged to nobody (their quota is), never on a node they were lost on."""
@@ -91,7 +104,7 @@ class Broken:
             for unit in found.units
         )
         pending = Pending(workload, budget=budget, excluded=excluded)
-        return replace(found, pending=pending, units=units, flavors=flavors)
+        return replace(found, pending=pending, units=units, flavors=flavors, cut=self.cut)
 
     def bounds(self, unit: Unit, level: int) -> Mask | None:
         """Nodes of the domains that the unit's healthy pods hold at a level; None when there are no bounds."""

@@ -84,27 +84,20 @@ class _Short:
         return details
 
 
-def exceeds_quota(ledger: Ledger, demand: Demand) -> Explained | None:
-    """Larger than all its ClusterQueue could ever use, borrowing included; None when it is not."""
-    shorts = [short for short in _shorts(ledger, demand) if short.need > short.most]
-    if not shorts:
-        return None
-    queue = demand.queue
-    text = f"needs more than ClusterQueue {queue} ever has: {'; '.join(s.never for s in shorts)}"
-    details = {"clusterQueue": queue, "quota": [s.details() for s in shorts]}
-    return Explained(Reason(Code.EXCEEDS_MAX_QUOTA, text, details))
-
-
-def waits_for_quota(ledger: Ledger, demand: Demand) -> Explained | None:
-    """Within what its ClusterQueue could use, but others hold it now; None when quota does not hold it back."""
+def short_of_quota(ledger: Ledger, demand: Demand) -> Explained | None:
+    """Why quota holds a gang back, if it does: it asks more than there ever is, or others hold it now."""
     shorts = list(_shorts(ledger, demand))
     if not shorts:
         return None
     queue = demand.queue
-    text = f"waits for quota of ClusterQueue {queue}: {'; '.join(s.now for s in shorts)}"
-    rows = [{**s.details(), "used": s.used} for s in shorts]
-    reason = Reason(Code.WAITING_FOR_QUOTA, text, {"clusterQueue": queue, "quota": rows})
-    return Explained(reason)
+    never = [short for short in shorts if short.need > short.most]
+    if never:
+        text = f"needs more than ClusterQueue {queue} ever has: {'; '.join(s.never for s in never)}"
+        code, rows = Code.EXCEEDS_MAX_QUOTA, [s.details() for s in never]
+    else:
+        text = f"waits for quota of ClusterQueue {queue}: {'; '.join(s.now for s in shorts)}"
+        code, rows = Code.WAITING_FOR_QUOTA, [{**s.details(), "used": s.used} for s in shorts]
+    return Explained(Reason(code, text, {"clusterQueue": queue, "quota": rows}))
 
 
 def _shorts(ledger: Ledger, demand: Demand) -> Iterator[_Short]:

@@ -24,6 +24,9 @@ LARGEST: Final = (
     1 << 60
 )  # sums beyond this may overflow inside the solver; such a model is refused, not sent
 _SEED: Final = 7
+# Of a model without objective most solutions are found at once and a few by luck alone (measured: 90 % below 0.003, one in
+# a hundred above 0.1, another one with each seed). So these seeds come first, with a share of the limit each.
+_SHORT: Final = ((1, 0.08), (2, 0.16))
 _POLL_SECONDS: Final = 0.002
 
 
@@ -200,7 +203,10 @@ class Solver:
     alarms: list[str] = field(default_factory=list)
 
     def solve(self, model: Model, budget: int = 0) -> Outcome:
-        """Solve without presolve first, then once with presolve and a larger limit if that was not enough."""
+        """Solve without presolve first, then once with presolve and a larger limit if that was not enough.
+
+        A model without objective gets two short tries before.
+        """
         if model.refuted:
             return Outcome(Status.REFUTED)
         if text := model.overflow():
@@ -209,19 +215,23 @@ class Solver:
         limit = limits.deterministic_time * limits.growth ** min(budget, limits.max_budget)
         native = model.build()
         plain = model.objective is None
-        outcome = self._run(native, limit, presolve=False, plain=plain)
-        if outcome.status is Status.UNKNOWN and not self.cut:
-            outcome = self._run(native, limit * limits.growth, presolve=True, plain=False)
+        runs = [(seed, limit * share, False) for seed, share in _SHORT if plain]
+        runs += [(_SEED, limit, False), (_SEED, limit * limits.growth, True)]
+        outcome = Outcome(Status.UNKNOWN)
+        for seed, most, presolve in runs:
+            outcome = self._run(native, most, seed, presolve=presolve, plain=plain and not presolve)
+            if outcome.status is not Status.UNKNOWN or self.cut:
+                break
         self.unknown += outcome.status is Status.UNKNOWN
         return outcome
 
     def _run(
-        self, native: cp_model.CpModel, limit: float, *, presolve: bool, plain: bool
+        self, native: cp_model.CpModel, limit: float, seed: int, *, presolve: bool, plain: bool
     ) -> Outcome:
         solver = cp_model.CpSolver()
         p = solver.parameters
         p.num_workers = 1
-        p.random_seed = _SEED
+        p.random_seed = seed
         p.cp_model_presolve = presolve
         if plain:
             # No objective: cuts, probing and symmetry cost more than they prove (measured: twice), and the whole LP at

@@ -3,8 +3,8 @@
 The walk places each gang as well as it can when it is met, in queue order; those that come later get what is left. Here
 the set is fixed, and CP-SAT looks for better places for a few gangs at a time: one that is scattered and those in its way,
 then those that break into whole nodes without filling them (:mod:`queuectl.planner.tidy_rounds`). A result counts if it
-lowers the measure of :mod:`queuectl.planner.measure`; no unit ever gets more domains, of any level, than it had. The
-deterministic limits are small, and what fails here costs tidiness alone.
+lowers the measure of :mod:`queuectl.planner.measure`; no unit and no gang ever gets more domains, of any level, than it had.
+The deterministic limits are small, and what fails here costs tidiness alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Final
 import numpy as np
 
 from queuectl.planner.arena import Arena
+from queuectl.planner.demand import Unit
 from queuectl.planner.ledger import Kept, Ledger, Spots, give_back, take
-from queuectl.planner.measure import Standing, Wholes, score, standings
+from queuectl.planner.measure import Standing, Wholes, score, standings, widths
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.tidy_model import TidyModel
 from queuectl.planner.tidy_rounds import Round, rounds
-from queuectl.planner.tidy_units import Bundled, bundle
+from queuectl.planner.tidy_units import Bundled, bundle, keeps_shape
 from queuectl.planner.topology import Ints
 from queuectl.planner.unpack import hand_out, pack_all
 
@@ -39,10 +40,11 @@ def tidy(ledger: Ledger, starting: Sequence[Kept], solver: Solver) -> int:
         starting: the gangs this plan starts; those on a lease stay where they are.
         solver: of the plan: its limits and stop signal; a defect met here is among its alarms.
     """
-    movable = [kept for kept in starting if _may_move(kept)]
+    movable = [kept for kept in starting if may_move(kept)]
     if not movable or (len(movable) == 1 and not solver.calls) or _ended(solver):
         return 0
-    desk = _Desk(ledger.arena, ledger.free().copy(), standings(movable))
+    gangs = [len(kept.demand.units) for kept in movable]
+    desk = _Desk(ledger.arena, ledger.free().copy(), standings(movable), gangs)
     aside = Solver(replace(solver.limits, deterministic_time=LIMIT, growth=1.0), solver.stop)
     for each in islice(rounds(ledger.arena, desk.units, desk.standing, desk.left), _ROUNDS):
         desk.improve(each, aside)
@@ -56,10 +58,11 @@ def _ended(solver: Solver) -> bool:
     return solver.cut or solver.stop.stopped
 
 
-def _may_move(kept: Kept) -> bool:
-    """Slices and even spreads say more of where pods sit than bundles know."""
-    shaped = any(p.slices or p.balanced for p in kept.demand.pods)
-    return not kept.fixed and bool(kept.demand.units) and not shaped
+def may_move(kept: Kept) -> bool:
+    """Whether bundles say all of where the pods of a gang may sit."""
+    if kept.fixed or not kept.demand.units:
+        return False
+    return all(keeps_shape(unit, spots) for unit, spots in kept.per_unit())
 
 
 def _move(ledger: Ledger, movable: Sequence[Kept], standing: Sequence[Standing]) -> int:
@@ -77,11 +80,16 @@ def _move(ledger: Ledger, movable: Sequence[Kept], standing: Sequence[Standing])
 
 @dataclass(eq=False)
 class _Desk:
-    """All units of the gangs, where they stand so far, and what they leave free."""
+    """All units of the gangs, where they stand so far, and what they leave free.
+
+    Attributes:
+        gangs: how many units each gang has.
+    """
 
     arena: Arena
     left: Ints
     standing: list[Standing]
+    gangs: Sequence[int]
     units: list[Bundled] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,11 +112,27 @@ class _Desk:
         ]
         if score(wholes, after) >= score(wholes, before):
             return
+        if self._widens(dict(zip(each.units, after, strict=True))):
+            return
         self.left = free
         for number, new in zip(each.units, after, strict=True):
             self.standing[number] = new
             self.units[number] = bundle(self.arena, number, new)
             take(self.left, self.units[number].unit.pods, self.units[number].spots)
+
+    def _widens(self, changed: dict[int, Standing]) -> bool:
+        """Whether some gang as a whole would use more domains of any level; no unit by itself does."""
+        first = 0
+        for size in self.gangs:
+            numbers = range(first, first + size)
+            first += size
+            if size == 1 or changed.keys().isdisjoint(numbers):
+                continue
+            before = _widths_together([self.standing[n] for n in numbers])
+            after = _widths_together([changed.get(n, self.standing[n]) for n in numbers])
+            if any(new > old for new, old in zip(after, before, strict=True)):
+                return True
+        return False
 
     def _taken_by_others(self, numbers: Sequence[int]) -> np.ndarray:
         taken = np.zeros(self.arena.size, dtype=np.bool_)
@@ -117,6 +141,15 @@ class _Desk:
             if number not in mine:
                 taken[unit.nodes] = True
         return taken
+
+
+def _widths_together(units: Sequence[Standing]) -> list[int]:
+    """Domains that some units use together, level by level of each of their topologies, nodes last."""
+    by_tree: dict[int, tuple[Unit, Spots]] = {}
+    for unit, spots in units:
+        known = by_tree.get(id(unit.tree), (unit, ()))[1]
+        by_tree[id(unit.tree)] = (unit, (*known, *spots))
+    return [count for unit, spots in by_tree.values() for count in widths(unit, spots)]
 
 
 def _solve(model: TidyModel, solver: Solver) -> tuple[Spots, ...] | None:

@@ -17,6 +17,7 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.demand import ANYWHERE, Pods, Shape, Unit
 from queuectl.planner.ledger import Spots
 from queuectl.planner.measure import Standing, widths
+from queuectl.planner.scratch import levels_to_try
 from queuectl.planner.topology import Ints
 
 Content: TypeAlias = tuple[int, ...]  # pods of each podset of the unit in one bundle
@@ -63,6 +64,24 @@ class Bundled:
             nodes = np.array(sorted(per_node), dtype=np.int64)
             found.append((nodes, np.array([per_node[n] for n in nodes.tolist()], dtype=np.int64)))
         return tuple(found)
+
+
+def keeps_shape(unit: Unit, spots: Spots) -> bool:
+    """Whether slices stay whole and even spreads even wherever the bundles of a unit go.
+
+    They do within one node, and where the unit stays in one domain of a level: slices of that level or a coarser one, and
+    an even spread over domains of it. Other slices and spreads say more of where pods sit than bundles know.
+    """
+    used = widths(unit, spots)
+    if used[-1] == 1:
+        return True
+    together = max((at for at, count in enumerate(used[:-1]) if count == 1), default=ANYWHERE)
+    held = next((at for at in levels_to_try(unit) if at == ANYWHERE or used[at] == 1), ANYWHERE)
+    return all(
+        all(level <= together for level, _ in pods.slices)
+        and not (pods.balanced and held >= together)
+        for pods in unit.pods
+    )
 
 
 def bundle(arena: Arena, number: int, standing: Standing) -> Bundled:

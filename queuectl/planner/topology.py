@@ -70,6 +70,25 @@ class Tree:
         end = starts[domain + 1] if domain + 1 < len(starts) else len(self.order)
         return self.order[starts[domain] : end]
 
+    def within(self, nodes: Ints) -> Tree:
+        """The tree of some of its nodes alone, without the domains they leave empty.
+
+        Args:
+            nodes: visible node indexes in topology order; number i of them is node i of the new tree.
+        """
+        domain, names, starts = [], [], []
+        for row, known in zip(self.domain, self.names, strict=True):
+            of = row[nodes]
+            first = np.ones(len(of), dtype=np.bool_)
+            first[1:] = of[1:] != of[:-1]
+            starts.append(first.nonzero()[0])
+            domain.append(first.cumsum() - 1)
+            names.append(tuple(known[d] for d in of[starts[-1]].tolist()))
+        order = np.arange(len(nodes))
+        return Tree(
+            self.levels, self.node_level, tuple(domain), tuple(names), order, order, tuple(starts)
+        )
+
 
 def grow(nodes: Sequence[Node], labels: Sequence[str]) -> Tree:
     """Build the tree of one topology."""

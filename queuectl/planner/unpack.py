@@ -101,10 +101,13 @@ def _nodes(cells: Cells, c: Class, domain: int) -> Ints:
 def _take(left: Ints, nodes: Ints, count: int) -> tuple[Ints, Ints]:
     """``count`` pods from the first of ``nodes`` that have any."""
     there = left[nodes]
-    shares = np.clip(count - (np.cumsum(there) - there), 0, there)
-    left[nodes] -= shares
-    used = np.flatnonzero(shares)
-    return nodes[used], shares[used]
+    with_pods = there.nonzero()[0]
+    room = there[with_pods].cumsum()
+    last = int(room.searchsorted(count))
+    used, shares = nodes[with_pods[: last + 1]], there[with_pods[: last + 1]]
+    shares[last] -= room[last] - count
+    left[used] -= shares
+    return used, shares
 
 
 def _as_placed(cells: Cells, unit: int, taken: Spots) -> Spots:

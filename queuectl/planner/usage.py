@@ -134,7 +134,7 @@ def _charge(sums: dict[QuotaRow, int], entries: list[_Entry], sign: int) -> None
 def _count(gang: Admitted, before: _Entry | None, snapshot: Snapshot, index: FleetIndex) -> _Entry:
     if before is not None:
         return _Entry(gang, before.slots, before.charges)
-    return _Entry(gang, _slots(gang, index), tuple(_charges(gang, snapshot)))
+    return _Entry(gang, _slots(gang, index), tuple(charges_of(gang, snapshot)))
 
 
 def _slots(gang: Admitted, index: FleetIndex) -> Slots:
@@ -152,7 +152,8 @@ def _slots(gang: Admitted, index: FleetIndex) -> Slots:
     return np.array(nodes, dtype=np.int64), amounts
 
 
-def _charges(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, int]]:
+def charges_of(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, int]]:
+    """What a gang is charged under the snapshot's configuration; a row may come more than once."""
     workload = gang.workload
     queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
     if queue is None:

@@ -1,7 +1,7 @@
 """Gangs that run although the ledger says nothing of it: started before queuectl came, or by a ledger since lost.
 
-The cluster wins on what runs. A gang that is there whole keeps running and is charged for what it holds; anything less is
-taken down and queued, because nobody would ever complete it.
+The cluster wins on what runs. A gang that is there whole keeps running and is charged for what it holds, as a Kueue that
+admitted it had charged it; anything less is taken down and queued, because nobody would ever complete it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceGroup
-from queuectl.domain.records import JobRecord, PodRecord
+from queuectl.domain.records import JobRecord, PodRecord, PriorAdmission, PriorPodSet
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
+
+_NOTHING = PriorPodSet()
 
 
 def running_placement(
@@ -20,6 +22,7 @@ def running_placement(
     pods: Iterable[PodRecord],
     nodes: Mapping[str, Node],
     config: QueueConfig,
+    prior: PriorAdmission | None = None,
 ) -> Placement | None:
     """The slots a running gang's pods hold, or None when it is not there whole.
 
@@ -28,6 +31,7 @@ def running_placement(
         pods: all that it controls.
         nodes: by name.
         config: for the flavors it is charged to.
+        prior: how a Kueue had admitted it, if one had.
     """
     if job.suspended or job.error is not None:
         return None
@@ -37,31 +41,63 @@ def running_placement(
         return None
     placed = []
     for podset in job.podsets:
-        names = [podset.name] if len(job.podsets) > 1 else [podset.name, ""]
-        held = Counter(pod.node for pod in own if pod.podset in names and pod.node is not None)
+        held = Counter(
+            pod.node for pod in own if pod.podset == podset.name and pod.node is not None
+        )
         if not held or sum(held.values()) != job.expects(podset):
             return None
-        flavors = _flavors(podset, nodes[next(iter(held))], queue, config)
-        placed.append(PodSetPlacement(podset.name, tuple(sorted(held.items())), flavors))
+        before = prior.podsets.get(podset.name, _NOTHING) if prior is not None else _NOTHING
+        flavors = _flavors(podset, nodes[next(iter(held))], queue, config, before.flavors)
+        placed.append(PodSetPlacement(podset.name, _in_order(held, before, nodes), flavors))
     return Placement(tuple(placed))
 
 
+def _in_order(
+    held: Counter[str], before: PriorPodSet, nodes: Mapping[str, Node]
+) -> tuple[tuple[str, int], ...]:
+    """Nodes in the order of ranks, where the admission tells it; it does if the pods are where it put them."""
+    names = {nodes[name].hostname: name for name in held}
+    assigned = tuple((names.get(host, ""), count) for host, count in before.hosts if count)
+    counted: Counter[str] = Counter()
+    for name, count in assigned:
+        counted[name] += count
+    return assigned if counted == held else tuple(sorted(held.items()))
+
+
 def _flavors(
-    podset: PodSet, node: Node, queue: ClusterQueue | None, config: QueueConfig
+    podset: PodSet,
+    node: Node,
+    queue: ClusterQueue | None,
+    config: QueueConfig,
+    before: Mapping[str, str],
 ) -> dict[str, str]:
     charged = config.rules.charged(podset.shape.requests)
     chosen = {}
     for group in queue.groups if queue is not None else ():
-        for resource in group.covered:
-            if charged[resource]:
-                chosen[resource] = _flavor_of(group, node, config)
+        asked = [resource for resource in group.covered if charged[resource]]
+        if asked:
+            chosen.update(dict.fromkeys(asked, _flavor_of(group, node, config, before, asked)))
     return chosen
 
 
-def _flavor_of(group: ResourceGroup, node: Node, config: QueueConfig) -> str:
-    """The first flavor whose labels the node has; else the first, so that the use is charged somewhere."""
-    for quotas in group.flavors:
-        flavor = config.flavors.get(quotas.flavor)
+def _flavor_of(
+    group: ResourceGroup,
+    node: Node,
+    config: QueueConfig,
+    before: Mapping[str, str],
+    asked: Iterable[str],
+) -> str:
+    """The flavor of a group that it is charged to.
+
+    What it was charged to before, if the queue still offers that. Else the first flavor whose labels the node has; else
+    the first, so that the use is charged somewhere.
+    """
+    offered = [quotas.flavor for quotas in group.flavors]
+    known = [before[resource] for resource in asked if before.get(resource) in offered]
+    if known:
+        return known[0]
+    for name in offered:
+        flavor = config.flavors.get(name)
         if flavor and all(node.labels.get(key) == value for key, value in flavor.node_labels):
-            return quotas.flavor
-    return group.flavors[0].flavor
+            return name
+    return offered[0]

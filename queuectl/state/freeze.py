@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.machine import FAILED_START
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord
+from queuectl.domain.records import JobRecord, NamespaceRecord
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
+from queuectl.domain.steps import FAILED_START
 from queuectl.domain.workload import Placement, Workload
+from queuectl.objects.node_quota import NodeQuota
 from queuectl.objects.standing import standing
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+from queuectl.state.promises import allowances
 from queuectl.state.usage import Usage
 
 
@@ -25,10 +28,20 @@ class Freezer:
         self._mirror = mirror
         self._ledger = ledger
         self._usage = usage
-        self._asked: dict[str, tuple[int, int, str, Workload]] = {}
+        self._node_quota = NodeQuota()
+        self._asked: dict[str, tuple[int, int, str, float, str | None, Workload]] = {}
+        self._waiting: dict[str, tuple[Entry, JobRecord, Pending]] = {}
+        self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
+        self._config: QueueConfig | None = None
+        self._fleet: Fleet | None = None
+        self._records: list[NamespaceRecord] = []
+        self._namespaces: dict[str, dict[str, str]] = {}
+        self._standing: dict[tuple[str, str], Reason | None] = {}
 
     def freeze(self, config: QueueConfig, now: float, limits: SolverLimits) -> Snapshot:
         """The picture at ``now`` (unix seconds). Workloads the watch no longer shows are left out."""
+        config = self._node_quota.of(config, self._mirror.fleet)
+        self._look_around(config)
         return Snapshot(
             now=now,
             fleet=self._mirror.fleet,
@@ -36,16 +49,32 @@ class Freezer:
             pending=tuple(self._pending(config, now)),
             admitted=tuple(self._admitted(config, now)),
             strangers=self._usage.strangers,
-            namespaces={ns.name: dict(ns.labels) for ns in self._mirror.namespaces.values()},
+            namespaces=self._namespaces,
             limits=limits,
+            allowances=allowances(self._mirror, self._ledger),
         )
+
+    def _look_around(self, config: QueueConfig) -> None:
+        """Drop what was made of a workload under other queues, namespaces or nodes."""
+        records = list(self._mirror.namespaces.values())
+        if config is not self._config or records != self._records:
+            self._config, self._records = config, records
+            self._namespaces = {record.name: dict(record.labels) for record in records}
+            self._standing = {}
+            self._waiting = {}
+            self._holding = {}
+        if self._mirror.fleet is not self._fleet:
+            self._fleet = self._mirror.fleet
+            self._holding = {}
 
     def workload(self, entry: Entry, job: JobRecord) -> Workload:
         """What the gang asks, as the planner reads it; the same object until job or priority change."""
         known = self._asked.get(entry.uid)
-        key = (job.version, entry.priority, entry.queue)
-        if known is not None and known[:3] == key:
-            return known[3]
+        rule = self._config.rules.usage_fairness if self._config is not None else None
+        user = job.label(rule.user_label) if rule is not None else None
+        key = (job.version, entry.priority, entry.queue, entry.in_line_since, user)
+        if known is not None and known[:5] == key:
+            return known[5]
         workload = Workload(
             uid=entry.uid,
             kind=entry.kind,
@@ -54,74 +83,97 @@ class Freezer:
             podsets=job.podsets,
             queue=entry.queue,
             priority=entry.priority,
-            queued_at=entry.queued_at,
+            queued_at=entry.in_line_since,
             preemptible=job.preemptible,
+            user=user,
         )
-        if known is not None and known[3] == workload:
-            workload = known[3]
+        if known is not None and known[5] == workload:
+            workload = known[5]
         self._asked[entry.uid] = (*key, workload)
         return workload
 
     def forget(self, uid: str) -> None:
         """A workload left the ledger."""
-        self._asked.pop(uid, None)
+        for kept in (self._asked, self._waiting, self._holding):
+            kept.pop(uid, None)
 
-    def _pending(self, config: QueueConfig, now: float) -> list[Pending]:
-        pending = []
+    def _pending(self, config: QueueConfig, now: float) -> Iterator[Pending]:
+        """The same objects as before for those of whom nothing has changed: what the planner knows of them still holds."""
+        jobs, waiting = self._mirror.jobs, self._waiting
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
-            job = self._mirror.jobs.get(entry.uid)
-            if (
-                job is None or not job.suspended
-            ):  # what runs without us is for observe.py to settle first
-                continue
-            lease = entry.lease
-            pending.append(
-                Pending(
-                    workload=self.workload(entry, job),
-                    lease=lease if lease is not None and lease.expires_at > now else None,
-                    budget=entry.budget,
-                    excluded=frozenset(entry.excluded),
-                    blocked=self._blocked(entry, job, config),
-                )
-            )
-        return pending
+            uid = entry.uid
+            job, known = jobs.get(uid), waiting.get(uid)
+            if known is None or known[0] is not entry or known[1] is not job:
+                if job is None or not job.suspended or job.deleting:
+                    continue  # runs without us: observe.py settles that first; deleted: not started
+                pending = self._made_pending(entry, job, config)
+                if known is not None and known[2] == pending:
+                    pending = known[2]
+                known = waiting[uid] = (entry, job, pending)
+            pending = known[2]
+            if pending.lease is not None and pending.lease.expires_at <= now:
+                pending = replace(pending, lease=None)
+            yield pending
+
+    def _made_pending(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Pending:
+        return Pending(
+            workload=self.workload(entry, job),
+            lease=entry.lease,
+            budget=entry.budget,
+            excluded=frozenset(entry.excluded),
+            blocked=self._blocked(entry, job, config),
+        )
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
         if job.error is not None:
             return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)
-        namespace = self._mirror.namespaces.get(entry.namespace)
-        labels = dict(namespace.labels) if namespace is not None else {}
-        why = standing(entry.namespace, entry.queue, config, labels)
-        if why is None and job.priority_class not in (None, *config.priority_classes):
-            text = f"WorkloadPriorityClass {job.priority_class} does not exist"
+        queue = (entry.namespace, entry.queue)
+        if queue not in self._standing:
+            labels = self._namespaces.get(entry.namespace, {})
+            self._standing[queue] = standing(*queue, config, labels)
+        why = self._standing[queue]
+        named = job.priority_class
+        if why is None and named is not None and named not in config.priority_classes:
+            text = f"WorkloadPriorityClass {named} does not exist"
             return Reason(Code.MISCONFIGURED, text)
         return why
 
-    def _admitted(self, config: QueueConfig, now: float) -> list[Admitted]:
-        admitted = []
-        classes = {None, *config.priority_classes}
+    def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
+        """Likewise; gangs that leave, or stand on bad nodes, are looked at anew each time, for their pods come and go."""
+        holding = self._holding
         for entry in self._ledger.entries(State.STARTING, State.RUNNING, State.EVICTING):
             job = self._mirror.jobs.get(entry.uid)
             if job is None or entry.placement is None:
                 continue
-            leaving = entry.state is State.EVICTING
-            lease = entry.lease
-            admitted.append(
-                Admitted(
-                    workload=self.workload(entry, job),
-                    placement=self._still_held(entry, job) if leaving else entry.placement,
-                    leaving=leaving,
-                    returns=leaving and entry.reason.code not in FAILED_START,
-                    started_at=entry.started_at or entry.since,
-                    checkpoint_at=job.checkpoint_at,
-                    utilization=job.utilization,
-                    lost=() if leaving else self._lost(entry, entry.placement),
-                    evictions=entry.preempted_at,
-                    lease=lease if lease is not None and lease.expires_at > now else None,
-                    restartable=job.error is None and job.priority_class in classes,
-                )
-            )
-        return admitted
+            known = holding.get(entry.uid)
+            if known is not None and known[0] is entry and known[1] is job:
+                yield known[2]
+                continue
+            gang = self._made_admitted(entry, job, entry.placement, config, now)
+            if not gang.leaving and gang.lease is None and self._on_good_nodes(entry.placement):
+                holding[entry.uid] = (entry, job, gang)
+                self._waiting.pop(entry.uid, None)
+            yield gang
+
+    def _made_admitted(
+        self, entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig, now: float
+    ) -> Admitted:
+        leaving = entry.state is State.EVICTING
+        lease = entry.lease
+        return Admitted(
+            workload=self.workload(entry, job),
+            placement=self._still_held(entry, job) if leaving else placement,
+            leaving=leaving,
+            returns=leaving and entry.parked is None and entry.reason.code not in FAILED_START,
+            started_at=entry.started_at or entry.since,
+            checkpoint_at=job.checkpoint_at,
+            utilization=job.utilization,
+            lost=() if leaving else self._lost(entry, placement),
+            evictions=entry.preempted_at,
+            lease=lease if lease is not None and lease.expires_at > now else None,
+            restartable=job.error is None
+            and (job.priority_class is None or job.priority_class in config.priority_classes),
+        )
 
     def _still_held(self, entry: Entry, job: JobRecord) -> Placement:
         """What an evicted gang still uses: all its slots until its job is seen suspended, then what its pods hold."""
@@ -129,11 +181,14 @@ class Freezer:
         if not (job.suspended and job.attempt >= entry.attempt):
             return entry.placement
         held = self._usage.held_by(entry)
-        return Placement(
-            tuple(
-                replace(p, nodes=tuple(held.get(p.podset, {}).items()))
-                for p in entry.placement.podsets
-            )
+        return Placement(tuple(p.left_on(held.get(p.podset, {})) for p in entry.placement.podsets))
+
+    def _on_good_nodes(self, placement: Placement) -> bool:
+        nodes = self._mirror.nodes
+        return all(
+            name in nodes and nodes[name].node.ready
+            for podset in placement.podsets
+            for name, _ in podset.nodes
         )
 
     def _lost(self, entry: Entry, placement: Placement) -> tuple[tuple[str, str, int], ...]:
@@ -161,7 +216,8 @@ class Freezer:
 
 
 def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]) -> int:
-    """WorkloadPriorityClass by label, else the pods' own PriorityClass, else 0."""
-    if job.priority_class is not None:
-        return config.priority_classes.get(job.priority_class, 0)
+    """WorkloadPriorityClass by label, else the one named default, else the pods' own PriorityClass, else 0."""
+    named = config.priority_class_of(job.priority_class)
+    if named is not None:
+        return config.priority_classes.get(named, 0)
     return pod_classes.get(job.pod_priority_class or "", 0)

@@ -6,6 +6,7 @@ It holds what the database has committed, nothing more: changes are applied here
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from queuectl.domain.ledger import Change, Entry, State
 
@@ -16,15 +17,14 @@ class Ledger:
         self._by_state: dict[State, dict[str, None]] = {state: {} for state in State}
         for entry in entries:
             self._put(entry)
+        self.get: Final = self._entries.get  # asked for every gang in every cycle
+        """The entry of a uid, None if there is none."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
-
-    def get(self, uid: str) -> Entry | None:
-        return self._entries.get(uid)
 
     def uids(self, *states: State) -> list[str]:
         """Uids in any of these states, in a stable order."""

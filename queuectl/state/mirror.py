@@ -15,8 +15,10 @@ from queuectl.domain.records import (
     NamespaceRecord,
     NodeRecord,
     PodRecord,
+    PriorAdmission,
     PriorityClassRecord,
     Record,
+    ResourceQuotaRecord,
     Upserted,
 )
 
@@ -24,11 +26,24 @@ NODES: Final = "nodes"
 PODS: Final = "pods"
 NAMESPACES: Final = "namespaces"
 PRIORITY_CLASSES: Final = "priorityclasses"
+RESOURCE_QUOTAS: Final = "resourcequotas"
 
 
 def _asks(job: JobRecord) -> JobRecord:
     """The record without what says nothing about planning."""
     return replace(job, version=0, status="")
+
+
+def _eased(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
+    """Whether a quota may let in what it did not before: that more is used, as pods come, helps nobody."""
+    before, after = old.allowance, new.allowance
+    if before.best_effort is not after.best_effort:
+        return True
+    left = {limit.key: limit.hard - limit.used for limit in after.limits}
+    return any(
+        limit.key not in left or left[limit.key] > limit.hard - limit.used
+        for limit in before.limits
+    )
 
 
 class Mirror:
@@ -38,7 +53,8 @@ class Mirror:
         touched: uids of jobs whose own record, or one of whose pods, changed. The reader clears it.
         edited: uids of jobs that ask something else than before, or are new. Likewise.
         moved_pods: uids of pods that changed or went. Likewise.
-        planning_changed: a node, namespace, priority class or foreign pod changed, so plans may differ. Likewise.
+        planning_changed: a node, namespace, priority class, ResourceQuota or foreign pod changed, so plans may differ.
+            Likewise.
     """
 
     def __init__(self, job_resources: Mapping[str, str]) -> None:
@@ -49,6 +65,8 @@ class Mirror:
         self.pods: dict[str, PodRecord] = {}
         self.namespaces: dict[str, NamespaceRecord] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
+        self.resource_quotas: dict[str, ResourceQuotaRecord] = {}
+        self.prior: dict[str, PriorAdmission] = {}  # by uid of the job
         self._by_owner: dict[str, dict[str, PodRecord]] = {}
         self.touched: set[str] = set()
         self.moved_pods: set[str] = set()
@@ -80,6 +98,10 @@ class Mirror:
         self.touched = earlier
         return fresh
 
+    def take_over(self, admissions: Iterable[PriorAdmission]) -> None:
+        """Know what a Kueue had decided of jobs that the ledger does not know."""
+        self.prior = {admission.uid: admission for admission in admissions}
+
     def pods_of(self, owner: str) -> Iterable[PodRecord]:
         """Pods whose controller is the object with this uid."""
         return self._by_owner.get(owner, {}).values()
@@ -100,6 +122,7 @@ class Mirror:
             PODS: self.pods,
             NAMESPACES: self.namespaces,
             PRIORITY_CLASSES: self.priority_classes,
+            RESOURCE_QUOTAS: self.resource_quotas,
         }
         return set(tables[resource])
 
@@ -127,6 +150,11 @@ class Mirror:
             case PriorityClassRecord():
                 self.priority_classes[record.name] = record
                 self.planning_changed = True
+            case ResourceQuotaRecord():
+                old_quota = self.resource_quotas.get(record.uid)
+                if old_quota is None or record.version > old_quota.version:
+                    self.resource_quotas[record.uid] = record
+                    self.planning_changed |= old_quota is None or _eased(old_quota, record)
             case _:
                 assert_never(record)
 
@@ -154,12 +182,15 @@ class Mirror:
             self.planning_changed = True
         elif resource in self._kinds:
             self.jobs.pop(key, None)
+            self.prior.pop(key, None)
             self.edited.discard(key)
             self.touched.add(key)
         elif resource == NAMESPACES:
             self.namespaces.pop(key, None)
         elif resource == PRIORITY_CLASSES:
             self.priority_classes.pop(key, None)
+        elif resource == RESOURCE_QUOTAS and self.resource_quotas.pop(key, None) is not None:
+            self.planning_changed = True
 
     def _forget_owned(self, pod: PodRecord) -> None:
         siblings = self._by_owner.get(pod.owner)

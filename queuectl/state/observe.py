@@ -6,66 +6,74 @@ Only what is seen counts. The same picture always gives the same events, so noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from queuectl.domain.commands import Action, Command
 from queuectl.domain.ledger import Change, Entry, Intent, State
 from queuectl.domain.machine import (
     Adopt,
+    Asked,
     Described,
     Drained,
     Echoed,
     Ended,
     Event,
     Evict,
+    Gated,
     Gone,
+    NoticeOver,
+    PodsDone,
+    PodsLost,
     PodsReady,
     RetryDue,
-    StartPolicy,
     Submitted,
     handle,
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, PodPhase, PodRecord
-from queuectl.domain.words import counted
-from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
+from queuectl.domain.records import JobRecord, PodRecord, PriorAdmission
+from queuectl.domain.rules import Rules
+from queuectl.domain.workload import Placement
+from queuectl.objects.nodes import priority_values
+from queuectl.objects.standing import drain
 from queuectl.state.adopt import running_placement
+from queuectl.state.alarms import Alarms, alarm_of
 from queuectl.state.freeze import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+from queuectl.state.trouble import pin_refused, start_failed, unlike_planned
 from queuectl.state.usage import Usage
+from queuectl.state.whole import all_ready, still_needed
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long, in seconds, the cluster may take before a start counts as failed.
+class Terms:
+    """What one workload is judged by.
 
     Attributes:
-        start: from the commit of an attempt until all its pods were ready once.
-        unschedulable: kube-scheduler's refusal of a pinned pod, before the pin is given up.
+        rules: time-outs, among others.
+        unschedulable: seconds of kube-scheduler's refusal of a pinned pod before the pin is given up.
+        names: hostname label -> node name.
+        drain: why its queue evicts what runs, None when it does not.
     """
 
-    start: float = 1800.0
-    unschedulable: float = 30.0
+    rules: Rules
+    unschedulable: float
+    names: Mapping[str, str]
+    drain: Reason | None = None
 
 
 def observe(
-    entry: Entry,
-    job: JobRecord | None,
-    pods: Iterable[PodRecord],
-    now: float,
-    patience: Patience,
-    names: Mapping[str, str],
+    entry: Entry, job: JobRecord | None, pods: Iterable[PodRecord], now: float, terms: Terms
 ) -> Iterator[Event]:
-    """Events of one workload, each to be applied before the next is asked for.
+    """Events of one workload, in the order in which they are to be applied.
 
     Args:
-        entry: as the ledger has it; the caller restarts the iteration after each state change.
+        entry: as the ledger has it.
         job: its object, None when the watch no longer shows it.
         pods: all pods it controls.
         now: unix seconds.
-        patience: time-outs.
-        names: hostname label -> node name.
+        terms: what it is judged by.
     """
     if job is None:
         yield Gone()
@@ -75,10 +83,9 @@ def observe(
         return
     match entry.state:
         case State.STARTING | State.RUNNING:
-            yield from _live(entry, job, list(pods), now, patience, names)
+            yield from _live(entry, job, list(pods), now, terms)
         case State.EVICTING:
-            if _drained(entry, job, pods):
-                yield Drained()
+            yield from _leaving(entry, job, list(pods), now)
         case _:
             yield from _waiting(entry, job, now)
 
@@ -87,17 +94,26 @@ def _waiting(entry: Entry, job: JobRecord, now: float) -> Iterator[Event]:
     if not job.suspended:
         text = "the job was resumed without queuectl; it is suspended again and keeps its place"
         yield Evict(Reason(Code.RESUMED_OUTSIDE, text))
-    elif entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
+        return
+    if entry.gates and entry.gates != job.gates:
+        yield Gated(job.gates)
+    if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
         yield RetryDue()
 
 
+def _leaving(entry: Entry, job: JobRecord, pods: list[PodRecord], now: float) -> Iterator[Event]:
+    gone = all(pod.terminal for pod in pods)
+    if entry.stop_at is not None and (
+        now >= entry.stop_at or job.preempt_ready or job.suspended or gone
+    ):
+        yield NoticeOver()
+    # A start that never landed is withdrawn by a newer write, which shows as this attempt on the suspended object.
+    if job.suspended and job.drained and job.attempt >= entry.attempt and gone:
+        yield Drained()
+
+
 def _live(
-    entry: Entry,
-    job: JobRecord,
-    pods: list[PodRecord],
-    now: float,
-    patience: Patience,
-    names: Mapping[str, str],
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: Terms
 ) -> Iterator[Event]:
     started = not job.suspended and job.attempt == entry.attempt
     if entry.intent is Intent.START and started:
@@ -106,77 +122,37 @@ def _live(
         yield Evict(Reason(Code.SUSPENDED_OUTSIDE, "the job was suspended without queuectl"))
         return
     current = [pod for pod in pods if pod.attempt == entry.attempt]
-    trouble = _trouble(entry, job, current, now, patience, names)
+    ready = started and all_ready(job, current)
+    trouble = _trouble(entry, job, current, now, terms)
+    if trouble is None and not ready:  # what came up while nobody looked is not late
+        trouble = start_failed(entry, now, terms.rules.pods_ready)
     if trouble is not None:
         yield trouble
-    elif entry.state is State.STARTING and started and _all_ready(job, current):
-        yield PodsReady()
-
-
-def _other_size(placed: PodSetPlacement, podset: PodSet, job: JobRecord) -> bool:
-    """Whether the job's controller keeps another number of pods than was planned.
-
-    Fewer slots than the podset's full size are right for one adopted when some of its completions were done, and for one
-    that starts with fewer pods; of that the job itself knows once it is resumed.
-    """
-    least = job.expects(podset)
-    if job.suspended:
-        least = min(least, placed.pods_of(podset))
-    return placed.count > 0 and not least <= placed.count <= podset.count
+    elif started:
+        yield PodsReady() if ready else PodsLost()
+        if entry.state is State.RUNNING and entry.placement is not None:
+            yield PodsDone(still_needed(entry.placement, job, current, terms.names))
 
 
 def _trouble(
-    entry: Entry,
-    job: JobRecord,
-    pods: list[PodRecord],
-    now: float,
-    patience: Patience,
-    names: Mapping[str, str],
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: Terms
 ) -> Evict | None:
-    placed = entry.placement.podsets if entry.placement else ()
-    asked = {p.name: p for p in job.podsets}
-    if any(p.podset in asked and _other_size(p, asked[p.podset], job) for p in placed):
-        return Evict(
-            Reason(Code.CHANGED_OUTSIDE, "the number of its pods was changed while it ran")
-        )
-    for pod in pods:
-        podset = asked.get(pod.podset)
-        if podset is not None and not pod.terminal and not pod.requests.fits(podset.shape.requests):
-            text = f"pod {pod.name} asks {pod.requests!r}, its template {podset.shape.requests!r}"
-            return Evict(Reason(Code.PODS_LARGER_THAN_ASKED, text))
-    stuck = [
-        pod
-        for pod in pods
-        if pod.unschedulable_since is not None
-        and not pod.gated
-        and pod.phase is PodPhase.PENDING
-        and now - pod.unschedulable_since >= patience.unschedulable
-    ]
-    if stuck:
-        pins = sorted({names.get(pod.pin, pod.pin) for pod in stuck if pod.pin})
-        text = (
-            f"kube-scheduler refuses {counted(len(stuck), 'pinned pod')} on {', '.join(pins[:3])}"
-        )
-        return Evict(Reason(Code.PIN_UNSCHEDULABLE, text), excluded=tuple(pins))
-    late = entry.state is State.STARTING and now - (entry.started_at or now) >= patience.start
-    if late:
-        text = f"not all pods were ready within {patience.start:.0f} s"
-        return Evict(Reason(Code.PODS_READY_TIMEOUT, text))
-    return None
+    """Why it must be taken down, ready or not; None when it need not be."""
+    return (
+        unlike_planned(entry, job, pods)
+        or _over_time(entry, job, now)
+        or (Evict(terms.drain) if terms.drain is not None else None)
+        or pin_refused(pods, now, terms.unschedulable, terms.names)
+    )
 
 
-def _all_ready(job: JobRecord, pods: list[PodRecord]) -> bool:
-    ready: dict[str, int] = {}
-    for pod in pods:
-        if pod.phase is PodPhase.SUCCEEDED or (pod.ready and not pod.terminating):
-            ready[pod.podset] = ready.get(pod.podset, 0) + 1
-    return all(ready.get(podset.name, 0) >= job.expects(podset) for podset in job.podsets)
-
-
-def _drained(entry: Entry, job: JobRecord, pods: Iterable[PodRecord]) -> bool:
-    # A start that never landed is withdrawn by a newer write, which shows as this attempt on the suspended object.
-    suspended = job.suspended and job.drained and job.attempt >= entry.attempt
-    return suspended and all(pod.terminal for pod in pods)
+def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
+    limit = job.max_execution
+    if limit is None or entry.executed(now) < limit:
+        return None
+    text = f"it may run for {limit:.0f} s over all attempts and has"
+    reason = Reason(Code.MAX_EXECUTION_TIME, text)
+    return Evict(reason, parked=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,20 +166,16 @@ class Seen:
 class Observer:
     """Looks at what the mirror says changed since the last look."""
 
-    def __init__(
-        self,
-        mirror: Mirror,
-        ledger: Ledger,
-        usage: Usage,
-        patience: Patience,
-        backoff: StartPolicy,
-    ) -> None:
+    def __init__(self, mirror: Mirror, ledger: Ledger, usage: Usage, unschedulable: float) -> None:
+        """``unschedulable``: seconds, as in :class:`Terms`."""
         self._mirror = mirror
         self._ledger = ledger
         self._usage = usage
-        self._patience = patience
-        self._backoff = backoff
+        self._unschedulable = unschedulable
         self._plan_again = False
+        self.alarms = Alarms()
+        self.told: list[str] = []  # for the log; the reader clears it
+        self._left_alone: set[str] = set()
 
     def look(self, config: QueueConfig, now: float) -> Seen:
         """Take the mirror's marks and turn them into changes."""
@@ -230,21 +202,31 @@ class Observer:
             return self._submitted(job, config, now) if job and job.outcome is None else None
         last: Change | None = None
         pods = list(self._mirror.pods_of(uid))
-        for event in observe(before, job, pods, now, self._patience, self._usage.names):
-            change = handle(last.after if last else before, event, now, self._backoff)
-            last = _joined(last, change)
+        terms = self._terms(before, config)
+        for event in observe(before, job, pods, now, terms):
+            change = handle(last.after if last else before, event, now, config.rules)
+            last = joined(last, change)
         if last is not None and last.after.state is State.EVICTING and before.state.waiting:
             last = self._adopted(before, job, config, now) or last
-        if last is None and job is not None and before.state.waiting:
-            last = handle(before, self._described(job, config), now)
-            self._plan_again |= last is not None
-        if last is not None and last.after.state is not before.state:
-            self._plan_again = True
+        after = last.after if last is not None else before
+        if job is not None and before.state.waiting and after.state.waiting:
+            described = handle(after, self._described(job, config), now)
+            self._plan_again |= described is not None
+            last = joined(last, described)
+            after = last.after if last is not None else before
+        self._plan_again |= after.state is not before.state
+        self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready))
+        if before.placement is not after.placement:
+            self._plan_again = True  # pods that are done for good left their slots
         if before.state.live and self.on_lost_nodes(before):
             self._plan_again = (
                 True  # one of its pods there may just have gone, so that its slot can move
             )
         return last
+
+    def _terms(self, entry: Entry, config: QueueConfig) -> Terms:
+        why = drain(entry.namespace, entry.queue, config) if entry.state.live else None
+        return Terms(config.rules, self._unschedulable, self._usage.names, why)
 
     def on_lost_nodes(self, entry: Entry) -> bool:
         """Whether any node of its placement is gone or not ready."""
@@ -263,13 +245,31 @@ class Observer:
         return entry is not None and entry.state.waiting
 
     def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> Change | None:
-        self._plan_again = True
         described = self._described(job, config)
+        prior = self._mirror.prior.get(job.uid)
+        if not (job.suspended or job.attempt or described.cluster_queue):
+            self._leave_alone(job)
+            return None
+        self._plan_again = True
+        if prior is not None and prior.queued_at is not None:
+            job = replace(job, created_at=prior.queued_at)
         new = handle(None, Submitted(job, described.priority, described.cluster_queue), now)
-        placement = self._running(job, config)
-        if new is None or placement is None:
+        placement = self._running(job, config, prior)
+        if new is None or (placement is None and (prior is None or prior.active)):
             return new
-        return _joined(new, handle(new.after, Adopt(placement, job.attempt), now))
+        if placement is None:
+            return joined(new, handle(new.after, Asked(_given_up(job, now)), now))
+        started_at = prior.admitted_at if prior is not None else None
+        return joined(new, handle(new.after, Adopt(placement, job.attempt, started_at), now))
+
+    def _leave_alone(self, job: JobRecord) -> None:
+        """It runs, never was ours, and no queue of ours would know what it holds."""
+        if job.uid not in self._left_alone:
+            self._left_alone.add(job.uid)
+            self.told.append(
+                f"{job.kind} {job.namespace}/{job.name} runs in LocalQueue {job.queue}, which does not exist or leads to "
+                "no ClusterQueue: it is left alone"
+            )
 
     def _adopted(
         self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
@@ -280,18 +280,25 @@ class Observer:
         placement = self._running(job, config)
         return handle(entry, Adopt(placement, job.attempt), now) if placement else None
 
-    def _running(self, job: JobRecord, config: QueueConfig) -> Placement | None:
+    def _running(
+        self, job: JobRecord, config: QueueConfig, prior: PriorAdmission | None = None
+    ) -> Placement | None:
         pods = self._mirror.pods_of(job.uid)
-        return running_placement(job, pods, self._mirror.fleet.by_name, config)
+        return running_placement(job, pods, self._mirror.fleet.by_name, config, prior)
 
     def _described(self, job: JobRecord, config: QueueConfig) -> Described:
         queue = config.cluster_queue_of(job.namespace, job.queue)
-        classes = self._mirror.priority_classes
-        priority = priority_of(job, config, {name: c.value for name, c in classes.items()})
+        classes = priority_values(self._mirror.priority_classes.values())
+        priority = priority_of(job, config, classes)
         return Described(job.queue or "", queue.name if queue else "", priority, job.gpus, job.pods)
 
 
-def _joined(first: Change | None, then: Change | None) -> Change | None:
+def _given_up(job: JobRecord, now: float) -> Command:
+    """What the Kueue before us had done with it."""
+    return Command(0, job.uid, Action.DEACTIVATE, "the Kueue that ran here", "", now)
+
+
+def joined(first: Change | None, then: Change | None) -> Change | None:
     """Two changes of one workload as one; at most one of them has a history line."""
     if first is None or then is None:
         return first or then

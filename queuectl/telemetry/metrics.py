@@ -23,6 +23,7 @@ from prometheus_client import (
 
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.plan import Plan, Preemption
+from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reasons import Code
 from queuectl.telemetry.census import Census, Head
 
@@ -160,6 +161,16 @@ class Metrics:
             "Evictions of whole gangs.",
             "cluster_queue", "reason", "priority_class",
         )  # fmt: skip
+        self._requeued = self._counter(
+            "requeued_workloads_total",
+            "Workloads queued again after an eviction or a back-off, by why they were evicted.",
+            "cluster_queue", "reason",
+        )  # fmt: skip
+        self._deactivated = self._counter(
+            "deactivated_workloads_total",
+            "Workloads given up: by a person, after too many failed starts, or for their execution time.",
+            "cluster_queue", "reason",
+        )  # fmt: skip
         self._preempted = self._counter(
             "preempted_workloads_total",
             "Evictions in favour of another gang; cluster_queue is the preemptor's.",
@@ -174,6 +185,12 @@ class Metrics:
             "finished_workloads_total",
             "Workloads finished.",
             "cluster_queue", "priority_class", "result",
+        )  # fmt: skip
+
+        self._used_lately = self._gauge(
+            "local_queue_admission_fair_sharing_usage",
+            "Past use, resources weighed, over the LocalQueue's weight, at the last sample.",
+            "name", "namespace", "cluster_queue",
         )  # fmt: skip
 
     def _define_waits(self) -> None:
@@ -258,6 +275,15 @@ class Metrics:
             self._preempted.labels(*labels).inc()
             self._lost.labels(*labels).inc(preemption.cost.lost_work)
 
+    def used_lately(
+        self, used: Mapping[tuple[str, str], float], queues: Mapping[tuple[str, str], LocalQueue]
+    ) -> None:
+        """Show the past use of LocalQueues, by (namespace, name)."""
+        self._used_lately.clear()
+        for (namespace, name), amount in used.items():
+            labels = (name, namespace, queues[namespace, name].cluster_queue)
+            self._used_lately.labels(*labels).set(amount)
+
     def wrote(self, kind: str, result: WriteResult, seconds: float) -> None:
         """Count one write to the API server. ``kind`` is the object's: Job, Pod, Event..."""
         self._writes.labels(kind, result).inc()
@@ -297,6 +323,10 @@ class Metrics:
                     self._ready_wait.labels(*by).observe(change.at - after.queued_at)
             case State.EVICTING:
                 self._evicted.labels(after.cluster_queue, after.reason.code, priority).inc()
+            case State.PENDING if after.evicted_for is not None and was is not State.RESERVED:
+                self._requeued.labels(after.cluster_queue, after.evicted_for).inc()
+            case State.DEACTIVATED:
+                self._deactivated.labels(after.cluster_queue, after.reason.code).inc()
             case State.FINISHED:
                 self._finished.labels(*by, after.reason.code).inc()
             case _:

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from queuectl.domain.changes import AddQuota
-from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, Way
+from queuectl.domain.commands import Action, Command
+from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, Way
+from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Change, Entry
 from queuectl.domain.machine import (
     Admit,
+    Asked,
     Drained,
     Ended,
     Event,
     Evict,
+    PodsLost,
     PodsReady,
     Refuse,
     Reserve,
@@ -21,10 +25,14 @@ from queuectl.domain.machine import (
     handle,
 )
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
-from queuectl.domain.snapshot import CapacityLease
-from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.domain.rules import PodsReady as PodsReadyRules
+from queuectl.domain.rules import Rules
+from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
+from queuectl.planner.overquota import over_quota
 
 DIAGNOSIS = Diagnosis(
     "uid-pending",
@@ -42,15 +50,20 @@ DIAGNOSIS = Diagnosis(
 
 
 class FixedDiagnoser:
-    """Knows one diagnosis, and who asked."""
+    """Knows one diagnosis, who asked, and what runs."""
 
     def __init__(self, known: Diagnosis | None = DIAGNOSIS) -> None:
         self.known = known
         self.asked: list[str] = []
+        self.running: Snapshot | None = None
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         self.asked.append(uid)
         return self.known
+
+    async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
+        """Of the gangs the test says run."""
+        return over_quota(self.running, config) if self.running is not None else None
 
 
 CLUSTER_QUEUE: dict[str, Any] = {
@@ -100,6 +113,13 @@ PRIORITY: dict[str, Any] = {
     "value": 1000,
     "description": "before all others",
 }
+CONFIGURATION: dict[str, Any] = {
+    "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+    "kind": "Configuration",
+    "metadata": {"name": "default"},
+    "fairSharing": {"preemptionStrategies": ["LessThanInitialShare"]},
+    "waitForPodsReady": {"timeout": "5m"},
+}
 DOCUMENTS = {
     "/api/v1/clusterqueues/team-a": CLUSTER_QUEUE,
     "/api/v1/namespaces/team-a/localqueues/default": LOCAL_QUEUE,
@@ -107,6 +127,7 @@ DOCUMENTS = {
     "/api/v1/resourceflavors/h100": FLAVOR,
     "/api/v1/topologies/racks": TOPOLOGY,
     "/api/v1/priorityclasses/high": PRIORITY,
+    "/api/v1/configurations/default": CONFIGURATION,
 }
 QUEUE_PATH = "/api/v1/clusterqueues/team-a"
 
@@ -114,6 +135,25 @@ PLACED = Placement(
     (PodSetPlacement("worker", (("node-1", 2), ("node-2", 2)), {"nvidia.com/gpu": "h100"}),)
 )
 LEASE = CapacityLease(PLACED, victims=("uid-victim",), created_at=50.0, expires_at=650.0)
+
+
+def running(*gangs: tuple[str, float], gpus: int = 32) -> Snapshot:
+    """A snapshot in which these gangs of ClusterQueue ``team-a`` run, each with the time of its start."""
+    podset = PodSet("main", 1, PodShape(Resources({GPU: gpus})))
+    flavors = {GPU: "h100"}
+    return Snapshot(
+        100.0,
+        Fleet(()),
+        QueueConfig(),
+        admitted=tuple(
+            Admitted(
+                Workload(name, "Job", "team-a", name, (podset,), "default"),
+                Placement((PodSetPlacement("main", (), flavors),)),
+                started_at=started,
+            )
+            for name, started in gangs
+        ),
+    )
 
 
 class FixedHealth:
@@ -145,13 +185,16 @@ def job(name: str, *, kind: str = "Job", at: float = 1.0, namespace: str = "team
     )
 
 
+PUNCTUAL = Rules(pods_ready=PodsReadyRules(backoff_jitter=0.0))
+
+
 def live_through(record: JobRecord, *events: Event, priority: int = 0) -> list[Change]:
     """The changes of a workload that was submitted and met these events, ten seconds apart."""
     first = handle(None, Submitted(record, priority, "team-a"), record.created_at)
     assert first is not None
     changes = [first]
     for number, event in enumerate(events, 1):
-        change = handle(changes[-1].after, event, record.created_at + 10.0 * number)
+        change = handle(changes[-1].after, event, record.created_at + 10.0 * number, PUNCTUAL)
         assert change is not None
         changes.append(change)
     return changes
@@ -168,6 +211,11 @@ RESERVE = Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED, "1 gang leaves for i
 PREEMPT = Evict(Reason(Code.PREEMPTED, "for team-a/urgent"))
 TIMEOUT = Evict(Reason(Code.PODS_READY_TIMEOUT, "not ready in time"))
 
+
+def asked(action: Action) -> Asked:
+    return Asked(Command(1, "", action, "alice", "r", 5.0))
+
+
 LIVES: dict[str, tuple[Event, ...]] = {
     "pending": (QUOTA,),
     "reserved": (RESERVE,),
@@ -176,6 +224,10 @@ LIVES: dict[str, tuple[Event, ...]] = {
     "evicting": (Admit(PLACED), PodsReady(), PREEMPT),
     "requeued": (Admit(PLACED), PodsReady(), PREEMPT, Drained()),
     "backoff": (Admit(PLACED), TIMEOUT, Drained()),
+    "held": (asked(Action.HOLD),),
+    "leaving": (Admit(PLACED), PodsReady(), asked(Action.DEACTIVATE)),
+    "deactivated": (asked(Action.DEACTIVATE),),
+    "unready": (Admit(PLACED), PodsReady(), PodsLost()),
     "finished": (Admit(PLACED), PodsReady(), Ended(Outcome.SUCCEEDED)),
 }
 

@@ -113,10 +113,10 @@ async def test_a_document_another_release_stored_does_not_hide_that_the_put_work
 async def test_known_fields_that_are_not_honoured_are_told(api: httpx2.AsyncClient) -> None:
     await put(api, FLAVOR_PATH, DOCUMENTS[FLAVOR_PATH])
     document = deepcopy(CLUSTER_QUEUE)
-    document["spec"]["fairSharing"] = {"weight": "2"}
+    document["spec"]["admissionChecks"] = ["a"]
     warnings = (await put(api, QUEUE_PATH, document)).json()["warnings"]
     assert len(warnings) == 1
-    assert "spec.fairSharing" in warnings[0]
+    assert "spec.admissionChecks" in warnings[0]
 
 
 async def test_a_cohort_that_would_stand_above_itself_is_refused(api: httpx2.AsyncClient) -> None:

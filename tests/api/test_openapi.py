@@ -8,8 +8,7 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
-from queuectl.api.kinds import API_VERSIONS, CONFIG_KINDS
-from queuectl.objects.config import API_VERSION, KUEUE_VERSIONS
+from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.objects.config import CONFIG_KINDS as READ_KINDS
 from tests.api.renew_openapi import COMMITTED
 
@@ -50,9 +49,10 @@ def test_every_error_that_is_described_is_a_problem(app: FastAPI) -> None:
 
 
 def test_the_paths_and_the_reader_know_the_same_kinds() -> None:
-    offered = [(k.kind, k.plural, k.namespaced) for k in CONFIG_KINDS]
-    assert offered == [(k.kind, k.plural, k.namespaced) for k in READ_KINDS.values()]
+    offered = [(k.kind, k.plural, k.namespaced, k.single) for k in CONFIG_KINDS]
+    assert offered == [(k.kind, k.plural, k.namespaced, k.single) for k in READ_KINDS.values()]
 
 
 def test_the_table_of_kinds_knows_the_versions_the_reader_reads() -> None:
-    assert set(API_VERSIONS) == {API_VERSION, *KUEUE_VERSIONS}
+    for kind in CONFIG_KINDS:
+        assert set(kind.versions) == set(READ_KINDS[kind.kind].versions)

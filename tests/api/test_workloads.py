@@ -10,6 +10,7 @@ import pytest
 from queuectl.api.app import create_app
 from queuectl.domain.machine import Admit, Refuse
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.workload import FlavorShare, Placement
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import AnyStore, commit, talking_to
 from tests.api.support import LIVES, PLACED, QUOTA, FixedDiagnoser, FixedHealth, job, live_through
@@ -41,8 +42,8 @@ class TestList:
             ({"queue": "other"}, []),
             ({"cluster_queue": "team-a"}, sorted(LIVES)),
             ({"kind": "PyTorchJob"}, []),
-            ({"state": "Running"}, ["running"]),
-            ({"state": ["Running", "Starting"]}, ["running", "starting"]),
+            ({"state": "Running"}, ["running", "unready"]),
+            ({"state": ["Held", "Starting"]}, ["held", "starting"]),
             ({"state": "Finished", "namespace": "team-a"}, ["finished"]),
         ],
     )
@@ -83,6 +84,7 @@ class TestList:
         assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
+WAITS = {"QuotaReserved": False, "Admitted": False, "PodsReady": False}
 CONDITIONS = {
     "pending": {"QuotaReserved": False, "Admitted": False, "PodsReady": False},
     "reserved": {"QuotaReserved": True, "Admitted": False, "PodsReady": False},
@@ -95,8 +97,12 @@ CONDITIONS = {
         "Evicted": True,
         "Preempted": True,
     },
-    "requeued": {"QuotaReserved": False, "Admitted": False, "PodsReady": False, "Requeued": True},
-    "backoff": {"QuotaReserved": False, "Admitted": False, "PodsReady": False, "Requeued": False},
+    "requeued": {**WAITS, "Evicted": True, "Preempted": True, "Requeued": True},
+    "backoff": {**WAITS, "Evicted": True, "Requeued": False},
+    "held": WAITS,
+    "leaving": {"QuotaReserved": True, "Admitted": True, "PodsReady": False, "Evicted": True},
+    "deactivated": WAITS,
+    "unready": {"QuotaReserved": True, "Admitted": True, "PodsReady": False},
     "finished": {"Finished": True},
 }
 
@@ -119,6 +125,40 @@ class TestOne:
         body = (await api.get(f"{NAMED}/{name}")).json()
         found = {c["type"]: c["status"] == "True" for c in body["conditions"]}
         assert found == CONDITIONS[name]
+
+    @pytest.mark.parametrize(
+        ("name", "condition", "reason"),
+        [
+            ("pending", "QuotaReserved", "WaitingForQuota"),
+            ("running", "PodsReady", "Started"),
+            ("starting", "PodsReady", "WaitForStart"),
+            ("unready", "PodsReady", "WaitForRecovery"),
+            ("evicting", "Evicted", "Preempted"),
+            ("backoff", "Evicted", "PodsReadyTimeout"),
+            ("leaving", "Evicted", "Deactivated"),
+            ("deactivated", "Admitted", "Deactivated"),
+            ("finished", "Finished", "Succeeded"),
+        ],
+    )
+    async def test_their_reasons_are_kueues(
+        self, api: httpx2.AsyncClient, name: str, condition: str, reason: str
+    ) -> None:
+        body = (await api.get(f"{NAMED}/{name}")).json()
+        assert {c["type"]: c["reason"] for c in body["conditions"]}[condition] == reason
+
+    async def test_places_in_both_lines_are_told_of_what_waits(
+        self, api: httpx2.AsyncClient
+    ) -> None:
+        listed = (await api.get(LIST)).json()["items"]
+        lines = {
+            w["name"]: (w["positionInClusterQueue"], w["positionInLocalQueue"]) for w in listed
+        }
+        assert lines.pop("pending") == (1, 1)
+        assert lines.pop("requeued") == (2, 2)
+        assert lines.pop("reserved") == (3, 3)
+        assert set(lines.values()) == {(None, None)}
+        one = (await api.get(f"{NAMED}/requeued")).json()
+        assert one["positionInClusterQueue"] == 2
 
     async def test_times_are_moments_with_a_zone(self, api: httpx2.AsyncClient) -> None:
         body = (await api.get(f"{NAMED}/running")).json()
@@ -176,6 +216,9 @@ class TestExplain:
                 "backoff",
                 "waits until 1970-01-01 00:01:31 UTC before it is queued again: start 1 failed (PodsReadyTimeout); retried in 60 s.",
             ),
+            ("held", "is held: held by alice."),
+            ("leaving", "is being evicted and will be deactivated: deactivated by alice."),
+            ("deactivated", "is deactivated: deactivated by alice."),
             ("finished", "has finished: Succeeded."),
         ],
     )
@@ -239,10 +282,24 @@ class TestExplain:
                     "count": 4,
                     "flavors": {"nvidia.com/gpu": "h100"},
                     "nodes": {"node-1": 2, "node-2": 2},
+                    "shares": None,
                 }
             ],
         }
         assert body["position"] is None
+
+    async def test_a_split_gang_learns_what_each_share_is_charged_to(
+        self, api: httpx2.AsyncClient, store: AnyStore
+    ) -> None:
+        (placed,) = PLACED.podsets
+        shares = (FlavorShare(3, placed.flavors), FlavorShare(1, {"nvidia.com/gpu": "spot"}))
+        split = Placement((replace(placed, shares=shares),))
+        await commit(store, live_through(job("split"), Admit(split)))
+        body = (await api.get(f"{NAMED}/split/explain")).json()
+        assert body["placement"]["podSets"][0]["shares"] == [
+            {"count": 3, "flavors": {"nvidia.com/gpu": "h100"}},
+            {"count": 1, "flavors": {"nvidia.com/gpu": "spot"}},
+        ]
 
 
 async def test_the_line_is_by_priority_then_time(api: httpx2.AsyncClient, store: AnyStore) -> None:

@@ -8,6 +8,7 @@ import time
 
 BENCHES = (
     "planner",
+    "queues",
     "explain",
     "tidy",
     "stop",

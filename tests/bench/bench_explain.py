@@ -1,21 +1,24 @@
-"""What an explanation costs beside the plan: ``python -m tests.bench.bench_explain``.
+"""What explanations cost beside the plan: ``python -m tests.bench.bench_explain``.
 
-One line per load: :func:`queuectl.planner.why.diagnose` for a gang that waits, in milliseconds; *wall* as the clock saw it,
-*cpu* of the thread. Three quarters of the nodes are full. Every way out is checked outside the clock: the planner must start
-the gang on the changed snapshot. The target is design §5: at most 300 ms at 5,000 nodes (p95), off the admission path.
+One line per load, in milliseconds beside a plan that is at hand; *wall* as the clock saw it, *cpu* of the thread. *last*:
+:func:`queuectl.planner.why.diagnose` for the last gang of the cycle that waits; *all*: every gang of the cycle that waits. Three
+quarters of the nodes are full. Every way out is checked outside the clock: on the changed snapshot the planner must start the
+gang, or evict others for it. The target is design §5: at most 300 ms at 5,000 nodes (p95), off the admission path.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from queuectl.domain.changes import apply_all
+from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
-from queuectl.planner.why import diagnose
+from queuectl.planner.why import diagnose_those
 from tests.bench.bench_planner import Cluster, three
 from tests.bench.clusters import SIZES, random_gang
 
@@ -30,38 +33,52 @@ class Line:
     target: str
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+    gangs: int = 0
     ways: int = 0
 
     def render(self) -> str:
         return (
             f"| {self.load} | {three(self.wall)} | {three(self.cpu)} | {len(self.wall)} |"
-            f" {self.ways} | {self.target} |"
+            f" {self.gangs} | {self.ways} | {self.target} |"
         )
 
 
-def waiting(cluster: Cluster, width: int) -> Iterator[tuple[Snapshot, str]]:
-    """Snapshots of ``width`` random gangs, and the last gang of each that does not start; endless."""
+@dataclass(frozen=True)
+class Cycle:
+    """A snapshot, its plan, and who waits in it, in queue order."""
+
+    snapshot: Snapshot
+    planned: Plan
+    uids: tuple[str, ...]
+
+
+def waiting(cluster: Cluster, width: int) -> Iterator[Cycle]:
+    """Cycles of ``width`` random gangs in which some gang does not start; endless."""
     number = 0
     while True:
         number += 1
         gangs = [random_gang(f"g{number}-{i}", cluster.rng, float(i)) for i in range(width)]
         snapshot = cluster.with_gangs(gangs)
-        refused = [r.uid for r in plan(snapshot).pending if r.lease is None]
+        planned = plan(snapshot)
+        refused = tuple(r.uid for r in planned.pending if r.lease is None)
         if refused:
-            yield snapshot, refused[-1]
+            yield Cycle(snapshot, planned, refused)
 
 
-def measure(line: Line, snapshot: Snapshot, uid: str) -> None:
-    """One diagnosis, and the check of its ways."""
+def measure(line: Line, cycle: Cycle, uids: Collection[str]) -> None:
+    """Diagnoses of one cycle, and the check of their ways."""
     wall, cpu = time.perf_counter(), time.thread_time()
-    diagnosis = diagnose(snapshot, uid)
+    found = list(diagnose_those(cycle.snapshot, frozenset(uids), plan=cycle.planned))
     line.cpu.append((time.thread_time() - cpu) * 1000)
     line.wall.append((time.perf_counter() - wall) * 1000)
-    assert diagnosis.conflict
-    for way in diagnosis.ways:
-        changed = plan(apply_all(way.changes, snapshot))
-        assert any(a.uid == uid for a in changed.admitted), way
-        line.ways += 1
+    line.gangs += len(found)
+    for diagnosis in found:
+        assert diagnosis.conflict
+        for way in diagnosis.ways:
+            changed = plan(apply_all(way.changes, cycle.snapshot))
+            started = {a.uid for a in changed.admitted} | {p.preemptor for p in changed.preempted}
+            assert diagnosis.uid in started, way
+            line.ways += 1
 
 
 def main() -> None:
@@ -69,16 +86,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer samples, no 10,000 nodes")
     quick = parser.parse_args().quick
     print(
-        "| nodes, pending | wall p50 / p95 / max | cpu p50 / p95 / max | gangs | ways | target p95 |"
+        "| nodes, pending, explained | wall p50 / p95 / max | cpu p50 / p95 / max | cycles | gangs | ways | target p95 |"
     )
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for size in SIZES[:2] if quick else SIZES:
         for width in (1, 50):
-            line = Line(f"{size.nodes}, {width}", TARGET[size.nodes])
-            source = waiting(Cluster(size), width)
-            for _, (snapshot, uid) in zip(range(5 if quick else 20), source, strict=False):
-                measure(line, snapshot, uid)
-            print(line.render(), flush=True)
+            cycles = list(islice(waiting(Cluster(size), width), 5 if quick else 20))
+            for said, first in (("last", -1), ("all", 0)):
+                line = Line(f"{size.nodes}, {width}, {said}", TARGET[size.nodes])
+                for cycle in cycles:
+                    measure(line, cycle, cycle.uids[first:])
+                print(line.render(), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import open_ledger
 from queuectl.planner.preempt import Victims, find_victims
 from queuectl.planner.preempt_parts import parts_of
-from queuectl.planner.preempt_roster import Bench, bench_for
+from queuectl.planner.preempt_policy import schemes
+from queuectl.planner.preempt_roster import Bench
 from queuectl.planner.preempt_scene import domains_of, sums
 from queuectl.planner.solve import Solver
 from tests.bench.tenants import BLEND, FLAT, FLAVORS, MANY, MIXED, SMALL, Line, snapshot
@@ -42,6 +43,12 @@ LINES = (
         Line(10, 20, 50, MANY, pods, level, "251-423", large=0.09, target="500")
         for pods, level in ((16, "rack"), (128, "block"), (512, None))
     ),
+    *(
+        Line(5, 20, 50, MIXED, pods, level, "-", large=0.18, lenders=10, target="150")
+        for pods, level in ((16, "rack"), (128, "block"), (256, None))
+    ),
+    Line(5, 20, 50, MIXED, 16, "rack", "-", large=0.18, lenders=10, fair=True, target="150"),
+    Line(10, 20, 50, MANY, 128, "block", "-", large=0.09, lenders=40, target="500"),
     Line(2, 5, 10, MIXED, 16, "block", "1-4"),
     Line(1, 10, 64, MIXED, 32, "rack", "4-7"),
     Line(1, 10, 64, MIXED, 128, "block", "3-9"),
@@ -149,8 +156,8 @@ def measure(line: Line, *, compare: bool) -> Measured:
         assert answer is not None
         done.proved += answer.proof is Proof.OPTIMAL
         done.ours.append(_layers(answer))
-        if compare and not line.several:
-            bench = bench_for(open_ledger(arena), entry.workload, queue)
+        if compare and not line.several and not line.lenders:
+            bench = schemes(open_ledger(arena), demand, queue)[0][0].bench
             taken = in_queue_order(arena, demand, bench) or []
             costs = [bench.cost(i) for i in taken]
             worst = max((c.priority for c in costs), default=0)
@@ -171,6 +178,13 @@ def _mean(rows: list[tuple[int, int, int]]) -> str:
     return f"({priority:.0f}, {lost / 1000:.0f}k, {count:.0f})"
 
 
+def _from(line: Line) -> str:
+    """Whose gangs may leave, where they are not of the gang's own queue."""
+    if not line.lenders:
+        return ""
+    return f", of {line.lenders} queues{' by shares' if line.fair else ''}"
+
+
 def main() -> None:
     compare = "--alone" not in sys.argv
     print(
@@ -189,7 +203,7 @@ def main() -> None:
             line.size,
             done.running,
             line.load,
-            f"{line.nodes}x8{' +1 +6x2' if line.several else ''}",
+            f"{line.nodes}x8{' +1 +6x2' if line.several else ''}{_from(line)}",
             line.level or "anywhere",
             f"{p50:.0f}",
             f"{p95:.0f}",

@@ -10,15 +10,18 @@ from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
+    Cohort,
     FlavorQuotas,
     LabelSelector,
     LocalQueue,
     QueueConfig,
+    ReclaimWithinCohort,
     ResourceFlavor,
     ResourceGroup,
     Topology,
     WithinClusterQueue,
 )
+from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import (
     Placement,
@@ -44,6 +47,8 @@ class Line:
     """One line of a table: a cluster, what runs on it, the blocked gang, and the prototype's figure in ms.
 
     ``large``: how often a gang of several whole nodes comes in the mixed loads; it sets how many gangs there are.
+    ``lenders``: the gangs belong to so many other ClusterQueues of one cohort, which borrow what is the blocked gang's own;
+    0 = all are of its own queue. ``fair``: they are taken back by fair shares; the blocked gang has too little of its own.
     """
 
     blocks: int
@@ -59,6 +64,8 @@ class Line:
     large: float = 0.35
     target: str = "-"
     idle: float = 0.03
+    lenders: int = 0
+    fair: bool = False
 
     @property
     def size(self) -> int:
@@ -94,6 +101,33 @@ def config() -> QueueConfig:
         {("team", "main"): LocalQueue("team", "main", "main")},
         {"default": ResourceFlavor("default", topology="gpus")},
         {"gpus": Topology("gpus", LEVELS)},
+    )
+
+
+def cohort_config(line: Line, gpus: int) -> QueueConfig:
+    """The blocked gang's queue and its lenders; together they have the GPUs that are used."""
+    own = 4 * line.nodes if line.fair else max(8 * line.nodes, gpus // 8)
+    each = (gpus - own) // line.lenders
+    names = ["main", *(f"q{i}" for i in range(line.lenders))]
+
+    def queue(name: str) -> ClusterQueue:
+        nominal = dict.fromkeys(COVERED, 1 << 54) | {GPU: own if name == "main" else each}
+        group = ResourceGroup(COVERED, (FlavorQuotas("default", nominal),))
+        return ClusterQueue(
+            name,
+            (group,),
+            within_cluster_queue=WithinClusterQueue.LOWER_PRIORITY,
+            namespace_selector=LabelSelector(),
+            cohort="all",
+            reclaim_within_cohort=ReclaimWithinCohort.ANY,
+        )
+
+    return replace(
+        config(),
+        cluster_queues={name: queue(name) for name in names},
+        local_queues={("team", name): LocalQueue("team", name, name) for name in names},
+        cohorts={"all": Cohort("all")},
+        rules=Rules(fair_sharing=tuple(FairStrategy) if line.fair else ()),
     )
 
 
@@ -183,4 +217,11 @@ def snapshot(line: Line, seed: int) -> Snapshot:
     if line.several:
         blocked = with_helpers(blocked)
     running = tuple(tenants(line, fleet, rng))
-    return Snapshot(NOW, fleet, config(), (Pending(blocked),), running, {}, {"team": {}})
+    queues = config()
+    if line.lenders:
+        queues = cohort_config(line, sum(g.workload.gpus for g in running))
+        running = tuple(
+            replace(g, workload=replace(g.workload, queue=f"q{rng.randrange(line.lenders)}"))
+            for g in running
+        )
+    return Snapshot(NOW, fleet, queues, (Pending(blocked),), running, {}, {"team": {}})

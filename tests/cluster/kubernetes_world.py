@@ -17,7 +17,7 @@ from queuectl.localcluster import RequestError
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path
-from tests.cluster.world import View
+from tests.cluster.world import RESOURCES, View
 from tests.support.controlplane import SMALL, ControlPlane, in_force
 
 SECONDS = 30.0
@@ -130,7 +130,7 @@ async def world_on(plane: ControlPlane) -> AsyncIterator[KubernetesWorld]:
         world = KubernetesWorld(plane, cluster, user, namespace)
         watch = asyncio.create_task(cluster.watch(world.view.sink, world.view.synced.append))
         try:
-            await world.until(lambda: len(world.view.synced) == 6, "the first lists")
+            await world.until(lambda: set(world.view.synced) == RESOURCES, "the first lists")
             yield world
         finally:
             watch.cancel()

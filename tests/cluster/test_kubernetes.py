@@ -14,9 +14,10 @@ from queuectl.cluster.apply import apply, manifests, wait_until_in_force
 from queuectl.cluster.client import APPLY_PATCH, Api, Connection, Forbidden
 from queuectl.cluster.review import PROTECTING, probe_policies
 from queuectl.domain.errors import BadInput, ClusterUnavailable, WriteRefused
+from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.kubernetes_world import KubernetesWorld, refusals, world_on
-from tests.cluster.world import a_node, patched, place, start, submitted
+from tests.cluster.world import RESOURCES, a_node, patched, place, start, submitted
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
 from tests.support.jobs import batch_job, pytorch_job
 
@@ -205,7 +206,9 @@ async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
 ) -> None:
     """It has no gate and not our class, and its labels may be a mess; its finalizers must still go."""
     kinds = ("mutatingadmissionpolicybindings", "validatingadmissionpolicybindings")
-    names = ("queuectl-jobs", "queuectl-pytorchjobs")
+    names = [
+        f"queuectl-{kind}{suffix}" for kind in ("jobs", "pytorchjobs") for suffix in ("", "-kueue")
+    ]
     torn = {"queuectl.dev/queue-name": "a", "kueue.x-k8s.io/queue-name": "b"}
     documents = [
         batch_job("old", namespace=world.namespace, queue=""),
@@ -219,7 +222,7 @@ async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
             world.admin.delete(f"{POLICIES}/{kind}/{name}")
     try:
         async with asyncio.timeout(20):
-            while len(await probe_policies(own, SYSTEM_NAMESPACE)) < len(kinds) * len(names):
+            while len(await probe_policies(own, SYSTEM_NAMESPACE)) < 6:
                 pass
         for document in documents:
             await world.submit(document)
@@ -242,6 +245,70 @@ async def test_a_label_put_on_later_is_refused_with_advice(
     patch = {"metadata": {"labels": {"queuectl.dev/queue-name": "main"}}}
     with pytest.raises(WriteRefused, match="create it with the label it should have"):
         await world.user_patch(document["kind"], "late", patch)
+
+
+@pytest.mark.parametrize("make", [batch_job, pytorch_job])
+async def test_a_job_without_a_queue_is_taken_in_where_there_is_a_default_one(
+    world: KubernetesWorld, make: Callable[..., dict[str, Any]]
+) -> None:
+    await world.cluster.patch_namespace(
+        world.namespace, {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: "true"}}}
+    )
+    owned = batch_job("part", namespace=world.namespace, queue=None)
+    owner = {"apiVersion": "x.org/v1", "kind": "Flow", "name": "x", "uid": "u", "controller": True}
+    owned["metadata"]["ownerReferences"] = [owner]
+    taken, number = None, 0
+    async with asyncio.timeout(20):  # the API server's own view of the namespace may lag
+        while taken is None:
+            document = make(f"plain-{number}", namespace=world.namespace, queue=None)
+            uid = await world.submit(document)
+            await asyncio.sleep(0.3)
+            taken, number = world.view.jobs.get(uid), number + 1
+    assert (taken.queue, taken.suspended) == ("default", True)
+    stored = await asyncio.to_thread(world.admin.get, world.path_of(taken.kind, taken.name))
+    assert "queuectl.dev/placement" in str(stored["spec"]), "gated"
+    uid = await world.submit(owned)
+    await asyncio.sleep(0.3)
+    assert uid not in world.view.jobs, "a part of something else is left to it"
+    await world.cluster.patch_namespace(
+        world.namespace, {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: None}}}
+    )
+
+
+async def test_nothing_else_of_a_namespace_is_ours_to_write(
+    world: KubernetesWorld, own: Api
+) -> None:
+    for metadata in (
+        {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
+        {"annotations": {"x": "y"}},
+        {"finalizers": ["x.org/y"]},
+    ):
+        with pytest.raises(Forbidden):
+            await own.request(
+                "PATCH",
+                f"/api/v1/namespaces/{world.namespace}",
+                body={"metadata": metadata},
+                content_type="application/merge-patch+json",
+            )
+
+
+async def test_a_resource_quota_is_seen_with_its_use(world: KubernetesWorld) -> None:
+    """And what it says of use is what pods, gated ones too, ask for."""
+    collection = f"/api/v1/namespaces/{world.namespace}/resourcequotas"
+    hard = {"pods": "9", "requests.nvidia.com/gpu": "64"}
+    quota = {"metadata": {"name": "team"}, "spec": {"hard": hard}}
+    await asyncio.to_thread(world.admin.create, collection, quota)
+    job = await submitted(world, batch_job("counted", pods=2, gpus=4, namespace=world.namespace))
+    await start(world, job, 1)
+
+    def counted() -> bool:
+        return any(
+            [(limit.key, limit.hard, limit.used) for limit in record.allowance.limits]
+            == [("pods", 9, 2), ("requests.nvidia.com/gpu", 64, 8)]
+            for record in world.view.resource_quotas.values()
+        )
+
+    await world.until(counted, "two pods of four GPUs counted")
 
 
 async def test_an_empty_label_is_refused(world: KubernetesWorld) -> None:
@@ -340,7 +407,7 @@ async def test_every_write_finds_a_connection_while_all_watches_run(
     synced: list[str] = []
     watch = asyncio.create_task(cluster.watch(lambda _: None, synced.append))
     async with asyncio.timeout(20):
-        while len(synced) < 6:  # noqa: ASYNC110 - of what the cluster does
+        while set(synced) != RESOURCES:  # noqa: ASYNC110 - of what the cluster does
             await asyncio.sleep(0.01)
         assert await cluster.server_version() >= (1, 36)
     watch.cancel()

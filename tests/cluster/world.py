@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from queuectl.cluster.resources import watched
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import WriteConflict
 from queuectl.domain.records import (
@@ -15,13 +16,14 @@ from queuectl.domain.records import (
     Listed,
     NodeRecord,
     PodRecord,
+    ResourceQuotaRecord,
     Upserted,
 )
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.pods import pin_patch
 
-RESOURCES = {"nodes", "pods", "jobs", "pytorchjobs", "namespaces", "priorityclasses"}
+RESOURCES = {resource.name for resource in watched()}
 
 
 @dataclass
@@ -31,6 +33,7 @@ class View:
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     pods: dict[str, PodRecord] = field(default_factory=dict)
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    resource_quotas: dict[str, ResourceQuotaRecord] = field(default_factory=dict)
     synced: list[str] = field(default_factory=list)
 
     def sink(self, deltas: Sequence[Delta]) -> None:
@@ -42,6 +45,8 @@ class View:
                     self.pods[pod.uid] = pod
                 case Upserted(NodeRecord() as node):
                     self.nodes[node.node.name] = node
+                case Upserted(ResourceQuotaRecord() as quota):
+                    self.resource_quotas[quota.uid] = quota
                 case Deleted():
                     self._drop(delta.resource, {delta.key})
                 case Listed():

@@ -15,17 +15,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from queuectl.cluster.resources import watched
 from queuectl.control.loop import Loop
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
+from queuectl.domain.commands import Action, Answer, Command
+from queuectl.domain.consistency import violations
 from queuectl.domain.errors import Fenced
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
-from queuectl.domain.machine import violations
+from queuectl.domain.pastuse import Used
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import Delta, PodRecord
+from queuectl.domain.rules import Retention
 from queuectl.objects.kinds import KINDS
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
@@ -86,11 +90,34 @@ class KillingStore:
         return await self.store.load()
 
     async def commit(
-        self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int
+        self,
+        changes: Sequence[Change],
+        *,
+        epoch: int,
+        revision: int | None,
+        cycle: int,
+        answers: Sequence[Answer] = (),
     ) -> None:
         number = self.commits.before()
-        await self.store.commit(changes, epoch=epoch, revision=revision, cycle=cycle)
+        await self.store.commit(
+            changes, epoch=epoch, revision=revision, cycle=cycle, answers=answers
+        )
         self.commits.after(number)
+
+    async def commands(self) -> tuple[Command, ...]:
+        return await self.store.commands()
+
+    async def commands_waiting(self) -> None:
+        await self.store.commands_waiting()
+
+    async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
+        return await self.store.prune(retention, now, epoch=epoch)
+
+    async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
+        await self.store.keep_use(used, forget, epoch=epoch)
+
+    async def past_use(self) -> tuple[Used, ...]:
+        return await self.store.past_use()
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         return await self.store.configuration()
@@ -137,8 +164,10 @@ class Rig:
     deaths: int = 0
     metrics: Metrics = field(default_factory=Metrics)
     running: bool = True
+    clock: Callable[[], float] = time.time
     loop: Loop | None = None  # of the present controller
     _task: asyncio.Task[None] | None = None
+    _requests: int = 0
 
     async def until(self, done: Callable[[], bool | Any], what: str) -> None:
         """Let the world go on, with a controller that is restarted when it dies, until ``done()``; checks as it goes."""
@@ -228,7 +257,7 @@ class Rig:
             mirror=mirror,
             metrics=self.metrics,
             settings=self.settings,
-            clock=time.time,
+            clock=self.clock,
         )
         self.loop = loop
         listed: set[str] = set()
@@ -239,15 +268,17 @@ class Rig:
 
         def synced(resource: str) -> None:
             listed.add(resource)
-            if len(listed) >= 4 + len(KINDS):
+            if len(listed) == len(watched()):
                 complete.set()
 
         async def lead() -> None:
             await complete.wait()
+            mirror.take_over(await self.cluster.read_admissions())
             epoch = await self.store.take_over("rig", 0)
             async with asyncio.TaskGroup() as group:
                 group.create_task(loop.run(epoch))
                 group.create_task(self._follow(loop))
+                group.create_task(self._obey(loop))
 
         with contextlib.suppress(Fenced):
             async with asyncio.TaskGroup() as group:
@@ -258,6 +289,19 @@ class Rig:
         while True:
             await self.store.config_changed(loop.revision)
             await loop.configuration_changed()
+
+    async def _obey(self, loop: Loop) -> None:
+        while True:
+            await self.store.commands_waiting()
+            await loop.commands_added()
+
+    async def ask(self, uid: str, action: Action, priority: int | None = None) -> None:
+        """Ask for something, as the API does."""
+        self._requests += 1
+        request = f"request-{self._requests}"
+        await self.store.add_command(
+            Command(0, uid, action, "alice", request, time.time(), priority)
+        )
 
     async def stop(self) -> None:
         self.running = False
@@ -343,10 +387,16 @@ def gang(kind: str, name: str, pods: int, priority: str = "low", **options: Any)
 
 
 @asynccontextmanager
-async def rig(url: str, machines: int, *, cluster: FakeCluster | None = None) -> AsyncIterator[Rig]:
+async def rig(
+    url: str,
+    machines: int,
+    *,
+    cluster: FakeCluster | None = None,
+    clock: Callable[[], float] = time.time,
+) -> AsyncIterator[Rig]:
     """A world with so many 8-GPU nodes, or ``cluster`` as it is, and a queue over all of them."""
     store = await PostgresStore.connect(DatabaseSettings(url))
-    world = Rig(cluster or FakeCluster(nodes(machines), clock=time.time), store)
+    world = Rig(cluster or FakeCluster(nodes(machines), clock=clock), store, clock=clock)
     try:
         for document in configuration(machines * 8):
             await store.put_config(document)

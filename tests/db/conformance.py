@@ -10,13 +10,27 @@ from dataclasses import replace
 import pytest
 
 from queuectl.db.store import PostgresStore
+from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.errors import BadInput, Conflict, Fenced, NotFound, StaleSnapshot
 from queuectl.domain.ledger import Change, Entry, Spent, State
-from queuectl.domain.machine import Admit, Described, Echoed, Ended, Evict, Gone, Refuse
-from queuectl.domain.queries import DocumentKey, WorkloadFilter
+from queuectl.domain.machine import (
+    Admit,
+    Asked,
+    Described,
+    Drained,
+    Echoed,
+    Ended,
+    Evict,
+    Gone,
+    Refuse,
+    RetryDue,
+)
+from queuectl.domain.pastuse import Account, Scope, Used
+from queuectl.domain.queries import DocumentKey, Line, WorkloadFilter
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
-from tests.db.lives import HERE, LEASE, WAITS, WHOLE_LIFE, step, submitted
+from queuectl.domain.rules import Retention
+from tests.db.lives import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
 from tests.doubles.store import MemoryStore
 
 AnyStore = PostgresStore | MemoryStore
@@ -28,6 +42,11 @@ QUEUE = {
     "metadata": {"name": "gpus"},
     "spec": {"queueingStrategy": "StrictFIFO"},
 }
+
+
+BUSY = Used(Account.of_local_queue("team", "busy"), 7.5, {"cpu": 0.1, "nvidia.com/gpu": 8.0})
+CQ = Used(Account(Scope.CLUSTER_QUEUE, "gpus"), 8.0, {"nvidia.com/gpu": 1 / 3})
+USER = Used(Account(Scope.USER, "ann's"), 7.0, {"nvidia.com/gpu": 1e-9})
 
 
 def queue(name: str, **spec: object) -> dict[str, object]:
@@ -48,8 +67,14 @@ async def loaded(store: AnyStore) -> dict[str, Entry]:
     return {entry.uid: entry for entry in (await store.load()).entries}
 
 
+def asked(uid: str, action: Action, request: str, priority: int | None = None) -> Command:
+    return Command(0, uid, action, "alice", request, 1700000000.5, priority)
+
+
 class StoreConformance:
     """Subclass it beside a fixture ``open_store``."""
+
+    POLL = 3600.0  # seconds; who is told does not look
 
     async def test_a_new_database_is_empty(self, open_store: OpenStore):
         store = await open_store()
@@ -125,6 +150,17 @@ class StoreConformance:
             await commit(store, epoch, submitted("u0"), submitted("u1"))
         assert set(await loaded(store)) == {"u1"}
 
+    async def test_one_that_came_back_begins_anew_over_its_finished_row(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        first = submitted("u1")
+        await commit(store, epoch, first)
+        await commit(store, epoch, step(first.after, Ended(Outcome.SUCCEEDED)))
+        await commit(store, epoch, first)
+        assert await loaded(store) == {"u1": first.after}
+
     async def test_a_change_of_a_workload_that_is_not_there_is_stale(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
@@ -189,6 +225,99 @@ class StoreConformance:
         assert sorted(line.uid for line in seen) == [f"u{n}" for n in range(5)]
         assert [line.id for line in seen] == sorted({line.id for line in seen})
         assert await store.history(None, after=seen[-1].id) == ()
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    async def test_a_command_waits_until_it_is_answered_with_what_it_changed(
+        self, open_store: OpenStore
+    ):
+        store, api = await open_store(), await open_store()
+        epoch = await leader(store)
+        await commit(store, epoch, first := submitted("u1"))
+        hold = await api.add_command(asked("u1", Action.HOLD, "r1"))
+        boost = await api.add_command(asked("u1", Action.PRIORITY, "r2", 70))
+        assert await store.commands() == (hold, boost)
+        held = step(first.after, Asked(hold))
+        await store.commit(
+            [held], epoch=epoch, revision=None, cycle=1, answers=[Answer(hold.id, "done")]
+        )
+        assert await loaded(store) == {"u1": held.after}
+        assert await store.commands() == (boost,)
+
+    async def test_a_command_is_answered_once(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await commit(store, epoch, first := submitted("u1"))
+        hold = await store.add_command(asked("u1", Action.HOLD, "r1"))
+        answers = [Answer(hold.id, "done")]
+        await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+        held = step(first.after, Asked(hold))
+        with pytest.raises(StaleSnapshot):
+            await store.commit([held], epoch=epoch, revision=None, cycle=1, answers=answers)
+        assert await loaded(store) == {"u1": first.after}, "and nothing comes of the second time"
+
+    async def test_the_same_request_is_the_same_command(self, open_store: OpenStore):
+        store = await open_store()
+        first = await store.add_command(asked("u1", Action.PRIORITY, "r1", 70))
+        assert await store.add_command(asked("u1", Action.PRIORITY, "r1", 70)) == first
+        assert await store.get_command("r1") == first
+        assert await store.get_command("r2") is None
+        for other in (asked("u2", Action.PRIORITY, "r1", 70), asked("u1", Action.HOLD, "r1")):
+            with pytest.raises(Conflict):
+                await store.add_command(other)
+        assert await store.commands() == (first,)
+
+    async def test_a_waiter_hears_of_a_command(self, open_store: OpenStore):
+        store, api = await open_store(), await open_store()
+        waiter = asyncio.create_task(store.commands_waiting(poll=self.POLL))
+        done, _ = await asyncio.wait({waiter}, timeout=0.2)
+        assert not done
+        await api.add_command(asked("u1", Action.HOLD, "r1"))
+        async with asyncio.timeout(30):
+            await waiter
+            await store.commands_waiting()
+
+    # -- retention ----------------------------------------------------------------------------------------------------
+
+    async def test_finished_workloads_are_kept_as_long_as_the_rules_say_and_their_history_for_ever(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        lives = {uid: submitted(uid) for uid in ("old", "new", "runs", "given-up", "held")}
+        await commit(store, epoch, *lives.values())
+        given_up = step(lives["given-up"].after, ask(Action.DEACTIVATE))
+        held = step(lives["held"].after, ask(Action.HOLD))
+        await commit(store, epoch, given_up, held)
+        ends = [(lives["old"], 1000.0), (lives["new"], 5000.0), (given_up, 1000.0), (held, 1000.0)]
+        await commit(store, epoch, *(step(c.after, Gone(), at) for c, at in ends))
+
+        async def left() -> set[str]:
+            return {e.uid for e in (await store.list_workloads(WorkloadFilter())).entries}
+
+        assert await store.prune(Retention(), 9000.0, epoch=epoch) == 0
+        assert await store.prune(Retention(after_finished=6000.0), 9000.0, epoch=epoch) == 2
+        assert await left() == {"new", "runs", "given-up"}
+        assert await store.prune(Retention(after_deactivated=6000.0), 9000.0, epoch=epoch) == 1
+        assert await left() == {"new", "runs"}
+        assert [line.to_state for line in await store.history("old")] == [
+            State.PENDING,
+            State.FINISHED,
+        ]
+        with pytest.raises(Fenced):
+            await store.prune(Retention(after_finished=0.0), 9000.0, epoch=epoch + 1)
+
+    async def test_answered_commands_are_kept_for_a_day(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first = await store.add_command(asked("u1", Action.HOLD, "r1"))
+        second = await store.add_command(asked("u1", Action.RELEASE, "r2"))
+        await store.commit(
+            [], epoch=epoch, revision=None, cycle=1, answers=[Answer(first.id, "done")]
+        )
+        assert await store.prune(Retention(), first.at + 86_000, epoch=epoch) == 0
+        assert await store.prune(Retention(), first.at + 86_500, epoch=epoch) == 1
+        assert await store.commands() == (second,)
 
     # -- configuration ------------------------------------------------------------------------------------------------
 
@@ -371,6 +500,47 @@ class StoreConformance:
         assert await store.workload_names(asked) == {"u1": "team-a/train", "u2": "team-b/eval"}
         assert await store.workload_names([]) == {}
 
+    async def test_a_line_goes_by_priority_and_then_by_place(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        lives = {
+            "late": submitted("late", at=300.0),
+            "early": submitted("early", at=100.0),
+            "boosted": submitted("boosted", at=400.0),
+            "failed": submitted("failed", at=50.0),
+            "other": submitted("other", at=200.0, namespace="team-b"),
+            "starts": submitted("starts", at=10.0),
+            "never": submitted("never", at=20.0),
+            "nowhere": submitted("nowhere", cluster_queue=""),
+            "elsewhere": submitted("elsewhere", cluster_queue="cpus", queue="cpus", at=900.0),
+        }
+        await commit(store, epoch, *lives.values())
+        changes = [
+            step(lives["boosted"].after, ask(Action.PRIORITY, 99)),
+            step(lives["starts"].after, Admit(HERE)),
+            step(lives["never"].after, Refuse(Reason(Code.SHAPE_NEVER_FITS))),
+        ]
+        await commit(store, epoch, *changes)
+        last = lives["failed"]
+        for event, at in (
+            (Admit(HERE), 60.0),
+            (Evict(Reason(Code.PODS_READY_TIMEOUT)), 250.0),
+            (Drained(), 251.0),
+            (RetryDue(), 400.0),
+        ):
+            await commit(store, epoch, last := step(last.after, event, at))
+        lines = await store.positions([*lives, "unknown"])
+        assert lines == {
+            "boosted": Line(1, 1),
+            "early": Line(2, 2),
+            "other": Line(3, 1),
+            "failed": Line(4, 3),
+            "late": Line(5, 4),
+            "elsewhere": Line(1, 1),
+        }
+        assert await store.positions(["late"]) == {"late": Line(5, 4)}
+        assert await store.positions([]) == {}
+
     async def test_what_moves_cost_lately_is_loaded_even_when_the_gang_is_finished(
         self, open_store: OpenStore
     ):
@@ -385,6 +555,49 @@ class StoreConformance:
         assert (await loaded(store))["u1"].lease == LEASE
         await commit(store, epoch, step(leaves.after, Gone(), at=now))
         assert (await store.load()).spent == (Spent(now - 60, "gpus", 460),)
+
+    async def test_past_use_comes_back_as_it_was_last_sampled(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        assert (await store.load()).used == ()
+        await store.keep_use([BUSY, CQ, USER], 0.0, epoch=epoch)
+        assert (await store.load()).used == (CQ, BUSY, USER)
+        assert await store.past_use() == (CQ, BUSY, USER)
+        later = replace(BUSY, at=9.5, amounts={**BUSY.amounts, "memory": 2.0**70 / 3})
+        await store.keep_use([later], 0.0, epoch=epoch)
+        assert (await (await open_store()).load()).used == (CQ, later, USER)
+
+    async def test_past_use_is_taken_over_only_where_nothing_is_known(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await store.start_use([BUSY])
+        await store.keep_use([CQ], 0.0, epoch=epoch)
+        other = {"memory": 3.0, "nvidia.com/gpu": 99.0}
+        await store.start_use([replace(BUSY, amounts=other), replace(CQ, amounts=other), USER])
+        assert await store.past_use() == (CQ, BUSY, USER)
+
+    async def test_past_use_that_is_old_is_forgotten(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await store.keep_use([BUSY, CQ, USER], 0.0, epoch=epoch)
+        await store.keep_use([], BUSY.at, epoch=epoch)
+        assert await store.past_use() == (CQ, BUSY)
+
+    async def test_a_deposed_leader_cannot_write_past_use(self, open_store: OpenStore):
+        old, new = await open_store(), await open_store()
+        epoch = await old.take_over("old", 0)
+        await new.take_over("new", epoch)
+        with pytest.raises(Fenced):
+            await old.keep_use([BUSY], 0.0, epoch=epoch)
+        assert await new.past_use() == ()
+
+    async def test_past_use_outlives_the_queue_it_is_of(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await store.put_config(queue("gpus"))
+        await store.keep_use([CQ], 0.0, epoch=epoch)
+        await store.delete_config(DocumentKey("ClusterQueue", "", "gpus"))
+        assert (await store.load()).used == (CQ,)
 
     async def test_a_lease_keeps_its_victims_and_times(self, open_store: OpenStore):
         store = await open_store()

@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import count
 
+from queuectl.domain.commands import Action, Command
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.ledger import Change, Entry, Intent, State
 from queuectl.domain.machine import (
     Admit,
+    Asked,
     Described,
     Drained,
     Echoed,
     Ended,
     Event,
     Evict,
+    Gated,
     Gone,
+    NoticeOver,
+    PodsDone,
+    PodsLost,
     PodsReady,
     Refuse,
     Repair,
@@ -26,8 +32,9 @@ from queuectl.domain.machine import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import CapacityLease
-from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.domain.workload import FlavorShare, Placement, PodSetPlacement
 
 FLAVORS = {"nvidia.com/gpu": "h100", "cpu": "h100"}
 HERE = Placement(
@@ -38,7 +45,18 @@ HERE = Placement(
 )
 THERE = Placement(
     (
-        PodSetPlacement("worker", (("n9", 8),), FLAVORS),
+        PodSetPlacement(
+            "worker",
+            (("n9", 8),),
+            FLAVORS,
+            shares=(FlavorShare(6, FLAVORS), FlavorShare(2, dict.fromkeys(FLAVORS, "a100"))),
+        ),
+        PodSetPlacement("master", (("n3", 1),), {}),
+    )
+)
+PART = Placement(
+    (
+        PodSetPlacement("worker", (("n9", 3),), FLAVORS, 3),
         PodSetPlacement("master", (("n3", 1),), {}),
     )
 )
@@ -46,6 +64,13 @@ LEASE = CapacityLease(HERE, ("victim-1", "victim-2"), 1700000000.123456, 1700000
 WAITS = Reason(
     Code.WAITING_FOR_QUOTA, "8 of 64 GPUs are free", {"free": 8, "levels": [HOSTNAME], "share": 0.1}
 )
+
+
+POLICY = Rules(eviction_grace=30.5)
+
+
+def ask(action: Action, priority: int | None = None) -> Asked:
+    return Asked(Command(1, "", action, "alice", "r", 1700000000.5, priority))
 
 
 def submitted(
@@ -57,9 +82,10 @@ def submitted(
     queue: str = "research",
     cluster_queue: str = "gpus",
     at: float = 1700000000.25,
+    gates: tuple[str, ...] = (),
 ) -> Change:
     """A job is seen for the first time."""
-    job = JobRecord(kind, namespace, name or f"job-{uid}", uid, 7, at, queue)
+    job = JobRecord(kind, namespace, name or f"job-{uid}", uid, 7, at, queue, gates=gates)
     change = handle(None, Submitted(job, 50, cluster_queue), at)
     assert change is not None
     return change
@@ -67,7 +93,7 @@ def submitted(
 
 def step(entry: Entry, event: Event, at: float = 1700000001.0) -> Change:
     """An event that must change something."""
-    change = handle(entry, event, at)
+    change = handle(entry, event, at, POLICY)
     assert change is not None
     return change
 
@@ -86,8 +112,17 @@ WHOLE_LIFE: tuple[Event, ...] = (
     Admit(THERE),
     Echoed(),
     PodsReady(),
+    PodsLost(),
+    PodsReady(),
+    PodsDone(PART),
+    ask(Action.PRIORITY, 70),
     Evict(Reason(Code.PREEMPTED, "for job-x")),
+    NoticeOver(),
+    ask(Action.HOLD),
     Drained(),
+    ask(Action.RELEASE),
+    ask(Action.DEACTIVATE),
+    ask(Action.ACTIVATE),
     Admit(HERE),
     PodsReady(),
     Ended(Outcome.SUCCEEDED),
@@ -103,8 +138,14 @@ def legal_events(entry: Entry) -> list[Event]:
     if entry.state.live:
         events += [Repair(THERE), Repair(HERE), PodsReady(), Ended(Outcome.FAILED)]
         events += [Evict(Reason(Code.PODS_READY_TIMEOUT), ("n1",)), Evict(Reason(Code.PREEMPTED))]
+        events += [PodsLost(), PodsDone(PART)]
     if entry.state is State.EVICTING:
-        events.append(Drained())
+        events += [Drained(), NoticeOver()]
+    if entry.gates:
+        events += [Gated(entry.gates[1:])]
+    if entry.state is not State.FINISHED:
+        events += [ask(action) for action in Action if action is not Action.PRIORITY]
+        events += [ask(Action.PRIORITY, entry.priority + 1), ask(Action.PRIORITY)]
     if entry.state is State.BACKOFF:
         events.append(RetryDue())
     if entry.intent is Intent.START:
@@ -125,9 +166,9 @@ class Lives:
         at = next(self._clock) + 0.1
         entry = self.entries.get(uid)
         if entry is None:
-            return submitted(uid, at=at)
+            return submitted(uid, at=at, gates=("budget", "data")[: what % 3])
         events = legal_events(entry)
-        return handle(entry, events[what % len(events)], at)
+        return handle(entry, events[what % len(events)], at, POLICY)
 
     def batch(self, choices: list[tuple[int, int]]) -> list[Change]:
         """One change at most per workload, as a commit takes them; later choices for the same one are skipped."""

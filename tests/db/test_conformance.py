@@ -30,6 +30,8 @@ class TestPostgresStore(StoreConformance):
 class TestPostgresStoreForPgBouncer(StoreConformance):
     """The settings for PgBouncer: no prepared statements, no LISTEN, so a change is seen at the next poll."""
 
+    POLL = 0.05
+
     @pytest_asyncio.fixture
     async def open_store(self, database_url: str) -> AsyncIterator[OpenStore]:
         opened: list[PostgresStore] = []

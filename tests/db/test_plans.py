@@ -13,11 +13,13 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from queuectl.db import reads, rows
 from queuectl.db.bulk import arrays, update_rows
 from queuectl.db.engine import DatabaseSettings, make_engine
+from queuectl.db.prune import kept_enough
 from queuectl.db.store import PostgresStore
 from queuectl.db.tables import workloads
 from queuectl.domain.ledger import State
 from queuectl.domain.machine import Admit
 from queuectl.domain.queries import Position, WorkloadFilter
+from queuectl.domain.rules import Retention
 from tests.db.lives import HERE, step, submitted
 from tests.support.postgres import TestPostgres
 
@@ -88,6 +90,8 @@ def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
         (reads.history_after("u7", 100, 100), "history_uid_id_idx"),
         (reads.history_after(None, 19000, 100), "history_pkey"),
         (reads.moves_since(86_400.0), "history_moves_idx"),
+        (kept_enough(Retention(after_finished=0.0), 1.0), "workloads_finished_idx"),
+        (kept_enough(Retention(0.0, 0.0), 1.0), "workloads_finished_idx"),
     ],
 )
 async def test_reads_use_their_index(
@@ -95,6 +99,13 @@ async def test_reads_use_their_index(
 ):
     lines = await plan(connection, statement)
     assert index in lines
+    assert "Seq Scan" not in lines
+
+
+async def test_a_line_is_counted_without_looking_at_what_is_finished(
+    connection: AsyncConnection,
+):
+    lines = await plan(connection, reads.lines(["u1", "u2"]))
     assert "Seq Scan" not in lines
 
 

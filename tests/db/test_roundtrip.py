@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.db.store import PostgresStore
+from queuectl.domain.consistency import violations
 from queuectl.domain.ledger import State
-from queuectl.domain.machine import violations
 from tests.db.lives import Lives
 
 RUNS = count()
-CHOICES = st.tuples(st.integers(0, 4), st.integers(0, 11))
+CHOICES = st.tuples(st.integers(0, 4), st.integers(0, 23))
 
 
 @settings(

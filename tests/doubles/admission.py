@@ -46,9 +46,12 @@ def gated(spec: Document) -> bool:
     return any(gate["name"] == keys.GATE for gate in spec.get("schedulingGates", ()))
 
 
-def born(document: Document) -> Document:
-    """A job as admission stores it: one with a queue label suspended and gated."""
+def born(document: Document, namespace: Document | None = None) -> Document:
+    """A job as admission stores it: one with a queue label, or in a namespace that has a default one, suspended and gated."""
     job = copy.deepcopy(document)
+    of_namespace = (namespace or {}).get("metadata", {}).get("labels", {})
+    if queue_of(job) is None and of_namespace.get(keys.DEFAULT_QUEUE_LABEL) == "true":
+        job["metadata"].setdefault("labels", {})[OURS] = "default"
     if queue_of(job) is None:
         return job
     labels = job["metadata"]["labels"]

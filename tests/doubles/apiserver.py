@@ -151,9 +151,9 @@ class Server:
 class Watcher:
     """One ``Cluster.watch``: what it has not delivered yet."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, kueue: bool = True) -> None:
         self._server = server
-        self._feeds = {resource.name: Feed(resource) for resource in watched()}
+        self._feeds = {resource.name: Feed(resource) for resource in watched(kueue=kueue)}
         self._pending: list[tuple[str, bytes]] = []
         self._relist = True
         self.held = False

@@ -30,8 +30,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone, WriteConflict
-from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord
+from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord, PriorAdmission
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.takeover import WireLeftWorkload, read_prior_admission
 from tests.doubles.admission import CONTROLLER, born, check_job, check_pod
 from tests.doubles.apiserver import Document, Server, Watcher, owner_of
 from tests.doubles.controllers import Controllers, condition, phase, pod_record
@@ -88,6 +89,8 @@ class FakeCluster:
         self.writes: list[Written] = []
         self.events: list[Told] = []
         self.missing_policies: list[str] = []
+        self.kueue = False  # a Kueue is installed
+        self.workloads: list[Mapping[str, Any]] = []  # that a Kueue left
         self.leader: LeaderRecord | None = None
         self._faults: dict[int, tuple[Moment, Callable[[], BaseException]]] = {}
         self._lease_versions = itertools.count(1)
@@ -100,9 +103,13 @@ class FakeCluster:
     # ---- the Protocol
 
     async def watch(
-        self, sink: Callable[[Sequence[Delta]], None], synced: Callable[[str], None]
+        self,
+        sink: Callable[[Sequence[Delta]], None],
+        synced: Callable[[str], None],
+        *,
+        kueue: bool = True,
     ) -> None:
-        watcher = Watcher(self.server)
+        watcher = Watcher(self.server, kueue=kueue)
         watcher.hold(self._down)
         self.server.watchers.append(watcher)
         told: set[str] = set()
@@ -134,6 +141,10 @@ class FakeCluster:
             lambda: self._patch(CONTROLLER, "Pod", namespace, name, patch),
         )
 
+    async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
+        await self._answering()
+        self.server.patch("namespaces", "", name, dict(patch), lambda old, new: None)
+
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         await self._answering()
         self.events.append(Told(job.uid, kind, reason, message))
@@ -151,9 +162,18 @@ class FakeCluster:
         self.leader = replace(record, version=str(next(self._lease_versions)))
         return self.leader
 
-    async def probe_policies(self) -> list[str]:
+    async def probe_policies(self, *, kueue: bool = True) -> list[str]:
         await self._answering()
         return list(self.missing_policies)
+
+    async def kueue_runs(self) -> bool:
+        await self._answering()
+        return self.kueue
+
+    async def read_admissions(self) -> list[PriorAdmission]:
+        await self._answering()
+        left = [read_prior_admission(msgspec.convert(w, WireLeftWorkload)) for w in self.workloads]
+        return [admission for admission in left if admission is not None]
 
     async def server_version(self) -> tuple[int, int]:
         await self._answering()
@@ -166,7 +186,8 @@ class FakeCluster:
 
     def submit(self, document: Mapping[str, Any]) -> str:
         """Create a job, through admission; its uid."""
-        job = born(dict(document))
+        namespace = document["metadata"].get("namespace", "default")
+        job = born(dict(document), self.server.objects["namespaces"].get(("", namespace)))
         return str(self.server.create(_plural(job["kind"]), job)["metadata"]["uid"])
 
     def user_patch(

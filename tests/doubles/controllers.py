@@ -21,6 +21,7 @@ from queuectl.objects.times import format_time
 from queuectl.objects.wire import TemplateSpec, WireNode, WirePod
 from tests.doubles.admission import suspended
 from tests.doubles.apiserver import Document, Server, owner_of
+from tests.doubles.quotas import count, lets_in
 
 BACKOFF_LIMIT = 6
 
@@ -80,7 +81,8 @@ def make_pod(
         "spec": copy.deepcopy(template["spec"]),
         "status": {"phase": "Pending"},
     }
-    server.create("pods", pod)
+    if lets_in(server, pod):
+        server.create("pods", pod)
 
 
 class Controllers:
@@ -105,6 +107,7 @@ class Controllers:
             self._sync_pytorchjob(job)
         self._schedule()
         self._run_pods()
+        count(self._server)
         return self._server.version != before
 
     # ---- garbage

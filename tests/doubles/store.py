@@ -12,20 +12,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from queuectl.db.commands import same_request
 from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
+from queuectl.domain.commands import Answer, Command
 from queuectl.domain.errors import Fenced, NotFound, StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, Spent, State
+from queuectl.domain.pastuse import Account, Used
 from queuectl.domain.queries import (
     LONGEST_PAGE,
     ConfigDocument,
     DocumentKey,
     HistoryLine,
+    Line,
     Position,
     WorkloadFilter,
     WorkloadPage,
+    in_line,
+    turn,
 )
-from queuectl.domain.reasons import Reason
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.rules import Retention
+from queuectl.domain.steps import DAY
 
 
 class Fault(Enum):
@@ -45,6 +53,9 @@ class MemoryDatabase:
     entries: dict[str, Entry] = field(default_factory=dict)
     documents: dict[DocumentKey, ConfigDocument] = field(default_factory=dict)
     history: list[HistoryLine] = field(default_factory=list)
+    commands: dict[int, Command] = field(default_factory=dict)
+    used: dict[Account, Used] = field(default_factory=dict)
+    outcomes: dict[int, str | None] = field(default_factory=dict)  # None = not answered yet
     down: bool = False
     faults: list[Fault] = field(default_factory=list)  # taken by the next commits, in order
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -83,10 +94,17 @@ class MemoryStore:
             documents,
             database.revision,
             tuple(spent for spent in told if spent is not None),
+            await self.past_use(),
         )
 
     async def commit(
-        self, changes: Sequence[Change], *, epoch: int, revision: int | None, cycle: int
+        self,
+        changes: Sequence[Change],
+        *,
+        epoch: int,
+        revision: int | None,
+        cycle: int,
+        answers: Sequence[Answer] = (),
     ) -> None:
         database = await self._reach()
         fault = database.faults.pop(0) if database.faults else None
@@ -98,13 +116,19 @@ class MemoryStore:
             raise StaleSnapshot(f"the configuration is no longer at revision {revision}")
         for change in changes:
             self._check(change)
+        for answer in answers:
+            if database.outcomes.get(answer.id, "") is not None:
+                raise StaleSnapshot("a command was answered before")
         for change in changes:
             self._write(change, cycle)
+        database.outcomes |= {answer.id: answer.outcome for answer in answers}
         if fault is Fault.AFTER:
             raise StoreUnavailable("the connection was lost")
 
     def _check(self, change: Change) -> None:
         stored = self.database.entries.get(change.after.uid)
+        if change.before is None and stored is not None and stored.state is State.FINISHED:
+            return
         expected = change.before.version if change.before is not None else None
         if (stored.version if stored is not None else None) != expected:
             raise StaleSnapshot(f"{change.after.ref} changed meanwhile")
@@ -133,6 +157,67 @@ class MemoryStore:
                 placement=after.placement if moved else None,
             )
         )
+
+    async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
+        database = await self._reach()
+        if database.epoch != epoch:
+            raise Fenced(f"epoch {epoch} is over")
+        old = [e.uid for e in database.entries.values() if _kept_enough(e, retention, now)]
+        answered = [
+            c.id
+            for c in database.commands.values()
+            if database.outcomes[c.id] is not None and c.at < now - DAY
+        ]
+        for uid in old:
+            del database.entries[uid]
+        for number in answered:
+            del database.commands[number], database.outcomes[number]
+        return len(old) + len(answered)
+
+    async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
+        database = await self._reach()
+        if database.epoch != epoch:
+            raise Fenced(f"epoch {epoch} is over")
+        known = {**database.used, **{one.account: one for one in used if one.amounts}}
+        database.used = {account: one for account, one in known.items() if one.at >= forget}
+
+    async def start_use(self, used: Sequence[Used]) -> None:
+        given = {one.account: one for one in used if one.amounts}
+        database = await self._reach()
+        database.used = {**given, **database.used}
+
+    async def past_use(self) -> tuple[Used, ...]:
+        used = (await self._reach()).used
+        return tuple(used[account] for account in sorted(used))
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    async def add_command(self, command: Command) -> Command:
+        database = await self._reach()
+        for known in database.commands.values():
+            if known.request_id == command.request_id:
+                return same_request(known, command)
+        number = max(database.commands, default=0) + 1
+        added = replace(command, id=number, by=storable(command.by))
+        database.commands[number] = added
+        database.outcomes[number] = None
+        async with database.changed:
+            database.changed.notify_all()
+        return added
+
+    async def get_command(self, request_id: str) -> Command | None:
+        known = (await self._reach()).commands.values()
+        return next((c for c in known if c.request_id == request_id), None)
+
+    async def commands(self) -> tuple[Command, ...]:
+        database = await self._reach()
+        return tuple(c for c in database.commands.values() if database.outcomes[c.id] is None)
+
+    async def commands_waiting(self, *, poll: float = 5.0) -> None:
+        database = await self._reach()
+        async with database.changed:
+            while all(outcome is not None for outcome in database.outcomes.values()):
+                await database.changed.wait()
 
     # -- configuration ------------------------------------------------------------------------------------------------
 
@@ -220,6 +305,21 @@ class MemoryStore:
         entries = (await self._reach()).entries
         return {uid: entries[uid].ref for uid in uids if uid in entries}
 
+    async def positions(self, uids: Iterable[str]) -> Mapping[str, Line]:
+        entries = (await self._reach()).entries
+        waiting = sorted(filter(in_line, entries.values()), key=turn)
+        found = {}
+        for uid in uids:
+            entry = entries.get(uid)
+            if entry is None or not in_line(entry):
+                continue
+            ahead = [e for e in waiting if turn(e) <= turn(entry)]
+            found[uid] = Line(
+                sum(e.cluster_queue == entry.cluster_queue for e in ahead),
+                sum((e.namespace, e.queue) == (entry.namespace, entry.queue) for e in ahead),
+            )
+        return found
+
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100
     ) -> tuple[HistoryLine, ...]:
@@ -234,3 +334,9 @@ def _stored(reason: Reason) -> Reason:
     return replace(
         reason, message=storable(reason.message), details=json.loads(json.dumps(reason.details))
     )
+
+
+def _kept_enough(entry: Entry, retention: Retention, now: float) -> bool:
+    given_up = entry.parked is not None and entry.parked.code is not Code.HELD
+    keep = retention.after_deactivated if given_up else retention.after_finished
+    return keep is not None and entry.finished_at is not None and entry.finished_at < now - keep

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.domain.workload import PodSet
+from queuectl.domain.workload import Placement, PodSet
 from tests.planner.build import NOW, gang, holding, node, podset, queue, resources, world
 from tests.planner.generate import MODELS, Room
 
@@ -146,3 +147,102 @@ def tight(seed: int) -> Snapshot:
     asked: dict[str, Any] = rng.choice(({}, {"required": "rack"}))
     wanted = podset("w", count, gpu=gpu, **asked)
     return world(fleet, [gang("w0", wanted)], admitted)
+
+
+SHAPES: tuple[dict[str, Any], ...] = (
+    {"required": "rack"},
+    {"slices": (("rack", 2),)},
+    {"required": "block", "slices": (("rack", 2),)},
+    {"required": "block", "slices": (("rack", 4), (HOSTNAME, 2))},
+    {"slices": ((HOSTNAME, 2),)},
+    {"required": "block", "balanced": True},
+)
+
+
+def shaped(seed: int) -> Snapshot:
+    """Sliced, balanced and grouped tenants, some started with fewer pods than they asked for; one such gang waits."""
+    rng = random.Random(seed)
+    fleet = [
+        node(f"n{i}", rng.choice(("b1/r0", "b1/r1", "b2/r2")), gpu=rng.choice((2, 4, 4)))
+        for i in range(rng.randint(3, 5))
+    ]
+    room = Room(fleet)
+    tenants = [_shaped_tenant(rng, room, f"r{i}") for i in range(rng.randint(4, 7))]
+    waiting = gang("w0", *_shaped_podsets(rng))
+    return world(fleet, [waiting], [tenant for tenant in tenants if tenant is not None])
+
+
+def _shaped_podsets(rng: random.Random) -> list[PodSet]:
+    shape = rng.choice(SHAPES)
+    workers = podset("p0", rng.choice((2, 4)) if shape is not SHAPES[3] else 4, gpu=1, **shape)
+    if "required" in shape and rng.random() < 0.3:
+        leader = podset("p1", 1, gpu=1, required=shape["required"], group="g")
+        return [replace(workers, group="g"), leader]
+    return [workers]
+
+
+def _shaped_tenant(rng: random.Random, room: Room, uid: str) -> Admitted | None:
+    """Its pods stand where its shape lets them, as far as simple tries find; its nodes are in topology order."""
+    podsets = _shaped_podsets(rng)
+    if rng.random() < 0.25:
+        lone = podset("p0", rng.choice((1, 2, 3)), gpu=1)
+        podsets = [replace(lone, count=lone.count + 2, min_count=1)]
+        pods = [lone.count]
+    else:
+        pods = [p.count for p in podsets]
+    for _ in range(20):
+        where = [_spread(rng, room, count) for count in pods]
+        if all(_allowed(p, row, room.nodes) for p, row in zip(podsets, where, strict=True)) and (
+            len(podsets) < 2 or _share(podsets, where, room.nodes)
+        ):
+            break
+    else:
+        return None
+    before = dict(room.left)
+    for row in where:
+        for name, count in row.items():
+            if not room.take(name, resources(pods=count, gpu=count)):
+                room.left.update(before)
+                return None
+    held = holding(gang(uid, *podsets), *where, started_at=NOW - rng.choice((0, 5, 10, 40)))
+    if podsets[0].min_count is None:
+        return held
+    (part,) = held.placement.podsets
+    return replace(held, placement=Placement((replace(part, pods=pods[0]),)))
+
+
+def _spread(rng: random.Random, room: Room, count: int) -> dict[str, int]:
+    row: dict[str, int] = {}
+    for _ in range(count):
+        name = rng.choice(room.nodes).name
+        row[name] = row.get(name, 0) + 1
+    order = {n.name: (n.labels["block"], n.labels["rack"], n.name) for n in room.nodes}
+    return {name: row[name] for name in sorted(row, key=order.__getitem__)}
+
+
+def _allowed(asked: PodSet, row: dict[str, int], nodes: Sequence[Node]) -> bool:
+    request = asked.topology
+    if request is None:
+        return True
+    levels = ("block", "rack", HOSTNAME)
+    of = {n.name: tuple(n.labels[level] for level in levels) for n in nodes}
+    if request.level is not None:
+        path = levels.index(request.level) + 1
+        if len({of[name][:path] for name in row}) > 1:
+            return False
+    for layer in request.slices:
+        pods: dict[tuple[str, ...], int] = {}
+        for name, count in row.items():
+            domain = of[name][: levels.index(layer.level) + 1]
+            pods[domain] = pods.get(domain, 0) + count
+        if any(count % layer.size for count in pods.values()):
+            return False
+    return True
+
+
+def _share(
+    podsets: Sequence[PodSet], where: Sequence[dict[str, int]], nodes: Sequence[Node]
+) -> bool:
+    """Whether a group stands in one domain of the level it requires."""
+    together = {name: 1 for row in where for name in row}
+    return _allowed(replace(podsets[0], topology=podsets[-1].topology), together, nodes)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.plan import Admission, Plan, Refusal
+from queuectl.domain.plan import Admission, Plan, Preemption, Refusal
 from queuectl.domain.quantity import GPU
-from queuectl.domain.queues import Defragment, Protection
+from queuectl.domain.queues import Defragment, Protection, ReclaimWithinCohort
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import (
     Placement,
@@ -295,6 +295,82 @@ def lease_a_part(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         yield Mutant(Rule.WHOLE, snapshot, replace(plan, pending=waits))
 
 
+# Victims of other ClusterQueues.
+
+
+def _across(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[int, Preemption, str, str]]:
+    """Each victim of another queue: its place in the plan, and the names of its queue and the preemptor's."""
+    gangs = [*(p.workload for p in snapshot.pending), *(a.workload for a in snapshot.admitted)]
+    queue_of = {workload.uid: workload.queue or "" for workload in gangs}
+    for number, preemption in enumerate(plan.preempted):
+        theirs, ours = queue_of[preemption.victim], queue_of[preemption.preemptor]
+        if theirs != ours:
+            yield number, preemption, theirs, ours
+
+
+def _with_queue(snapshot: Snapshot, name: str, **changes: object) -> Snapshot:
+    queues = dict(snapshot.config.cluster_queues)
+    queues[name] = replace(queues[name], **changes)  # type: ignore[arg-type]
+    return replace(snapshot, config=replace(snapshot.config, cluster_queues=queues))
+
+
+def forbid_to_reclaim(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for _, _, _, ours in _across(snapshot, plan):
+        never = _with_queue(snapshot, ours, reclaim_within_cohort=ReclaimWithinCohort.NEVER)
+        yield Mutant(Rule.VICTIM, never, plan)
+
+
+def reclaim_from_an_equal(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """The policy names lower priorities only, and the victim has the preemptor's."""
+    priority = {p.workload.uid: p.workload.priority for p in snapshot.pending}
+    for number, preemption, _, ours in _across(snapshot, plan):
+        lower = _with_queue(
+            snapshot, ours, reclaim_within_cohort=ReclaimWithinCohort.LOWER_PRIORITY
+        )
+        equal = priority[preemption.preemptor]
+        admitted = tuple(
+            replace(a, workload=replace(a.workload, priority=equal))
+            if a.workload.uid == preemption.victim
+            else a
+            for a in snapshot.admitted
+        )
+        told = replace(preemption, cost=replace(preemption.cost, priority=equal))
+        victims = (*plan.preempted[:number], told, *plan.preempted[number + 1 :])
+        yield Mutant(
+            Rule.VICTIM, replace(lower, admitted=admitted), replace(plan, preempted=victims)
+        )
+
+
+def reclaim_what_is_not_borrowed(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """The victim's queue turns out to have more of its own than it could use."""
+    for _, _, theirs, _ in _across(snapshot, plan):
+        groups = tuple(
+            replace(
+                group,
+                flavors=tuple(
+                    replace(q, nominal=dict.fromkeys(group.covered, 10**6), lending={})
+                    for q in group.flavors
+                ),
+            )
+            for group in snapshot.config.cluster_queues[theirs].groups
+        )
+        if groups:
+            yield Mutant(Rule.VICTIM, _with_queue(snapshot, theirs, groups=groups), plan)
+
+
+def reclaim_from_a_stranger(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for _, _, theirs, _ in _across(snapshot, plan):
+        yield Mutant(Rule.VICTIM, _with_queue(snapshot, theirs, cohort=None), plan)
+
+
+def give_another_reason(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    for number, preemption, _, _ in _across(snapshot, plan):
+        for reason in ("InClusterQueue", "InCohortRoom", "because"):
+            told = replace(preemption, reason=reason)
+            victims = (*plan.preempted[:number], told, *plan.preempted[number + 1 :])
+            yield Mutant(Rule.VICTIM, snapshot, replace(plan, preempted=victims))
+
+
 # Moves.
 
 
@@ -378,5 +454,12 @@ MAKERS: tuple[Maker, ...] = (
     start_twice,
     start_a_stranger,
     refuse_without_a_reason,
+)
+RECLAIMERS: tuple[Maker, ...] = (
+    forbid_to_reclaim,
+    reclaim_from_an_equal,
+    reclaim_what_is_not_borrowed,
+    reclaim_from_a_stranger,
+    give_another_reason,
 )
 MOVERS: tuple[Maker, ...] = (move_who_must_stay, move_for_nobody, move_onto_the_same_spot)

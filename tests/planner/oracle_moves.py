@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations
 
 from queuectl.domain.plan import Cost
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
 from tests.planner.oracle_fit import ANYWHERE, Oracle
 
 Key = tuple[int, int, int]  # lost work, gangs, pods
@@ -28,7 +30,7 @@ def key_of(moved: tuple[Admitted, ...], costs: Mapping[str, Cost]) -> Key:
     return (
         sum(costs[g.workload.uid].lost_work for g in moved),
         len(moved),
-        sum(g.workload.pods for g in moved),
+        sum(_as_it_runs(g).pods for g in moved),
     )
 
 
@@ -53,10 +55,19 @@ def cheapest_moves(
         ways = [list(oracle.ways(entry, step=ANYWHERE, only=flavors))]
         for gang in moved:
             kept = tuple(p.flavors for p in gang.placement.podsets)
-            ways.append(list(oracle.ways(Pending(gang.workload), step=ANYWHERE, only=kept)))
+            ways.append(list(oracle.ways(Pending(_as_it_runs(gang)), step=ANYWHERE, only=kept)))
         if oracle.fits(ways, views=(1,)):
             return key_of(moved, costs)
     return None
+
+
+def _as_it_runs(gang: Admitted) -> Workload:
+    """With as many pods as it was started with."""
+    podsets = []
+    for podset in gang.workload.podsets:
+        placed = gang.placement.of(podset.name)
+        podsets.append(replace(podset, count=placed.pods_of(podset)) if placed else podset)
+    return replace(gang.workload, podsets=tuple(podsets))
 
 
 def _leaves_room(

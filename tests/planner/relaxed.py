@@ -24,6 +24,15 @@ def starts(snapshot: Snapshot, uid: str) -> bool:
     return any(a.uid == uid for a in plan(snapshot).admitted)
 
 
+def helped(snapshot: Snapshot, uid: str) -> bool:
+    """Whether the planner starts a gang, or evicts others for it and holds what they free."""
+    decided = plan(snapshot)
+    if any(a.uid == uid for a in decided.admitted):
+        return True
+    evicts = any(p.preemptor == uid for p in decided.preempted)
+    return evicts and any(r.uid == uid and r.lease is not None for r in decided.pending)
+
+
 def fits_without(snapshot: Snapshot, dropped: Iterable[Limit]) -> bool:
     """Whether the planner starts the one pending gang when these limits do not count."""
     limits = frozenset(dropped)

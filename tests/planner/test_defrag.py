@@ -21,7 +21,7 @@ from queuectl.planner.flavors import options_of
 from queuectl.planner.ledger import fits, open_ledger
 from queuectl.planner.preempt_search import Found
 from queuectl.planner.solve import Solver
-from tests.planner.generate_moves import scattered, tight
+from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable
 
 
@@ -85,6 +85,13 @@ def test_the_cheapest_moves_of_all(block: int) -> None:
 def test_the_cheapest_moves_where_several_must_move(block: int) -> None:
     told = [agrees_with_brute_force(tight(s)) for s in range(100 * block, 100 * (block + 1))]
     assert told.count("moves") >= 30
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_the_cheapest_moves_of_sliced_balanced_grouped_and_smaller_gangs(block: int) -> None:
+    told = [agrees_with_brute_force(shaped(s)) for s in range(100 * block, 100 * (block + 1))]
+    assert told.count("moves") >= 5
+    assert told.count("no") >= 5
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from queuectl.planner.cost import RESTART_COST, costs
 from queuectl.planner.verify import Rule, verify
 from queuectl.planner.why import diagnose
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, placed, podset, queue, world
-from tests.planner.generate_moves import scattered, tight
+from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable
 
 PLENTY = 10**9
@@ -401,7 +401,7 @@ def willing(snapshot: Snapshot, budget: int) -> Snapshot:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.one_of(st.integers(0, 2**32).map(tight), st.integers(0, 2**32).map(scattered)),
+    st.integers(0, 2**32).flatmap(lambda n: st.sampled_from([tight(n), scattered(n), shaped(n)])),
     st.sampled_from([PLENTY, PLENTY, 500, 150]),
 )
 def test_every_plan_with_moves_verifies_and_keeps_the_budget(

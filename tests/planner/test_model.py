@@ -187,7 +187,8 @@ def test_the_limit_grows_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> Non
     limits = SolverLimits(deterministic_time=0.5, growth=2.0, max_budget=3)
     for budget in (0, 1, 9):
         Solver(limits).solve(Model(bounds=[(0, 1)]), budget)
-    assert seen == [
+    whole = [tried for at, tried in enumerate(seen) if at % 4 >= 2]  # behind two short tries
+    assert whole == [
         (0.5, False),
         (1.0, True),
         (1.0, False),

@@ -15,7 +15,7 @@ from queuectl.domain.workload import Placement, PodSet
 from queuectl.planner import plan
 from queuectl.planner.partial import Largest, admissible
 from queuectl.planner.verify import Rule, verify
-from tests.planner.build import LEVELS, gang, node, podset, queue, world
+from tests.planner.build import LEVELS, gang, holding, node, podset, queue, world
 from tests.planner.documents import (
     TOPOLOGY,
     Planned,
@@ -151,6 +151,19 @@ def test_a_lease_keeps_the_number_of_pods_it_was_given_for() -> None:
     assert refused.lease is not None
     assert admitted.placement == refused.lease.placement
     assert admitted.placement.podsets[0].pods == 8
+
+
+def test_a_gang_that_runs_with_fewer_pods_is_repaired_with_as_many() -> None:
+    workload = gang("g", shrinking("w", 6, 2, gpu=1))
+    running = holding(workload, {"n0": 2, "n1": 2}, lost=(("w", "n1", 2),))
+    (placed,) = running.placement.podsets
+    running = replace(running, placement=Placement((replace(placed, pods=4),)))
+    fleet = [node("n0", gpu=2), node("n1", gpu=2, ready=False), node("n2", gpu=2)]
+    snapshot = world(fleet, [], [running])
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    (repaired,) = made.admitted[0].placement.podsets
+    assert (repaired.nodes, repaired.pods) == ((("n0", 2), ("n2", 2)), 4)
 
 
 # Several podsets that may shrink.

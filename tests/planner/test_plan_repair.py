@@ -82,6 +82,30 @@ def test_unconstrained_pods_are_repaired_near_the_healthy_ones_if_they_can() -> 
     assert made.admitted[0].placement.podsets[0].nodes == (("b0", 1), ("a0", 1))
 
 
+def test_a_node_of_the_gang_with_room_comes_before_a_new_one() -> None:
+    nodes = [node("a0", "a", gpu=8), node("a2", "a", gpu=4)]
+    running = broken([podset(count=2, gpu=4)], [{"a0": 1, "a1": 1}], (("w", "a1", 1),))
+    made = planned(world(nodes, [], [running]))
+    assert made.admitted[0].placement.podsets[0].nodes == (("a0", 2),)
+
+
+def test_its_nodes_are_filled_up_before_a_new_one_is_used() -> None:
+    nodes = [node("a0", "a", gpu=8), node("a2", "a", gpu=6), node("a3", "a", gpu=6)]
+    running = broken([podset(count=5, gpu=2)], [{"a0": 1, "a1": 4}], (("w", "a1", 4),))
+    made = planned(world(nodes, [], [running]))
+    used = made.admitted[0].placement.podsets[0].by_node
+    assert used.keys() == {"a0", "a2"}
+    assert used["a0"] > 1
+
+
+def test_a_node_of_another_podset_of_the_gang_comes_before_a_new_one() -> None:
+    pods = [podset("leader", 1, gpu=1), podset("worker", 2, gpu=4)]
+    nodes = [node("a0", "a", gpu=8), node("b0", "a", gpu=4), node("c0", "a", gpu=1)]
+    running = broken(pods, [{"x": 1}, {"a0": 1, "b0": 1}], (("leader", "x", 1),))
+    made = planned(world(nodes, [], [running]))
+    assert made.admitted[0].placement.podsets[0].nodes == (("a0", 1),)
+
+
 def test_podsets_of_a_group_keep_their_common_domain() -> None:
     """The master lost its node; its workers hold rack b."""
     pods = [
@@ -101,7 +125,7 @@ def test_repairs_come_before_new_gangs_and_are_charged_once() -> None:
     running = broken(
         [podset(count=2, gpu=8, required="rack")], [{"a0": 1, "a1": 1}], (("w", "a1", 1),)
     )
-    eager = gang("eager", podset(gpu=8, required="rack", select={"rack": "a"}), priority=99)
+    eager = gang("eager", podset(gpu=8, required="rack", select={"rack": "a"}))
     made = planned(world(out("a1"), [eager], [running], queue(gpu=24)))
     assert [a.uid for a in made.admitted] == ["g"]
     assert [r.uid for r in made.pending] == ["eager"]
@@ -127,12 +151,3 @@ def test_leaving_gangs_are_not_repaired(leaving: bool) -> None:
     running = holding(workload, {"a0": 1, "a1": 1}, leaving=leaving, lost=(("w", "a1", 1),))
     made = planned(world(out("a1"), [], [running]))
     assert bool(made.admitted) == (not leaving)
-
-
-def test_a_repaired_gang_is_nobodys_victim() -> None:
-    running = broken([podset(count=2, gpu=8)], [{"a0": 1, "a1": 1}], (("w", "a1", 1),))
-    nodes = [node("a0", "a", gpu=8), node("a2", "a", gpu=8)]
-    high = gang("high", podset(gpu=8), priority=9)
-    made = planned(world(nodes, [high], [running]))
-    assert [a.uid for a in made.admitted] == ["g"]
-    assert made.preempted == ()

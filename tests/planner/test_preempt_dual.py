@@ -15,9 +15,10 @@ from queuectl.planner.ledger import open_ledger
 from queuectl.planner.preempt_dual import places_of, share_out
 from queuectl.planner.preempt_ground import Ground, greedy, ground_of
 from queuectl.planner.preempt_parts import parts_of
+from queuectl.planner.preempt_policy import schemes
 from queuectl.planner.preempt_price import floor_of, prices
-from queuectl.planner.preempt_roster import bench_for
 from queuectl.planner.preempt_scene import scene_of
+from queuectl.planner.preempt_terms import Terms
 from queuectl.planner.topology import Ints
 from tests.planner.build import FLAVOR, NOW, gang, node, podset, world
 from tests.planner.test_preempt import CLUSTERS, SOME, agrees_with_brute_force, low
@@ -70,7 +71,7 @@ def ground_and_weight(snapshot: Snapshot) -> tuple[Ground, Ints]:
     flavors = (dict.fromkeys(snapshot.pending[0].workload.podsets[0].shape.requests, FLAVOR),)
     demand = demand_of(arena, snapshot.pending[0], main, flavors)
     ledger = open_ledger(arena)
-    bench = bench_for(ledger, demand.pending.workload, main)
+    bench = schemes(ledger, demand, main)[0][0].bench
     (part,) = parts_of(demand)
     scene = scene_of(part, part.counts[0][0], ledger.later_free(), bench)
-    return ground_of(scene, 0, []), bench.lost
+    return ground_of(scene, 0, Terms(bench, [])), bench.lost

@@ -93,5 +93,5 @@ def test_pods_are_let_go_to_the_seat_of_their_rank(arrival: list[int], pinned: i
         for i, p in enumerate(pods)
     ]
     waiting = [p for p in pods if p.gated]
-    given_to = {p.rank: name for p, name in assign(placed, pods, waiting, known)}
+    given_to = {p.rank: seats[number] for p, number in assign(placed, pods, waiting, known)}
     assert given_to == {p.rank: seats[p.rank or 0] for p in waiting}

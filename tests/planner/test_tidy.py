@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from queuectl.domain.fleet import Node
+from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.quantity import Resources
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
@@ -24,11 +24,13 @@ from queuectl.planner.ledger import Kept
 from queuectl.planner.measure import Wholes, score, standings
 from queuectl.planner.placing import spots_of
 from queuectl.planner.solve import Model
+from queuectl.planner.tidy import may_move
 from queuectl.planner.tidy_model import TidyModel
 from queuectl.planner.tidy_units import bundle
 from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, placed, podset, resources, world
+from tests.planner.plans import start
 
 
 def rack(name: str, count: int, cpu: int = 0) -> list[Node]:
@@ -71,7 +73,7 @@ def measured(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:
 
 
 def domains(snapshot: Snapshot, made: Plan) -> dict[str, dict[str, int]]:
-    """Per gang, how many blocks, racks and nodes each podset uses, podsets of a group together."""
+    """Per gang, how many blocks, racks and nodes each podset uses, podsets of a group together, and all of them."""
     nodes = snapshot.fleet.by_name
     gangs = {pending.workload.uid: pending.workload for pending in snapshot.pending}
     found: dict[str, dict[str, int]] = {}
@@ -80,7 +82,8 @@ def domains(snapshot: Snapshot, made: Plan) -> dict[str, dict[str, int]]:
         for asked, got in zip(
             gangs[admission.uid].podsets, admission.placement.podsets, strict=True
         ):
-            units.setdefault(asked.group or asked.name, set()).update(name for name, _ in got.nodes)
+            for unit in (asked.group or asked.name, "all"):
+                units.setdefault(unit, set()).update(name for name, _ in got.nodes)
         used = found.setdefault(admission.uid, {})
         for unit, names in units.items():
             paths = [nodes[name].labels for name in names]
@@ -195,7 +198,48 @@ def test_a_whole_rack_is_kept_where_broken_ones_are_enough() -> None:
     assert measured(snapshot, plan(snapshot))[-1] == 0
 
 
+def test_slices_and_even_spreads_go_along_where_their_gang_stays_in_one_rack() -> None:
+    """The same racks; y comes in slices of a rack, z is spread evenly over the racks of its block."""
+    nodes = [*rack("a", 4), *rack("b", 4), *rack("c", 4)]
+    busy = [
+        holding(whole("rb", 1), {"b3": 1}),
+        holding(whole("rc", 2), {"c2": 1, "c3": 1}),
+    ]
+    gangs = [
+        whole("x", 1, 0.0, required="rack"),
+        whole("y", 2, 1.0, required="block", slices=[("rack", 2)]),
+        whole("z", 2, 2.0, required="block", balanced=True),
+    ]
+    snapshot = world(nodes, gangs, busy)
+    made = plan(snapshot)
+    assert measured(snapshot, untidied(snapshot))[-1] == 1
+    assert measured(snapshot, made)[-1] == 0
+    assert verify(snapshot, made) == ()
+
+
 # Who is left alone.
+
+
+@pytest.mark.parametrize(
+    ("where", "topology", "free"),
+    [
+        ({"a0": 1, "a1": 1}, {"slices": [("rack", 2)]}, True),
+        ({"a0": 1, "b0": 1}, {"slices": [("rack", 1)]}, True),
+        ({"a0": 2, "b0": 2}, {"slices": [("rack", 2)]}, False),
+        ({"a0": 2, "b0": 2}, {"slices": [(HOSTNAME, 2)]}, True),
+        ({"a0": 1, "a1": 1}, {"required": "block", "balanced": True}, True),
+        ({"a0": 1, "a1": 1}, {"required": "rack", "balanced": True}, False),
+        ({"a0": 1, "b0": 1}, {"required": "block", "balanced": True}, False),
+        ({"a0": 2}, {"required": "rack", "balanced": True}, True),
+    ],
+)
+def test_a_gang_moves_only_where_its_slices_stay_whole_and_its_spread_even(
+    where: dict[str, int], topology: dict[str, Any], free: bool
+) -> None:
+    nodes = [node(f"{r}{i}", r, gpu=8) for r in "ab" for i in range(2)]
+    workload = gang("g", podset(count=sum(where.values()), gpu=1, **topology))
+    (kept,) = kept_of(survey(world(nodes, [workload])), start(workload, where))
+    assert may_move(kept) is free
 
 
 def test_a_single_gang_found_by_counting_is_tidy_already() -> None:

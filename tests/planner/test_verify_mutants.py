@@ -11,9 +11,10 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import MakeRoom, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
+from tests.planner.generate_cohorts import contest
 from tests.planner.generate_moves import tight
 from tests.planner.mixed import mixed
-from tests.planner.mutants import MAKERS, MOVERS, Maker
+from tests.planner.mutants import MAKERS, MOVERS, RECLAIMERS, Maker
 
 BLOCK, BLOCKS = 40, 8
 
@@ -36,6 +37,31 @@ def test_every_plan_made_wrong_is_rejected(make: Maker) -> None:
     made_wrong = 0
     for seed in range(BLOCK * BLOCKS):
         for mutant in make(*planned(seed)):
+            rules = {v.rule for v in verify(mutant.snapshot, mutant.plan)}
+            assert mutant.rule in rules, (seed, mutant.plan)
+            made_wrong += 1
+    assert made_wrong > 10
+
+
+@cache
+def reclaimed(seed: int) -> tuple[Snapshot, Plan]:
+    """A plan for several gangs that wait in a cohort."""
+    snapshot = contest(seed, fair=bool(seed % 2), nodes=bool(seed % 3))
+    return snapshot, plan(snapshot)
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_every_plan_across_queues_is_accepted(block: int) -> None:
+    for seed in range(block * 60, (block + 1) * 60):
+        snapshot, made = reclaimed(seed)
+        assert verify(snapshot, made) == (), seed
+
+
+@pytest.mark.parametrize("make", RECLAIMERS, ids=lambda make: make.__name__.replace("_", " "))
+def test_every_victim_of_another_queue_made_wrong_is_rejected(make: Maker) -> None:
+    made_wrong = 0
+    for seed in range(300):
+        for mutant in make(*reclaimed(seed)):
             rules = {v.rule for v in verify(mutant.snapshot, mutant.plan)}
             assert mutant.rule in rules, (seed, mutant.plan)
             made_wrong += 1

@@ -17,11 +17,12 @@ from typing import Any
 import httpx2
 
 from queuectl.demo import manifests as m
-from queuectl.demo.audit import checks
+from queuectl.demo.audit import Queue, checks
 from queuectl.demo.controller import Controller, install
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.recorder import Recorder
 from queuectl.demo.rest import ApiRefused, Rest
+from queuectl.domain.quantity import Resources
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
@@ -54,6 +55,7 @@ class House:
     def room(self, gpus: int, **queue: Any) -> Iterator[Room]:
         """A namespace with a queue ``main`` of so many GPUs; audited and emptied at the end."""
         name = f"room-{next(_numbers)}"
+        self.controller.wait_ready()  # the room before may have ended with its death
         self.cluster.client.apply(*m.namespaces([name]))
         self.rest.apply(
             [
@@ -69,9 +71,7 @@ class House:
             room = Room(self, name, recorder)
             try:
                 yield room
-                recorder.settle()
-                found = checks(recorder.recording())
-                assert [problem for finding in found for problem in finding.problems] == []
+                room.audit()
             finally:
                 room.empty()
 
@@ -84,6 +84,8 @@ class Room:
     namespace: str
     recorder: Recorder
     made: list[str] = field(default_factory=list)
+    limits: dict[Queue, Resources] = field(default_factory=dict)
+    """What the pods of a LocalQueue may never ask for more of, together."""
 
     @property
     def client(self) -> Client:
@@ -99,29 +101,32 @@ class Room:
         self.made.append(path)
 
     def job(self, name: str, pods: Pods, **options: Any) -> None:
-        """Submit a Job to ``main``."""
-        self.submit(m.job(name, self.namespace, "main", pods, **options))
+        """Submit a Job, to ``main`` unless another queue is given."""
+        self.submit(m.job(name, self.namespace, pods=pods, **{"queue": "main", **options}))
 
     def pytorchjob(self, name: str, workers: int, gpus: int = 8, **options: Any) -> None:
         """Submit a PyTorchJob of a master and workers of as many GPUs."""
-        master, worker = Pods(1, gpus=gpus), Pods(workers, gpus=gpus)
-        self.submit(
-            m.pytorchjob(name, self.namespace, "main", master=master, worker=worker, **options)
-        )
+        pods = {"master": Pods(1, gpus=gpus), "worker": Pods(workers, gpus=gpus)}
+        self.submit(m.pytorchjob(name, self.namespace, **{"queue": "main", **pods, **options}))
 
-    def gang(self, kind: str, name: str, pods: int, **options: Any) -> None:
-        """Submit a gang of 8-GPU pods of either kind."""
+    def gang(self, kind: str, name: str, pods: int, gpus: int = 8, **options: Any) -> None:
+        """Submit a gang of either kind, of so many GPUs in each pod."""
         if kind == "Job":
-            self.job(name, Pods(pods, gpus=8), **options)
+            self.job(name, Pods(pods, gpus=gpus), **options)
         else:
-            self.pytorchjob(name, pods - 1, **options)
+            self.pytorchjob(name, pods - 1, gpus, **options)
 
-    def workload(self, name: str) -> dict[str, Any]:
-        """As the REST API tells it; empty while it does not know it, or is away."""
+    def workloads(self) -> dict[str, dict[str, Any]]:
+        """The room's by name, as the REST API tells them; empty while it is away."""
         try:
-            return self.rest.workloads().get(f"{self.namespace}/{name}", {})
+            found = self.rest.workloads().values()
         except ApiRefused:
             return {}
+        return {w["name"]: w for w in found if w["namespace"] == self.namespace}
+
+    def workload(self, name: str) -> dict[str, Any]:
+        """One of them; empty while the API does not know it, or is away."""
+        return self.workloads().get(name, {})
 
     def state(self, name: str) -> str:
         return str(self.workload(name).get("state", ""))
@@ -134,14 +139,10 @@ class Room:
             raise AssertionError("\n".join([str(error), *self.states(), *log])) from error
 
     def states(self) -> list[str]:
-        try:
-            found = self.rest.workloads()
-        except ApiRefused as error:
-            return [str(error)]
-        own = [w for w in found.values() if w["namespace"] == self.namespace]
+        """Of every workload, for a failure's message."""
         return [
             f"{w['name']}: {w['state']}@{w['attempt']} {w['reason']} {pods_of(self.pods(w['name']))}"
-            for w in own
+            for w in self.workloads().values()
         ]
 
     def until_state(self, name: str, state: str) -> dict[str, Any]:
@@ -171,6 +172,13 @@ class Room:
         answer = httpx2.get(self.house.controller.api + path, trust_env=False)
         items: list[dict[str, Any]] = answer.json()["items"]
         return items
+
+    def audit(self) -> None:
+        """Replay everything that happened so far and check it."""
+        self.recorder.settle()
+        found = checks(self.recorder.recording(), limits=self.limits)
+        problems = [problem for finding in found for problem in finding.problems]
+        assert not problems, "\n".join(problems)
 
     def empty(self) -> None:
         """Delete every job made here and wait until its pods are gone."""

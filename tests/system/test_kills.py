@@ -18,15 +18,10 @@ from queuectl.demo.controller import Controller
 from queuectl.demo.manifests import Pods
 from queuectl.demo.rest import Rest
 from tests.support.postgres import server_directory
+from tests.system.acts import die
 from tests.system.house import QUICK, House, Room
 
 pytestmark = pytest.mark.system
-
-
-def die(room: Room) -> None:
-    """SIGKILL, and a new process on the same database."""
-    room.house.controller.kill()
-    room.house.controller.restart()
 
 
 def spec(room: Room, path: str) -> bool:

@@ -100,6 +100,7 @@ class TestApply:
         first = queuectl("apply", "-f", "-", stdin=EVERY)
         assert first.code == 0, first.err
         assert first.out.splitlines() == [
+            "configuration/default created",
             "topology/racks created",
             "resourceflavor/h100 created",
             "workloadpriorityclass/high created",
@@ -111,13 +112,20 @@ class TestApply:
         second = queuectl("apply", "-f", "-", stdin=stream(changed, LOCAL_QUEUE))
         assert second.out.splitlines() == [
             "clusterqueue/team-a configured",
+            "    spec.stopPolicy: (none) -> Hold",
             "localqueue/default in team-a unchanged",
         ]
 
     @pytest.mark.parametrize("form", ["yaml", "json"])
     def test_what_get_prints_can_be_applied(self, queuectl: Cli, form: str) -> None:
         queuectl("apply", "-f", "-", stdin=EVERY)
-        for kind in ("clusterqueues", "localqueues", "flavors", "priorityclasses"):
+        for kind in (
+            "clusterqueues",
+            "localqueues",
+            "flavors",
+            "priorityclasses",
+            "configurations",
+        ):
             printed = queuectl("get", kind, "-o", form)
             again = queuectl("apply", "-f", "-", stdin=printed.out)
             assert (again.code, again.err) == (0, "")
@@ -199,6 +207,11 @@ class TestGet:
             ("flavor", ["NAME", "TOPOLOGY", "NODE"], ["h100", "racks", "gpu=h100"]),
             ("Topology", ["NAME", "LEVELS"], ["racks", "rack", ">", "kubernetes.io/hostname"]),
             ("workloadpriorityclasses", ["NAME", "VALUE"], ["high", "1000", "before"]),
+            (
+                "config",
+                ["NAME", "FAIR", "SHARING", "HALF"],
+                ["default", "LessThanInitialShare", "-", "5m"],
+            ),
         ],
     )
     def test_each_kind_has_a_table(
@@ -232,9 +245,9 @@ class TestGet:
 
     @pytest.mark.usefixtures("ledger")
     def test_filters_choose_and_names_can_be_piped(self, queuectl: Cli) -> None:
-        options = ["--state", "Running", "--state", "Starting", "--cluster-queue", "team-a"]
+        options = ["--state", "Held", "--state", "Starting", "--cluster-queue", "team-a"]
         result = queuectl("get", "wl", *options, "-o", "name")
-        assert result.out == "job/team-a/running\njob/team-a/starting\n"
+        assert result.out == "job/team-a/held\njob/team-a/starting\n"
 
     def test_all_pages_of_a_long_list_are_shown(
         self, queuectl: Cli, database: MemoryDatabase
@@ -321,7 +334,7 @@ class TestDescribe:
             assert out.startswith(f"name: {name}\n")
             assert list(told := yaml.safe_load(out))[-2:] == ["spec", "workloads"]
             assert told["workloads"] == (
-                "2 Pending, 1 Reserved, 1 Starting, 1 Running, 1 Evicting, 1 Backoff"
+                "2 Pending, 1 Held, 1 Reserved, 1 Starting, 2 Running, 2 Evicting, 1 Backoff, 1 Deactivated"
             )
 
     @pytest.mark.parametrize(
@@ -402,3 +415,65 @@ class TestExitCodes:
         result = queuectl("get", "wl")
         assert result.code == 1
         assert "database" in result.err
+
+
+class TestAsk:
+    @pytest.mark.usefixtures("ledger")
+    @pytest.mark.parametrize(
+        ("arguments", "name", "priority", "said"),
+        [
+            (["hold", "running"], "running", None, "hold asked for"),
+            (["release", "held"], "held", None, "release asked for"),
+            (["requeue", "backoff"], "backoff", None, "requeue asked for"),
+            (["deactivate", "pending"], "pending", None, "deactivate asked for"),
+            (["activate", "deactivated"], "deactivated", None, "activate asked for"),
+            (["priority", "pending", "70"], "pending", 70, "priority 70 asked for"),
+            (["priority", "pending", "--reset"], "pending", None, "no own priority asked for"),
+        ],
+    )
+    def test_it_is_kept_for_the_leader_with_who_asked(
+        self,
+        queuectl: Cli,
+        database: MemoryDatabase,
+        arguments: list[str],
+        name: str,
+        priority: int | None,
+        said: str,
+    ) -> None:
+        result = queuectl(*arguments, "-n", "team-a", "--by", "alice")
+        assert (result.code, result.out) == (0, f"job/team-a/{name}: {said}\n"), result.err
+        (command,) = database.commands.values()
+        assert (command.uid, command.action) == (f"uid-job-{name}", arguments[0])
+        assert (command.by, command.priority) == ("alice", priority)
+
+    @pytest.mark.usefixtures("ledger")
+    def test_the_user_is_named_if_nobody_else_is(
+        self, queuectl: Cli, database: MemoryDatabase, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("getpass.getuser", lambda: "bob")
+        queuectl("hold", "team-a/running")
+        assert [command.by for command in database.commands.values()] == ["bob"]
+
+    @pytest.mark.usefixtures("ledger")
+    @pytest.mark.parametrize(
+        ("arguments", "code", "says"),
+        [
+            (["release", "team-a/running"], 4, "nobody holds it"),
+            (["hold", "team-a/nobody"], 3, "there is no workload"),
+            (["priority", "team-a/running"], 2, "either a priority or --reset"),
+            (["priority", "team-a/running", "1", "--reset"], 2, "either a priority or --reset"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(
+        self, queuectl: Cli, database: MemoryDatabase, arguments: list[str], code: int, says: str
+    ) -> None:
+        result = queuectl(*arguments)
+        assert result.code == code
+        assert says in result.err
+        assert not database.commands
+
+    @pytest.mark.usefixtures("ledger")
+    def test_describe_tells_lines_gates_and_conditions(self, queuectl: Cli) -> None:
+        out = queuectl("describe", "workload", "requeued", "-n", "team-a").out
+        assert "In line:  number 2 of team-a, number 2 of default" in out
+        assert "Requeued       True" in out

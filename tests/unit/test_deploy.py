@@ -18,6 +18,7 @@ from queuectl.objects.kinds import KINDS
 CONTROLLER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
 DOCUMENTS = manifests()
 VALIDATING = [one for one in DOCUMENTS if one["kind"] == "ValidatingAdmissionPolicy"]
+PROTECTED = [one for one in VALIDATING if one["metadata"]["name"] != "queuectl-namespaces"]
 MUTATING = [one for one in DOCUMENTS if one["kind"] == "MutatingAdmissionPolicy"]
 
 
@@ -50,13 +51,13 @@ def test_a_policy_that_cannot_be_evaluated_refuses(policy: Any) -> None:
 
 
 def test_the_policies_are_those_the_review_looks_at_and_may_read() -> None:
-    assert {policy["metadata"]["name"] for policy in VALIDATING} == set(PROTECTING)
+    assert {policy["metadata"]["name"] for policy in PROTECTED} == set(PROTECTING)
     role = named("ClusterRole", "queuectl")
     [rule] = [r for r in role["rules"] if "validatingadmissionpolicies" in r["resources"]]
     assert set(rule["resourceNames"]) == set(PROTECTING)
 
 
-@pytest.mark.parametrize("policy", VALIDATING, ids=lambda p: p["metadata"]["name"])
+@pytest.mark.parametrize("policy", PROTECTED, ids=lambda p: p["metadata"]["name"])
 def test_every_protecting_policy_names_the_same_identity(policy: Any) -> None:
     conditions = {one["name"]: one["expression"] for one in policy["spec"]["matchConditions"]}
     assert f"request.userInfo.username != '{CONTROLLER}'" in conditions["not-an-update-by-queuectl"]
@@ -90,6 +91,31 @@ def test_every_kind_is_watched_patched_mutated_and_protected(kind: Any) -> None:
             if kind.plural in m["resources"]
         ]
         assert matched == [([kind.group], [kind.version])]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda k: k.kind)
+def test_every_policy_of_a_kind_is_bound_by_each_label(kind: Any) -> None:
+    """By both in the same way, so that 45 can be left out; and by the namespace where no label is there."""
+    for binding in ("MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicyBinding"):
+        for suffix, key in (
+            ("", keys.QUEUE_LABEL),
+            ("-kueue", keys.KUEUE_PREFIX + keys.QUEUE_NAME),
+        ):
+            spec = named(binding, f"queuectl-{kind.plural}{suffix}")["spec"]
+            assert spec["policyName"] == f"queuectl-{kind.plural}"
+            selected = [{"key": key, "operator": "Exists"}]
+            assert spec["matchResources"] == {"objectSelector": {"matchExpressions": selected}}
+    default = named("MutatingAdmissionPolicyBinding", f"queuectl-{kind.plural}-default")["spec"]
+    selector = default["matchResources"]["namespaceSelector"]
+    assert selector == {"matchLabels": {keys.DEFAULT_QUEUE_LABEL: "true"}}
+
+
+def test_what_queuectl_may_do_to_namespaces_is_one_label() -> None:
+    policy = named("ValidatingAdmissionPolicy", "queuectl-namespaces")
+    [condition] = policy["spec"]["matchConditions"]
+    assert condition["expression"] == f"request.userInfo.username == '{CONTROLLER}'"
+    [rule] = policy["spec"]["validations"]
+    assert set(re.findall(r"key == '([^']+)'", rule["expression"])) == {keys.DEFAULT_QUEUE_LABEL}
 
 
 def test_the_words_of_the_policies_are_those_of_the_code() -> None:

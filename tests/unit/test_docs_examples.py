@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,20 +87,6 @@ def test_the_queues_are_those_of_the_demo() -> None:
     assert [one["apiVersion"] for one in given] == ["queuectl.dev/v1"] * len(demo)
 
 
-def test_every_warning_about_the_queue_of_kueue_is_on_the_admins_page() -> None:
-    page = (ROOT / "docs" / "admin.md").read_text()
-    warnings = [warning for one in documents("kueue.yaml") for warning in validate(one)[1]]
-    assert len(warnings) == 2
-    for warning in warnings:
-        assert f"    warning: {warning}\n" in page
-    assert set(planned("queues.yaml", "kueue.yaml")["warnings"]) == {
-        f"docs/examples/kueue.yaml: document {number} ({warning.replace(': ', '): ', 1)}"
-        for warning in warnings
-        for number, one in enumerate(documents("kueue.yaml"), 1)
-        if warning.startswith(one["kind"] + "/")
-    }
-
-
 def test_the_page_on_waiting_shows_what_the_plan_says() -> None:
     said = plan("waiting.yaml", options=("--explain", "3")).partition("lab/wide: in its way")
     shown = (ROOT / "docs" / "why.md").read_text()
@@ -107,8 +94,48 @@ def test_the_page_on_waiting_shows_what_the_plan_says() -> None:
         assert f"    {line}\n" in shown or not line.strip(), line
 
 
+def indented_after(page: str, command: str) -> list[str]:
+    """The same where the output stands indented below the command."""
+    _, _, rest = (ROOT / page).read_text().partition(f"    $ {command}\n")
+    assert rest, f"{page} shows no such command"
+    block = re.match(r"(?:(?:    .*)?\n)*", rest)
+    assert block is not None
+    return [line.removeprefix("    ").rstrip() for line in block[0].rstrip().splitlines()]
+
+
+def assert_shows(shown: list[str], printed: str) -> None:
+    """A page may cut a line short with an ellipsis, and leave out the rest of the output with one."""
+    lines = [line.rstrip() for line in printed.rstrip().splitlines()]
+    if shown[-1] == "…":
+        shown, lines = shown[:-1], lines[: len(shown) - 1]
+    assert len(shown) == len(lines)
+    for said, line in zip(shown, lines, strict=True):
+        assert line.startswith(said[:-1]) if said.endswith("…") else line == said
+
+
+def test_the_page_for_admins_shows_how_two_teams_lend_to_each_other() -> None:
+    command = "queuectl plan -f docs/examples/lending.yaml"
+    assert_shows(indented_after("docs/admin.md", command), plan("lending.yaml"))
+    rules = "--config docs/examples/fair.yaml"
+    fair = plan("lending.yaml", options=tuple(rules.split()))
+    assert_shows(indented_after("docs/admin.md", f"{command} {rules}"), fair)
+
+
+def test_the_page_for_admins_shows_quota_that_follows_the_nodes(tmp_path: Path) -> None:
+    job, nodes = tmp_path / "three.yaml", tmp_path / "nodes.yaml"
+    job.write_text(re.sub(": 2$", ": 3", (EXAMPLES / "job.yaml").read_text(), flags=re.MULTILINE))
+    files = "-f docs/examples/nodes.yaml -f docs/examples/follow-nodes.yaml -f three.yaml"
+    shown = indented_after("docs/admin.md", f"queuectl plan {files}")
+    assert_shows(shown, plan("nodes.yaml", "follow-nodes.yaml", options=("-f", str(job))))
+    (state,) = documents("nodes.yaml")
+    state["items"][-1]["spec"] = {"unschedulable": True}
+    nodes.write_text(yaml.safe_dump(state))
+    said = plan("follow-nodes.yaml", options=("-f", str(job), "-f", str(nodes)))
+    assert "nominal quota 13" in said
+
+
 def test_no_example_goes_untested() -> None:
     assert {path.name for path in EXAMPLES.iterdir()} == {
-        *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "fragmented.yaml",
-        "waiting.yaml",
+        *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
+        "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
     }  # fmt: skip

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.commands import Action, Command, objection
+from queuectl.domain.consistency import violations
 from queuectl.domain.ledger import Change, Entry, Intent, State
 from queuectl.domain.machine import (
+    DEFAULT_RULES,
     Admit,
     Adopt,
+    Asked,
     Described,
     Drained,
     Echoed,
     Ended,
     Event,
     Evict,
+    Gated,
     Gone,
     IllegalTransition,
+    NoticeOver,
+    PodsDone,
+    PodsLost,
     PodsReady,
     Refuse,
     Repair,
     Reserve,
     RetryDue,
-    StartPolicy,
     Submitted,
     handle,
-    violations,
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.rules import PodsReady as PodsReadyRules
+from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.workload import Placement, PodSetPlacement
 
@@ -44,10 +53,12 @@ WAITS = Reason(Code.WAITING_FOR_PREEMPTED, "one victim is leaving")
 UNDECIDED = Reason(Code.UNDECIDED, "budget ended")
 
 
-def run(*events: Event, entry: Entry | None = None, now: float = 200.0) -> Entry:
+def run(
+    *events: Event, entry: Entry | None = None, now: float = 200.0, rules: Rules = DEFAULT_RULES
+) -> Entry:
     """Apply events one after the other; those that say nothing new are allowed."""
     for event in events:
-        change = handle(entry, event, now)
+        change = handle(entry, event, now, rules)
         entry = change.after if change is not None else entry
     assert entry is not None
     return entry
@@ -57,6 +68,20 @@ SUBMITTED = Submitted(JOB, priority=10, cluster_queue="gpus")
 EVICTED = Evict(Reason(Code.PREEMPTED, "for team-b/big"))
 MOVED_AWAY = Evict(Reason(Code.DEFRAGMENTED, "so that team-b/big fits"), lease=LEASE)
 FAILED_START = Evict(Reason(Code.PODS_READY_TIMEOUT, "late"), excluded=("n2",))
+
+
+def ask(action: Action, priority: int | None = None) -> Asked:
+    return Asked(Command(1, "u1", action, "alice", "r1", 200.0, priority))
+
+
+HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE = (
+    ask(action)
+    for action in (Action.HOLD, Action.RELEASE, Action.REQUEUE, Action.DEACTIVATE, Action.ACTIVATE)
+)
+RUNS: tuple[Event, ...] = (SUBMITTED, Admit(PLACEMENT), PodsReady())
+GATED = Submitted(replace(JOB, gates=("budget", "data")), priority=10, cluster_queue="gpus")
+TOO_LONG = Reason(Code.MAX_EXECUTION_TIME, "60 s")
+OVER_TIME = Evict(TOO_LONG, parked=TOO_LONG)
 
 # (what happened so far, the event, the state it leads to)
 TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
@@ -83,6 +108,37 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("a deleted job is finished", (SUBMITTED, Gone()), State.FINISHED),
     ("success ends it", (SUBMITTED, Admit(PLACEMENT), Ended(Outcome.SUCCEEDED)), State.FINISHED),
     ("an eviction does not outlive the job", (SUBMITTED, Admit(PLACEMENT), EVICTED, Gone()), State.FINISHED),
+    ("a held gang does not queue", (SUBMITTED, HOLD), State.HELD),
+    ("until it is released", (SUBMITTED, HOLD, RELEASE), State.PENDING),
+    ("holding it gives up what is reserved for it", (SUBMITTED, Reserve(LEASE, WAITS), HOLD), State.HELD),
+    ("a running gang is evicted to be held", (*RUNS, HOLD), State.EVICTING),
+    ("and is held when its pods are gone", (*RUNS, HOLD, Drained()), State.HELD),
+    ("unless it is released before that", (*RUNS, HOLD, RELEASE, Drained()), State.PENDING),
+    ("one that leaves anyway can be held", (*RUNS, EVICTED, HOLD, Drained()), State.HELD),
+    ("even one that was only moved", (*RUNS, MOVED_AWAY, HOLD, Drained()), State.HELD),
+    ("or that failed to start", (SUBMITTED, Admit(PLACEMENT), FAILED_START, HOLD, Drained()), State.HELD),
+    ("a back-off ends by a hold and a release",
+     (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), HOLD, RELEASE), State.PENDING),
+    ("or when a person says so", (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), REQUEUE), State.PENDING),
+    ("a running gang is evicted to queue again", (*RUNS, REQUEUE), State.EVICTING),
+    ("which it does", (*RUNS, REQUEUE, Drained()), State.PENDING),
+    ("a deactivated gang does not queue", (SUBMITTED, DEACTIVATE), State.DEACTIVATED),
+    ("a hold can become a deactivation", (SUBMITTED, HOLD, DEACTIVATE), State.DEACTIVATED),
+    ("it is not released", (SUBMITTED, DEACTIVATE, RELEASE), State.DEACTIVATED),
+    ("but activated", (SUBMITTED, DEACTIVATE, ACTIVATE), State.PENDING),
+    ("a running gang is evicted for it", (*RUNS, DEACTIVATE, Drained()), State.DEACTIVATED),
+    ("one that ran too long is evicted", (*RUNS, OVER_TIME), State.EVICTING),
+    ("and deactivated", (*RUNS, OVER_TIME, Drained()), State.DEACTIVATED),
+    ("a gated job is held", (GATED,), State.HELD),
+    ("while a gate is left", (GATED, Gated(("data",))), State.HELD),
+    ("and queues when none is", (GATED, Gated(("data",)), Gated(())), State.PENDING),
+    ("a gate that was removed and comes again does not count", (GATED, Gated(("data",)), Gated(("budget",))), State.PENDING),
+    ("a release does not open gates", (GATED, HOLD, RELEASE), State.HELD),
+    ("nor do gates end a hold", (GATED, HOLD, Gated(())), State.HELD),
+    ("both do", (GATED, HOLD, Gated(()), RELEASE), State.PENDING),
+    ("a gated job that was resumed is gated again", (GATED, EVICTED, Drained()), State.HELD),
+    ("a held job may be deleted", (SUBMITTED, HOLD, Gone()), State.FINISHED),
+    ("what ended cannot be held", (SUBMITTED, Gone(), HOLD), State.FINISHED),
     ("nothing follows the end", (SUBMITTED, Gone(), PodsReady()), State.FINISHED),
 ]  # fmt: skip
 
@@ -162,20 +218,168 @@ def test_the_place_in_line_is_as_fine_as_we_know(seen: float, queued: float) -> 
     assert run(SUBMITTED, now=seen).queued_at == pytest.approx(queued)
 
 
+def rules(grace: float = 0.0, **pods_ready: Any) -> Rules:
+    return Rules(
+        pods_ready=replace(PodsReadyRules(backoff_jitter=0.0), **pods_ready), eviction_grace=grace
+    )
+
+
+def failed_starts(count: int, policy: Rules, uid: str = "u1") -> tuple[Entry, list[float]]:
+    """An entry after so many failed starts in a row, and the pauses after them in seconds."""
+    entry, waits = run(Submitted(replace(JOB, uid=uid), 0, "gpus")), []
+    for _ in range(count):
+        entry = run(
+            Admit(PLACEMENT), FAILED_START, Drained(), entry=entry, now=1000.0, rules=policy
+        )
+        if entry.requeue_at is None:
+            break
+        waits.append(entry.requeue_at - 1000.0)
+        entry = run(RetryDue(), entry=entry, now=9000.0)
+    return entry, waits
+
+
 def test_back_off_doubles_with_each_failed_start_and_is_forgotten_by_a_good_one() -> None:
-    policy = StartPolicy(base=60, ceiling=200)
-    entry, waits = run(SUBMITTED), []
-    for _ in range(4):
-        entry = run(Admit(PLACEMENT), FAILED_START, entry=entry, now=1000.0)
-        change = handle(entry, Drained(), 1000.0, policy)
-        assert change is not None
-        assert change.after.requeue_at is not None
-        waits.append(change.after.requeue_at - 1000.0)
-        entry = run(RetryDue(), entry=change.after, now=2000.0)
+    entry, waits = failed_starts(4, rules(backoff_base=60.0, backoff_ceiling=200.0))
     assert waits == [60, 120, 200, 200]
     assert entry.excluded == ("n2",)
     ready = run(Admit(PLACEMENT), PodsReady(), entry=entry)
     assert (ready.failures, ready.excluded) == (0, ())
+
+
+def test_gangs_that_fail_together_do_not_come_back_together_and_a_replay_gives_the_same_times() -> (
+    None
+):
+    policy = rules(backoff_base=60.0, backoff_jitter=0.1)
+    pauses = {uid: failed_starts(3, policy, uid)[1] for uid in ("u1", "u2", "u3")}
+    assert len({tuple(waits) for waits in pauses.values()}) == 3
+    for waits in pauses.values():
+        for wait, base in zip(waits, (60, 120, 240), strict=True):
+            assert base <= wait < base * 1.1
+    assert failed_starts(3, policy, "u1")[1] == pauses["u1"]
+
+
+@pytest.mark.parametrize(("limit", "retried"), [(0, 0), (1, 1), (3, 3), (None, 5)])
+def test_after_so_many_retries_a_gang_is_deactivated(limit: int | None, retried: int) -> None:
+    entry, waits = failed_starts(5, rules(backoff_limit=limit))
+    assert len(waits) == retried
+    assert (entry.state is State.DEACTIVATED) == (limit is not None)
+    if limit is not None:
+        assert entry.reason.code is Code.REQUEUING_LIMIT
+        again = run(ACTIVATE, entry=entry)
+        assert (again.state, again.failures) == (State.PENDING, 0)
+
+
+@pytest.mark.parametrize(("by_eviction", "place"), [(True, 900.0), (False, 200.0)])
+def test_a_failed_start_queues_by_its_eviction_where_the_rules_say_so(
+    by_eviction: bool, place: float
+) -> None:
+    policy = rules(requeue_by_eviction=by_eviction)
+    started = run(SUBMITTED, Admit(PLACEMENT))
+    submitted = started.queued_at
+    waits = run(FAILED_START, Drained(), RetryDue(), entry=started, now=900.0, rules=policy)
+    assert waits.in_line_since == (place if by_eviction else submitted)
+    assert waits.queued_at == submitted
+    again = run(
+        Admit(PLACEMENT), PodsReady(), EVICTED, Drained(), entry=waits, now=2000.0, rules=policy
+    )
+    assert again.in_line_since == submitted, (
+        "a preemption after a good start counts from its submission"
+    )
+
+
+def test_a_gang_that_lost_a_pod_runs_on_and_one_that_is_not_whole_again_in_time_backs_off() -> None:
+    lost = run(*RUNS, PodsLost(), now=300.0)
+    assert (lost.state, lost.unready_since) == (State.RUNNING, 300.0)
+    assert run(PodsLost(), entry=lost, now=350.0).unready_since == 300.0
+    assert run(PodsReady(), entry=lost, now=350.0).unready_since is None
+    late = run(FAILED_START, Drained(), entry=lost, now=400.0)
+    assert (late.state, late.unready_since, late.failures) == (State.BACKOFF, None, 1)
+
+
+def test_execution_time_adds_up_over_attempts_until_the_gang_is_activated_again() -> None:
+    entry = run(SUBMITTED, now=0.0)
+    entry = run(Admit(PLACEMENT), entry=entry, now=100.0)
+    assert entry.executed(130.0) == 30.0
+    entry = run(EVICTED, entry=entry, now=150.0)
+    assert (entry.past_seconds, entry.executed(500.0)) == (50.0, 50.0)
+    entry = run(Drained(), Admit(PLACEMENT), entry=entry, now=600.0)
+    assert entry.executed(610.0) == 60.0
+    entry = run(OVER_TIME, Drained(), entry=entry, now=610.0)
+    assert entry.past_seconds == 60.0
+    assert run(ACTIVATE, entry=entry).past_seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("events", "last", "told"),
+    [
+        pytest.param(RUNS, EVICTED, True, id="a preemption"),
+        pytest.param(RUNS, MOVED_AWAY, True, id="a move"),
+        pytest.param(RUNS, HOLD, True, id="a hold"),
+        pytest.param(RUNS, REQUEUE, True, id="a person's requeue"),
+        pytest.param(RUNS, OVER_TIME, True, id="its time is over"),
+        pytest.param(RUNS, FAILED_START, False, id="it is broken already"),
+        pytest.param(RUNS[:2], EVICTED, False, id="it did not come up yet"),
+        pytest.param(RUNS[:1], EVICTED, False, id="it does not run"),
+    ],
+)
+def test_a_gang_with_work_to_save_is_told_before_it_is_stopped(
+    events: tuple[Event, ...], last: Event, told: bool
+) -> None:
+    leaving = run(*events, last, now=300.0, rules=rules(grace=60.0))
+    assert leaving.state is State.EVICTING
+    assert leaving.stop_at == (360.0 if told else None)
+    assert leaving.intent is Intent.STOP
+    stopped = run(NoticeOver(), entry=leaving, now=360.0)
+    assert (stopped.state, stopped.stop_at) == (State.EVICTING, None)
+    assert violations(stopped) == []
+    at_once = run(*events, last, now=300.0)
+    assert at_once.stop_at is None
+
+
+def test_a_priority_set_by_a_person_outlives_what_the_object_says_until_it_is_taken_back() -> None:
+    described = Described("research", "gpus", 10, 0, 0)
+    entry = run(SUBMITTED, ask(Action.PRIORITY, 70), replace(described, priority=20))
+    assert entry.priority == 70
+    entry = run(Admit(PLACEMENT), PodsReady(), ask(Action.PRIORITY, 5), entry=entry)
+    assert (entry.state, entry.priority) == (State.RUNNING, 5)
+    entry = run(EVICTED, Drained(), ask(Action.PRIORITY), described, entry=entry)
+    assert (entry.priority, entry.priority_set) == (10, None)
+
+
+def test_the_history_says_who_asked() -> None:
+    for asked in (HOLD, REQUEUE, DEACTIVATE, ask(Action.PRIORITY, 3)):
+        change = handle(run(*RUNS), asked, 300.0)
+        assert change is not None
+        assert change.note is not None
+        assert "by alice" in change.note.reason.message
+
+
+def test_slots_of_pods_that_are_done_are_given_back_and_nothing_else_changes() -> None:
+    entry = run(*RUNS)
+    half = Placement((PodSetPlacement("main", (("n1", 2),)),))
+    done = run(PodsDone(half), entry=entry)
+    assert replace(done, placement=PLACEMENT, version=entry.version) == entry
+    assert handle(done, PodsDone(half), 300.0) is None
+
+
+@pytest.mark.parametrize(
+    ("events", "action"),
+    [
+        pytest.param((SUBMITTED,), Action.RELEASE, id="nobody holds it"),
+        pytest.param((GATED,), Action.RELEASE, id="only a gate does"),
+        pytest.param((SUBMITTED,), Action.REQUEUE, id="it queues already"),
+        pytest.param((SUBMITTED,), Action.ACTIVATE, id="it is active"),
+        pytest.param((SUBMITTED, HOLD), Action.ACTIVATE, id="it is only held"),
+        pytest.param((SUBMITTED, DEACTIVATE), Action.HOLD, id="it is deactivated"),
+        pytest.param((SUBMITTED, Gone()), Action.PRIORITY, id="it has ended"),
+    ],
+)
+def test_what_makes_no_sense_is_said_and_changes_nothing(
+    events: tuple[Event, ...], action: Action
+) -> None:
+    entry = run(*events)
+    assert objection(entry, action) is not None
+    assert handle(entry, ask(action, 1), 300.0) is None
 
 
 def test_undecided_raises_the_budget_and_any_answer_resets_it() -> None:
@@ -206,17 +410,26 @@ def test_a_description_that_says_nothing_new_is_not_a_change() -> None:
 EVENTS = st.sampled_from(
     [
         Admit(PLACEMENT), Adopt(MOVED, 9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
-        Echoed(), PodsReady(), Drained(), RetryDue(), Ended(Outcome.FAILED), Gone(),
+        Echoed(), PodsReady(), PodsLost(), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), Gone(),
+        MOVED_AWAY, OVER_TIME, NoticeOver(), Gated(("data",)), Gated(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
+        ask(Action.PRIORITY, 7), Described("other", "gpus", 3, 8, 1),
     ]
 )  # fmt: skip
 
 
-@given(st.lists(EVENTS, max_size=25))
-def test_whatever_happens_entries_stay_consistent_and_versions_rise(events: list[Event]) -> None:
-    entry = run(SUBMITTED)
+POLICIES = st.sampled_from(
+    [rules(), rules(grace=30.0, backoff_limit=1), rules(requeue_by_eviction=False)]
+)
+
+
+@given(st.sampled_from([SUBMITTED, GATED]), st.lists(EVENTS, max_size=25), POLICIES)
+def test_whatever_happens_entries_stay_consistent_and_versions_rise(
+    first: Submitted, events: list[Event], policy: Rules
+) -> None:
+    entry = run(first)
     for now, event in enumerate(events, start=300):
         try:
-            change: Change | None = handle(entry, event, float(now))
+            change: Change | None = handle(entry, event, float(now), policy)
         except IllegalTransition:
             continue
         if change is None:
@@ -226,4 +439,5 @@ def test_whatever_happens_entries_stay_consistent_and_versions_rise(events: list
         assert change.after.attempt in (entry.attempt, entry.attempt + 1, 9)
         assert violations(change.after) == []
         assert change.after.queued_at == entry.queued_at
+        assert set(change.after.gates) <= set(entry.gates), "gates are only ever removed"
         entry = change.after

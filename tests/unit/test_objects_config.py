@@ -34,12 +34,10 @@ from queuectl.domain.queues import (
 from queuectl.objects.config import (
     CONFIG_KINDS,
     build,
-    dangling,
     key_of,
-    read_configuration,
     validate,
 )
-from queuectl.objects.documents import as_document
+from queuectl.objects.config_links import dangling
 from queuectl.objects.errors import DocumentError
 
 OURS = "queuectl.dev/v1"
@@ -288,37 +286,6 @@ def test_a_wrong_document_is_refused_naming_object_and_field(name: str) -> None:
     assert sentence in str(caught.value)
 
 
-WARNED: dict[str, dict[str, Any]] = {
-    "spec.preemption.reclaimWithinCohort": {"preemption": {"reclaimWithinCohort": "Any"}},
-    "spec.preemption.borrowWithinCohort": {
-        "preemption": {"borrowWithinCohort": {"policy": "LowerPriority"}}
-    },
-    "spec.admissionChecks": {"admissionChecks": ["a"]},
-    "spec.admissionChecksStrategy": {
-        "admissionChecksStrategy": {"admissionChecks": [{"name": "a"}]}
-    },
-    "spec.fairSharing": {"fairSharing": {"weight": "2"}},
-    "spec.admissionScope": {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}},
-    "spec.policy.maxPerUser": {"policy": {"maxPerUser": 8}},
-    "spec.policy.idleReclaim": {"policy": {"idleReclaim": "DryRun"}},
-}
-
-
-@pytest.mark.parametrize("field", WARNED)
-def test_a_known_field_without_effect_is_told(field: str) -> None:
-    _, warnings = validate(document("ClusterQueue", WARNED[field]))
-    assert warnings == (f"ClusterQueue/x: {field}: not honoured yet",)
-
-
-@pytest.mark.parametrize(("policy", "warned"), [("None", 0), ("Hold", 0), ("HoldAndDrain", 1)])
-@pytest.mark.parametrize("kind", ["ClusterQueue", "LocalQueue"])
-def test_a_drain_is_told_to_be_only_a_hold(kind: str, policy: str, warned: int) -> None:
-    spec = {"stopPolicy": policy} | ({"clusterQueue": "cq"} if kind == "LocalQueue" else {})
-    _, warnings = validate(document(kind, spec))
-    only = f"{kind}/x: spec.stopPolicy: HoldAndDrain only holds for now: what runs is not evicted"
-    assert warnings == (only,) * warned
-
-
 def test_defaults_that_a_server_fills_in_are_no_news() -> None:
     spec = {
         "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
@@ -445,28 +412,13 @@ def test_a_key_is_kind_namespace_and_name() -> None:
     assert key_of(kept) == ("LocalQueue", "default", "x")
 
 
-def test_kueues_settings_are_checked_and_those_that_rule_planning_are_told() -> None:
-    settings = {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-        "kind": "Configuration",
-        "health": {"healthProbeBindAddress": ":8081"},
-        "clientConnection": {"qps": 50},
-        "fairSharing": {"preemptionStrategies": ["LessThanInitialShare"]},
-        "waitForPodsReady": None,
-    }
-    assert read_configuration(as_document(settings)) == (
-        "Configuration/: fairSharing: not honoured yet",
-    )
-    with pytest.raises(DocumentError, match="Configuration/: fairShare: unknown field"):
-        read_configuration(as_document({**settings, "fairShare": {}}))
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 2**70) | st.text(max_size=5) | st.sampled_from(["4", "Never", "1e9", "x"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
         st.sampled_from(
             ["name", "resources", "flavors", "coveredResources", "nominalQuota", "levels", "nodeLabel", "key",
-             "operator", "values", "policy", "victimOrder", "weight", "matchLabels", "x"]
+             "operator", "values", "policy", "victimOrder", "weight", "matchLabels", "x", "enable", "timeout",
+             "preemptionStrategies", "transformations", "input", "outputs", "requeuingStrategy", "kueueKeys"]
         ),
         inner,
         max_size=4,
@@ -475,7 +427,8 @@ json_values = st.recursive(
 )  # fmt: skip
 spec_fields = st.sampled_from(
     ["resourceGroups", "cohort", "cohortName", "namespaceSelector", "preemption", "policy", "stopPolicy",
-     "clusterQueue", "levels", "nodeLabels", "nodeTaints", "tolerations", "topologyName", "fairSharing", "y"]
+     "clusterQueue", "levels", "nodeLabels", "nodeTaints", "tolerations", "topologyName", "fairSharing", "y",
+     "waitForPodsReady", "resources", "queuectl", "admissionFairSharing"]
 )  # fmt: skip
 
 
@@ -493,6 +446,13 @@ def test_any_document_is_kept_stably_or_refused_with_a_sentence(
     if kind == "WorkloadPriorityClass":
         body = {**body, "value": value}
         del body["spec"]
+    if kind == "Configuration":
+        settings = spec if isinstance(spec, dict) else {"resources": spec}
+        body = {
+            "apiVersion": OURS if version == OURS else f"config.{version}",
+            "kind": kind,
+            **settings,
+        }
     try:
         kept, warnings = validate(body)
     except BadInput as error:

@@ -161,7 +161,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "bad quantity of an init container": (
         job_with({"initContainers": [{"resources": {"limits": {"cpu": "1e999"}}}]}),
-        "spec.template.spec.initContainers[0].resources: cpu: '1e999' is not a quantity",
+        "spec.template.spec.initContainers[0].resources.limits: cpu: '1e999' is not a quantity",
+    ),
+    "more than its limit": (
+        job_with({"containers": [{"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1500m"}}}]}),
+        "spec.template.spec.containers[0].resources.requests.cpu: 2 is above its limit 1500m",
     ),
     "unknown operator": (
         job_with({"affinity": {"nodeAffinity": {AFFINITY: {"nodeSelectorTerms": [
@@ -288,12 +292,77 @@ def test_an_unreadable_utilization_is_unknown_not_idle(text: str) -> None:
     assert read(body).utilization is None
 
 
-def test_an_admission_gate_keeps_the_job_out() -> None:
+@pytest.mark.parametrize("prefix", ["kueue.x-k8s.io", "queuectl.dev"])
+def test_admission_gates_are_a_list_of_names(prefix: str) -> None:
     body = job()
-    body["metadata"]["annotations"] = {"kueue.x-k8s.io/admission-gated-by": "example.com/budget"}
+    assert read(body).gates == ()
+    body["metadata"]["annotations"] = {f"{prefix}/admission-gated-by": "a.com/x, b.com/y,,a.com/x"}
+    assert read(body).gates == ("a.com/x", "b.com/y")
+    assert read(body).error is None
+    if prefix.startswith("kueue"):
+        assert read(body, kueue=False).gates == ()
+
+
+def test_gates_under_both_keys_that_differ_are_a_mistake_and_hold_it_all() -> None:
+    body = job()
+    body["metadata"]["annotations"] = {
+        "queuectl.dev/admission-gated-by": "a.com/x",
+        "kueue.x-k8s.io/admission-gated-by": "b.com/y",
+    }
     record = read(body)
-    assert record.unsupported
-    assert "example.com/budget" in (record.error or "")
+    assert record.gates == ("a.com/x", "b.com/y")
+    assert "admission-gated-by" in (record.error or "")
+
+
+@pytest.mark.parametrize(
+    "key", ["kueue.x-k8s.io/max-exec-time-seconds", "queuectl.dev/max-exec-time-seconds"]
+)
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3600", 3600.0), ("0", None), ("1h", None), ("-1", None), ("", None)]
+)
+def test_a_maximum_execution_time_is_a_number_of_seconds(
+    key: str, text: str, seconds: float | None
+) -> None:
+    body = job()
+    body["metadata"]["labels"] = {"queuectl.dev/queue-name": "q", key: text}
+    record = read(body)
+    assert record.max_execution == seconds
+    assert (record.error is None) == (seconds is not None)
+
+
+def test_a_notice_and_its_answer_are_read_and_taken_back_with_the_attempt() -> None:
+    body = job()
+    asked = {
+        "queuectl.dev/preempt-requested": "2026-01-31T12:00:00Z",
+        "queuectl.dev/preempt-ready": "true",
+    }
+    body["metadata"]["annotations"] = asked
+    record = read(body)
+    assert (record.preempt_requested, record.preempt_ready) == ("2026-01-31T12:00:00Z", True)
+    kind = KINDS["Job"]
+    for patch in (kind.stop_patch(record, 1, "s"), kind.start_patch(record, 2, "s")):
+        annotations = patch["metadata"]["annotations"]
+        assert {key: annotations.get(key, "left") for key in asked} == dict.fromkeys(asked)
+    plain = read(job())
+    assert set(kind.stop_patch(plain, 1, "s")["metadata"]["annotations"]) == {"queuectl.dev/status"}
+    told = kind.notice_patch(plain, "s", "2026-01-31T12:00:00Z")
+    assert (
+        told["metadata"]["annotations"]["queuectl.dev/preempt-requested"] == "2026-01-31T12:00:00Z"
+    )
+    assert "spec" not in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "elastic", "followed"),
+    [("Job", False, True), ("PyTorchJob", False, False), ("PyTorchJob", True, True)],
+)
+def test_whether_a_pod_that_succeeded_may_be_followed_by_another(
+    kind: str, elastic: bool, followed: bool
+) -> None:
+    body = job() if kind == "Job" else pytorch({"Master": {"template": job()["spec"]["template"]}})
+    if elastic:
+        body["spec"]["elasticPolicy"] = {"minReplicas": 1}
+    assert read(body).followed == followed
 
 
 @pytest.mark.parametrize(
@@ -340,7 +409,8 @@ def test_a_started_job_reads_back_as_resumed_with_the_attempt(case: Path) -> Non
     record = read(body)
     patch = KINDS[record.kind].start_patch(record, 7, "Starting")
     after = read(merge(body, patch))
-    assert after == replace(record, suspended=False, attempt=7, status="Starting")
+    started = replace(record, suspended=False, attempt=7, status="Starting", ungated=())
+    assert after == started, "gated, too, whether it was before or not"
     assert patch["metadata"]["uid"] == record.uid
     assert patch["metadata"]["resourceVersion"] == str(record.version)
 

@@ -217,6 +217,10 @@ BLOCKED: dict[str, tuple[dict[str, Any], Code, str]] = {
         job("j", {"queuectl.dev/queue-name": "main", "queuectl.dev/priority-class": "nope"}),
         Code.MISCONFIGURED, "WorkloadPriorityClass nope does not exist",
     ),
+    "gated": (
+        job() | {"metadata": {**job()["metadata"], "annotations": {"kueue.x-k8s.io/admission-gated-by": "a.com/x"}}},
+        Code.ADMISSION_GATED, "admission gates: a.com/x",
+    ),
     "held": (workload(spec={"active": False}), Code.HELD, "held by spec.active: false"),
     "backing off": (
         workload(status={"requeueState": {"count": 1, "requeueAt": "2027-01-01T00:00:00Z"}}),
@@ -298,7 +302,7 @@ def test_priority_is_the_named_class_of_the_queue_or_of_the_pods() -> None:
     [
         ({}, {HOST: "m"}, True),
         ({"size": "big"}, {HOST: "m"}, True),
-        ({RACK: "r1"}, {RACK: "r1"}, True),
+        ({RACK: "r1"}, {RACK: "r1"}, False),
         ({RACK: "r1"}, {RACK: "r1", HOST: "m"}, False),
         ({RACK: "r1", HOST: "h"}, {}, True),
     ],

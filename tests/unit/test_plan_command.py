@@ -140,11 +140,11 @@ def test_a_stream_may_come_from_stdin() -> None:
 def test_settings_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(
-        "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nfairSharing: {preemptionStrategies: []}\n"
+        "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nwaitForPodsReady: {blockAdmission: true}\n"
     )
     document = printed("-f", "cluster.yaml", "--config", str(settings))
     assert document["warnings"] == [
-        f"{settings}: document 1 (Configuration/): fairSharing: not honoured yet"
+        f"{settings}: document 1 (Configuration/default): waitForPodsReady.blockAdmission: not honoured yet"
     ]
 
 

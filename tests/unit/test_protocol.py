@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.fleet import HOSTNAME, Node, Toleration
 from queuectl.domain.ledger import Entry, Intent, State
 from queuectl.domain.quantity import Resources
+from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.records import JobRecord, Parallelism, PodPhase, PodRecord
-from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.objects.protocol import POD, Write, assign, owed
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
@@ -63,6 +64,29 @@ def test_a_start_with_fewer_pods_says_so_in_the_patch_of_the_job() -> None:
     whole = replace(placed, nodes=(("n1", 2), ("n2", 2)), pods=4)
     (write,) = writes(replace(ENTRY, placement=Placement((whole,))), job, [])
     assert "parallelism" not in write.patch["spec"]
+
+
+LEAVING = replace(ENTRY, state=State.EVICTING, intent=Intent.STOP)
+
+
+def test_under_notice_a_job_is_told_once_and_not_suspended() -> None:
+    notified = replace(LEAVING, stop_at=1_769_860_800.0)
+    (write,) = writes(notified, RESUMED, [])
+    assert write.patch["metadata"]["annotations"]["queuectl.dev/preempt-requested"] == (
+        "2026-01-31T12:00:00Z"
+    )
+    assert "spec" not in write.patch
+    told = replace(RESUMED, preempt_requested="2026-01-31T12:00:00Z")
+    assert writes(notified, told, []) == []
+    assert len(writes(notified, replace(told, preempt_requested="2026-01-01T00:00:00Z"), [])) == 1
+    (write,) = writes(LEAVING, told, [])
+    assert write.patch["spec"]["suspend"] is True
+
+
+def test_a_podset_that_is_done_has_no_place_for_a_late_pod() -> None:
+    done = PodSetPlacement("main", (), {"nvidia.com/gpu": "h100"}, 0)
+    entry = replace(ENTRY, state=State.RUNNING, placement=Placement((done,)), intent=None)
+    assert writes(entry, RESUMED, GANG) == []
 
 
 def test_pods_are_let_go_when_as_many_exist_as_were_started() -> None:
@@ -123,6 +147,53 @@ def test_a_replacement_waits_for_its_predecessor_and_takes_its_slot() -> None:
     assert pins(found) == {"train-2b": "n2.local"}
 
 
+A = ResourceFlavor("a", (("pool", "a"),))
+B = ResourceFlavor("b", (("pool", "b"),), tolerations=(Toleration("spot", "Exists"),))
+SPLIT = PodSetPlacement(
+    "main",
+    (("n1", 2), ("n2", 1), ("n3", 1)),
+    {"nvidia.com/gpu": "a"},
+    shares=(FlavorShare(3, {"nvidia.com/gpu": "a"}), FlavorShare(1, {"nvidia.com/gpu": "b"})),
+)
+
+
+def pools(placed: PodSetPlacement, pods: list[PodRecord]) -> dict[str, tuple[str | None, str, int]]:
+    """Pod to the host it is pinned to, the pool it is to run in and the number of its tolerations."""
+    entry = replace(ENTRY, placement=Placement((placed,)))
+    found = owed(entry, RESUMED, pods, NODES, {"a": A, "b": B})
+    asked = {w.name: (w.patch["spec"], w.patch["spec"]["nodeSelector"]) for w in found}
+    return {
+        name: (selector.get(HOSTNAME), selector["pool"], len(spec.get("tolerations", [])))
+        for name, (spec, selector) in asked.items()
+    }
+
+
+def test_each_pod_gets_the_selector_and_tolerations_of_its_share() -> None:
+    assert pools(SPLIT, GANG) == {
+        "train-0": ("n1.local", "a", 0),
+        "train-1": ("n1.local", "a", 0),
+        "train-2": ("n2.local", "a", 0),
+        "train-3": ("n3.local", "b", 1),
+    }
+
+
+def test_pods_without_ranks_fill_the_shares_one_after_the_other() -> None:
+    anybody = [replace(p, rank=None) for p in GANG]
+    assert pools(SPLIT, anybody) == pools(SPLIT, GANG)
+    half = [replace(anybody[0], gated=False, node="n3"), *anybody[1:]]
+    assert [pool for _, pool, _ in pools(SPLIT, half).values()] == ["a"] * 3
+
+
+@pytest.mark.parametrize("ranked", [True, False])
+def test_shares_without_nodes_are_told_apart_by_rank_or_name(ranked: bool) -> None:
+    pods = [p if ranked else replace(p, rank=None) for p in GANG]
+    expected = {f"train-{i}": (None, "b" if i == 3 else "a", int(i == 3)) for i in range(4)}
+    quota_only = replace(SPLIT, nodes=())
+    assert pools(quota_only, pods) == expected
+    half = [replace(pods[0], gated=False, node="n2"), *pods[1:]]
+    assert pools(quota_only, half) == {n: w for n, w in expected.items() if n != "train-0"}
+
+
 def test_a_slot_on_a_node_that_is_gone_is_given_to_nobody() -> None:
     left = {"n1": NODES["n1"]}
     found = owed(ENTRY, RESUMED, GANG, left, {})
@@ -177,7 +248,7 @@ def test_no_node_ever_gets_more_pods_than_its_slots(states: list[str], order: li
                 made.append(pod(rank, uid=f"again{rank}", name=f"again-{rank}"))
     waiting = [p for p in made if p.gated]
     given_slots = assign(PLACED, made, waiting, NODES)
-    use = Counter(node for _, node in given_slots)
+    use = Counter(slots[number] for _, number in given_slots)
     use.update(p.node for p in made if p.node and not p.terminal)
     assert all(use[name] <= 2 for name in ("n1", "n2"))
     free = 4 - sum(1 for p in made if p.node and not p.terminal)

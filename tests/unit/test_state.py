@@ -10,7 +10,6 @@ import pytest
 
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.ledger import Entry, Intent, State
-from queuectl.domain.machine import StartPolicy
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -33,12 +32,14 @@ from queuectl.domain.records import (
     PriorityClassRecord,
     Upserted,
 )
+from queuectl.domain.rules import PodsReady, Rules
 from queuectl.domain.snapshot import CapacityLease, Snapshot, SolverLimits
-from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.state.alarms import Alarms, alarm_of
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.observe import Observer, Patience, Seen
+from queuectl.state.observe import Observer, Seen
 from queuectl.state.usage import Usage
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
@@ -49,6 +50,7 @@ CONFIG = QueueConfig(
     cluster_queues={"cq": ClusterQueue("cq", namespace_selector=LabelSelector())},
     local_queues={("a", "q"): LocalQueue("a", "q", "cq")},
     priority_classes={"high": 100},
+    rules=Rules(pods_ready=PodsReady(timeout=100.0, recovery_timeout=50.0, backoff_jitter=0.0)),
 )
 ENTRY = Entry(
     "u1", "Job", "a", "train", State.PENDING, queue="q", cluster_queue="cq", gpus=16, pods=2
@@ -88,9 +90,7 @@ class World:
         self.mirror.apply([Upserted(record) for record in records])
 
     def look(self, now: float = 20.0, config: QueueConfig = CONFIG) -> Seen:
-        observer = Observer(
-            self.mirror, self.ledger, self.usage, Patience(100.0, 30.0), StartPolicy(60.0, 600.0)
-        )
+        observer = Observer(self.mirror, self.ledger, self.usage, 30.0)
         self.mirror.touched |= {*self.mirror.jobs, *(e.uid for e in self.ledger)}
         seen = observer.look(config, now)
         self.ledger.apply(seen.changes)
@@ -172,6 +172,25 @@ class TestUsage:
         assert world.usage.strangers == {}
 
 
+RUNNING = replace(
+    LIVE, state=State.RUNNING, ready_at=15.0, intent=None, reason=Reason(Code.PODS_READY)
+)
+READY = [on("p1", "n1", ready=True), on("p2", "n2", ready=True)]
+NOTIFIED = replace(
+    RUNNING,
+    state=State.EVICTING,
+    intent=Intent.STOP,
+    stop_at=100.0,
+    reason=Reason(Code.PREEMPTED),
+)
+GATED = replace(
+    ENTRY, state=State.HELD, gates=("a", "b"), reason=Reason(Code.ADMISSION_GATED, "a, b")
+)
+BY_ALICE = Reason(Code.HELD, "held by alice")
+HELD = replace(ENTRY, state=State.HELD, parked=BY_ALICE, reason=BY_ALICE)
+JOB_DRAINED = replace(JOB, drained=True)
+
+
 # (what, entry, job, pods, time, state it leads to, reason)
 LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, Code]] = [
     ("ready pods", LIVE, RESUMED, [on("p1", "n1", ready=True), on("p2", "n2", ready=True)], 20, State.RUNNING, Code.PODS_READY),
@@ -181,6 +200,7 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
     ("readiness of an older attempt does not count", LIVE, RESUMED,
      [on("p1", "n1", ready=True, attempt=9), on("p2", "n2", ready=True)], 20, State.STARTING, Code.QUEUED),
     ("a start that takes too long", LIVE, RESUMED, [on("p1", "n1")], 110, State.EVICTING, Code.PODS_READY_TIMEOUT),
+    ("one that came up while nobody looked", LIVE, RESUMED, READY, 110, State.RUNNING, Code.PODS_READY),
     ("a pin kube-scheduler refuses", LIVE, RESUMED, [pod("p1", gated=False, pin="n1", unschedulable_since=1.0)], 40,
      State.EVICTING, Code.PIN_UNSCHEDULABLE),
     ("it is given some time", LIVE, RESUMED, [pod("p1", gated=False, pin="n1", unschedulable_since=15.0)], 40,
@@ -200,6 +220,28 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
      replace(GONE, drained=False), [], 20, State.EVICTING, Code.QUEUED),
     ("a withdrawn start whose write has not landed", replace(LIVE, state=State.EVICTING, intent=Intent.STOP),
      replace(GONE, attempt=0), [], 20, State.EVICTING, Code.QUEUED),
+    ("a gang that lost a pod is given time", RUNNING, RESUMED, READY[:1], 50, State.RUNNING, Code.PODS_READY),
+    ("and is evicted when it is not whole again in time", replace(RUNNING, unready_since=20.0), RESUMED, READY[:1], 70,
+     State.EVICTING, Code.PODS_READY_TIMEOUT),
+    ("whole again it runs on", replace(RUNNING, unready_since=20.0), RESUMED, READY, 70, State.RUNNING, Code.PODS_READY),
+    ("longer than it may run", RUNNING, replace(RESUMED, max_execution=60.0), READY, 70, State.EVICTING,
+     Code.MAX_EXECUTION_TIME),
+    ("not yet as long", RUNNING, replace(RESUMED, max_execution=60.0), READY, 69, State.RUNNING, Code.PODS_READY),
+    ("earlier attempts count", replace(RUNNING, past_seconds=1.0), replace(RESUMED, max_execution=60.0), READY, 69,
+     State.EVICTING, Code.MAX_EXECUTION_TIME),
+    ("a start counts too", replace(LIVE, intent=None), replace(RESUMED, max_execution=60.0), [], 70, State.EVICTING,
+     Code.MAX_EXECUTION_TIME),
+    ("under notice until its time", NOTIFIED, RESUMED, READY, 99, State.EVICTING, Code.PREEMPTED),
+    ("gated and still gated", GATED, replace(JOB, gates=("a", "b")), [], 20, State.HELD, Code.ADMISSION_GATED),
+    ("one gate is removed", GATED, replace(JOB, gates=("b",)), [], 20, State.HELD, Code.ADMISSION_GATED),
+    ("all gates are removed", GATED, JOB, [], 20, State.PENDING, Code.QUEUED),
+    ("a gate that comes late does not count", ENTRY, replace(JOB, gates=("late",)), [], 20, State.PENDING, Code.QUEUED),
+    ("nor beside one that was there", GATED, replace(JOB, gates=("late",)), [], 20, State.PENDING, Code.QUEUED),
+    ("a gated job somebody resumed", GATED, replace(JOB, gates=("a", "b"), suspended=False), [], 20, State.EVICTING,
+     Code.RESUMED_OUTSIDE),
+    ("a held job somebody resumed", HELD, replace(JOB, suspended=False), [], 20, State.EVICTING, Code.RESUMED_OUTSIDE),
+    ("and once its pods are gone it is held again", replace(HELD, state=State.EVICTING, intent=Intent.STOP), JOB_DRAINED,
+     [], 20, State.HELD, Code.HELD),
     ("back-off not over", replace(ENTRY, state=State.BACKOFF, requeue_at=50.0), JOB, [], 40, State.BACKOFF, Code.QUEUED),
     ("back-off over", replace(ENTRY, state=State.BACKOFF, requeue_at=50.0), JOB, [], 50, State.PENDING, Code.QUEUED),
 ]  # fmt: skip
@@ -218,6 +260,251 @@ def test_what_the_watch_shows_leads_to(
     assert after is not None
     assert after.state is state
     assert after.reason.code is code
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "now"),
+    [
+        pytest.param(RESUMED, READY, 100.0, id="its time is over"),
+        pytest.param(replace(RESUMED, preempt_ready=True), READY, 50.0, id="it says it is ready"),
+        pytest.param(
+            RESUMED, [replace(p, phase=PodPhase.FAILED) for p in READY], 50.0, id="its pods ended"
+        ),
+        pytest.param(replace(GONE, drained=False), READY, 50.0, id="somebody suspended it"),
+    ],
+)
+def test_a_notice_ends_when(job: JobRecord, pods: list[PodRecord], now: float) -> None:
+    world = World(NOTIFIED, records=[job, *pods])
+    world.look(now)
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert (after.state, after.stop_at, after.intent) == (State.EVICTING, None, Intent.STOP)
+
+
+def stopped(
+    cluster: StopPolicy = StopPolicy.NONE, local: StopPolicy = StopPolicy.NONE
+) -> QueueConfig:
+    queue = ClusterQueue("cq", namespace_selector=LabelSelector(), stop_policy=cluster)
+    return replace(
+        CONFIG,
+        cluster_queues={"cq": queue},
+        local_queues={("a", "q"): LocalQueue("a", "q", "cq", local)},
+    )
+
+
+HOLD, DRAIN = StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN
+
+
+@pytest.mark.parametrize(
+    ("config", "state", "code"),
+    [
+        pytest.param(stopped(HOLD), State.RUNNING, Code.PODS_READY, id="Hold leaves what runs"),
+        pytest.param(stopped(local=HOLD), State.RUNNING, Code.PODS_READY, id="of a LocalQueue too"),
+        pytest.param(stopped(DRAIN), State.EVICTING, Code.QUEUE_STOPPED, id="HoldAndDrain does not"),
+        pytest.param(stopped(local=DRAIN), State.EVICTING, Code.LOCAL_QUEUE_STOPPED, id="nor there"),
+        pytest.param(stopped(HOLD, DRAIN), State.EVICTING, Code.LOCAL_QUEUE_STOPPED, id="the stricter"),
+    ],
+)  # fmt: skip
+def test_what_runs_in_a_stopped_queue(config: QueueConfig, state: State, code: Code) -> None:
+    world = World(RUNNING, records=[RESUMED, *READY])
+    world.look(config=config)
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert (after.state, after.reason.code) == (state, code)
+
+
+def test_a_gang_that_is_drained_keeps_its_place_and_waits_with_the_queues_reason() -> None:
+    world = World(replace(RUNNING, queued_at=3.0), records=[RESUMED, *READY])
+    world.look(config=stopped(DRAIN))
+    world.see(GONE)
+    for name in ("p1", "p2"):
+        world.mirror.apply([Deleted("pods", name, 9)])
+    world.look(config=stopped(DRAIN))
+    (pending,) = world.freeze(config=stopped(DRAIN)).pending
+    assert pending.workload.queued_at == 3.0
+    assert pending.blocked is not None
+    assert pending.blocked.code is Code.QUEUE_STOPPED
+
+
+WIDE = PodSet("main", 4, SHAPE)
+ON_FOUR = Placement((PodSetPlacement("main", (("n1", 2), ("n2", 1), ("n3", 1))),))
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "left"),
+    [
+        pytest.param(
+            replace(RESUMED, podsets=(WIDE,), expected=(("main", 2),)), [on("p1", "n1"), on("p2", "n3")],
+            (("n1", 1), ("n3", 1)), id="a Job with two completions left gives up the slots of the others",
+        ),
+        pytest.param(
+            replace(RESUMED, podsets=(WIDE,), expected=(("main", 2),)), [on("p1", "n1")],
+            ON_FOUR.podsets[0].nodes, id="not while one of the two is missing: it may come back anywhere",
+        ),
+        pytest.param(
+            replace(RESUMED, podsets=(WIDE,)), [on("p1", "n1"), on("p2", "n3", terminating=True)],
+            ON_FOUR.podsets[0].nodes, id="nothing is given up of pods that will be re-created",
+        ),
+        pytest.param(
+            replace(RESUMED, podsets=(WIDE,), followed=False),
+            [on("p1", "n1"), replace(on("p2", "n1"), phase=PodPhase.SUCCEEDED), on("p3", "n2"), on("p4", "n3")],
+            (("n1", 1), ("n2", 1), ("n3", 1)), id="a worker that succeeded is not followed by another",
+        ),
+        pytest.param(
+            replace(RESUMED, podsets=(WIDE,), expected=(("main", 0),)), [], ON_FOUR.podsets[0].nodes,
+            id="all are done: it ends any moment",
+        ),
+    ],
+)  # fmt: skip
+def test_slots_of_pods_that_are_done_for_good_are_free(
+    job: JobRecord, pods: list[PodRecord], left: tuple[tuple[str, int], ...]
+) -> None:
+    world = World(replace(RUNNING, placement=ON_FOUR), records=[job, *pods])
+    world.look()
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert after.state is State.RUNNING
+    assert after.placement is not None
+    (placed,) = after.placement.podsets
+    assert placed.nodes == left
+    assert placed.pods in (None, sum(count for _, count in left))
+    (gang,) = world.freeze().admitted
+    assert gang.placement == after.placement, "the planner is told of no more than is still used"
+    before = after
+    world.look()
+    assert world.ledger.get("u1") == before, "and it stays so"
+
+
+def test_a_podset_that_is_done_while_another_runs_gives_up_every_slot() -> None:
+    master = PodSet("master", 1, SHAPE)
+    job = replace(RESUMED, podsets=(master, PodSet("worker", 2, SHAPE)), followed=False)
+    placement = Placement(
+        (
+            PodSetPlacement("master", (("n1", 1),)),
+            PodSetPlacement(
+                "worker",
+                (("n2", 1), ("n3", 1)),
+                {"nvidia.com/gpu": "a"},
+                shares=(
+                    FlavorShare(1, {"nvidia.com/gpu": "a"}),
+                    FlavorShare(1, {"nvidia.com/gpu": "b"}),
+                ),
+            ),
+        )
+    )
+    workers = [
+        on("w0", "n2", podset="worker"),
+        replace(on("w1", "n3"), podset="worker", phase=PodPhase.SUCCEEDED),
+    ]
+    world = World(
+        replace(RUNNING, placement=placement),
+        records=[job, replace(on("m", "n1"), podset="master"), *workers],
+    )
+    world.look()
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert after.placement is not None
+    worker = after.placement.of("worker")
+    assert worker is not None
+    assert (worker.nodes, worker.pods) == ((("n2", 1),), 1)
+    assert worker.shares == (FlavorShare(1, {"nvidia.com/gpu": "a"}),), (
+        "and what they are charged to"
+    )
+    world.see(replace(workers[0], version=9, phase=PodPhase.SUCCEEDED))
+    world.look()
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert after.placement is not None
+    assert [(p.nodes, p.pods) for p in after.placement.podsets] == [((("n1", 1),), None), ((), 0)]
+
+
+@pytest.mark.parametrize(
+    ("job", "whole"),
+    [
+        pytest.param(RESUMED, True, id="a pod that just succeeded stands for itself"),
+        pytest.param(
+            replace(RESUMED, expected=(("main", 1),)), False, id="not for another, once its job counts it as done"
+        ),
+    ],
+)  # fmt: skip
+def test_pods_that_are_done_do_not_stand_for_pods_that_are_lost(
+    job: JobRecord, whole: bool
+) -> None:
+    done = replace(on("p1", "n1"), phase=PodPhase.SUCCEEDED)
+    other = on("p2", "n2", ready=whole)
+    world = World(RUNNING, records=[job, done, other])
+    world.look(now=30.0)
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert after.unready_since == (None if whole else 30.0)
+
+
+def test_only_time_rings() -> None:
+    alarms = Alarms()
+    alarms.put("a", 10.0)
+    alarms.put("b", 20.0)
+    alarms.put("a", 30.0)
+    assert alarms.due(15.0) == set()
+    assert alarms.due(25.0) == {"b"}
+    alarms.put("a", None)
+    assert alarms.due(99.0) == set()
+
+
+@pytest.mark.parametrize(
+    ("entry", "job", "at"),
+    [
+        pytest.param(LIVE, RESUMED, 110.0, id="the time to start"),
+        pytest.param(replace(RUNNING, unready_since=20.0), RESUMED, 70.0, id="to recover"),
+        pytest.param(RUNNING, RESUMED, None, id="nothing while all is well"),
+        pytest.param(RUNNING, replace(RESUMED, max_execution=60.0), 70.0, id="to run"),
+        pytest.param(
+            replace(RUNNING, past_seconds=50.0), replace(RESUMED, max_execution=60.0), 20.0, id="what is left"
+        ),
+        pytest.param(NOTIFIED, RESUMED, 100.0, id="under notice"),
+        pytest.param(replace(ENTRY, state=State.BACKOFF, requeue_at=50.0), JOB, 50.0, id="in back-off"),
+    ],
+)  # fmt: skip
+def test_when_to_look_again(entry: Entry, job: JobRecord, at: float | None) -> None:
+    assert alarm_of(entry, job, CONFIG.rules.pods_ready) == at
+
+
+@pytest.mark.parametrize(
+    ("job", "config", "queue", "priority"),
+    [
+        pytest.param(replace(JOB, queue="r"), CONFIG, "r", 0, id="another queue"),
+        pytest.param(replace(JOB, priority_class="high"), CONFIG, "q", 100, id="another class"),
+    ],
+)
+def test_a_waiting_job_that_is_relabelled(
+    job: JobRecord, config: QueueConfig, queue: str, priority: int
+) -> None:
+    world = World(ENTRY, records=[job])
+    world.look(config=config)
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert (after.queue, after.priority) == (queue, priority)
+
+
+def test_a_running_gang_that_is_relabelled_is_charged_where_it_was_admitted() -> None:
+    world = World(RUNNING, records=[replace(RESUMED, queue="r", priority_class="high"), *READY])
+    world.look()
+    after = world.ledger.get("u1")
+    assert after == RUNNING
+
+
+def test_a_waiting_gang_that_is_resized_gives_up_the_place_held_for_it() -> None:
+    lease = CapacityLease(PLACEMENT, ("v",), 0.0, expires_at=500.0)
+    reserved = replace(ENTRY, state=State.RESERVED, lease=lease)
+    world = World(reserved, records=[replace(JOB, podsets=(PodSet("main", 3, SHAPE),))])
+    assert world.look().plan_again
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert (after.state, after.lease, after.pods, after.gpus) == (State.PENDING, None, 3, 24)
+
+
+def test_a_job_that_is_being_deleted_is_not_planned() -> None:
+    world = World(ENTRY, records=[replace(JOB, deleting=True)])
+    assert world.freeze().pending == ()
 
 
 @pytest.mark.parametrize(
@@ -319,7 +606,7 @@ def test_a_snapshot_tells_when_a_gang_made_room_for_others() -> None:
     assert world.freeze(now=100_000.0).admitted[0].evictions == (10.0, 5_000.0)
 
 
-RUNS = [on("p1", "n1"), on("p2", "n2")]
+RUNS = [on("p1", "n1", ready=True), on("p2", "n2", ready=True)]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +614,7 @@ RUNS = [on("p1", "n1"), on("p2", "n2")]
     [
         pytest.param(None, RESUMED, RUNS, State.RUNNING, id="whole at first sight"),
         pytest.param(
-            None, replace(RESUMED, attempt=0), [replace(p, attempt=0, podset="") for p in RUNS],
+            None, replace(RESUMED, attempt=0), [replace(p, attempt=0) for p in RUNS],
             State.RUNNING, id="started before queuectl came",
         ),
         pytest.param(None, RESUMED, RUNS[:1], State.PENDING, id="half of it is not adopted"),
@@ -391,6 +678,15 @@ class TestFreeze:
             leaving = replace(LIVE, state=State.EVICTING, intent=Intent.STOP, reason=Reason(code))
             (gang,) = World(leaving, records=[RESUMED]).freeze().admitted
             assert gang.returns is returns
+
+    def test_nor_does_one_that_is_held_when_it_has_left(self) -> None:
+        leaving = replace(NOTIFIED, placement=PLACEMENT, stop_at=None, parked=BY_ALICE)
+        (gang,) = World(leaving, records=[RESUMED]).freeze().admitted
+        assert not gang.returns
+
+    def test_a_gang_that_failed_to_start_stands_where_its_eviction_put_it(self) -> None:
+        world = World(replace(ENTRY, queued_at=5.0, requeued_at=90.0), records=[JOB])
+        assert world.freeze().pending[0].workload.queued_at == 90.0
 
     def test_a_lease_that_ran_out_is_not_shown(self) -> None:
         lease = CapacityLease(PLACEMENT, ("v",), 0.0, expires_at=50.0)

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.machine import Event
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
+from queuectl.domain.queues import LocalQueue
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
 from tests.api.support import LIVES, PLACED, job, live_through
 
@@ -23,7 +24,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
-    "stage", "result", "kind",
+    "stage", "result", "kind", "name",
 }  # fmt: skip
 
 # Kueue's names, under our prefix, where the meaning is Kueue's.
@@ -35,6 +36,7 @@ LIKE_KUEUE = {
     "admitted_workloads_total": {"cluster_queue", "priority_class"},
     "evicted_workloads_total": {"cluster_queue", "reason", "priority_class"},
     "finished_workloads_total": {"cluster_queue", "priority_class"},
+    "local_queue_admission_fair_sharing_usage": {"name", "namespace", "cluster_queue"},
     "pending_workloads": {"cluster_queue", "status"},
     "preempted_workloads_total": {"reason"},
     "ready_wait_time_seconds": {"cluster_queue", "priority_class"},
@@ -55,6 +57,8 @@ def busy() -> Metrics:
         metrics.committed(live_through(job(name), *life), lambda _: "high")
     cost = Cost(priority=0, lost_work=120, gpus=8)
     metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
+    local = LocalQueue("team", "training", "team-a")
+    metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
     metrics.relisted("pods")
@@ -136,6 +140,15 @@ class TestDecisions:
         assert value(metrics, "ready_wait_time_seconds_sum", **by) == 20
         assert value(metrics, "evicted_workloads_total", reason="Preempted", **by) == 1
         assert value(metrics, "workload_eviction_latency_seconds_sum", **by) == 10
+
+    def test_requeues_and_deactivations_are_counted_by_reason(self) -> None:
+        metrics = Metrics()
+        for name in ("requeued", "deactivated", "held"):
+            metrics.committed(live_through(job(name), *LIVES[name]))
+        queue = {"cluster_queue": "team-a"}
+        assert value(metrics, "requeued_workloads_total", reason="Preempted", **queue) == 1
+        assert value(metrics, "deactivated_workloads_total", reason="Deactivated", **queue) == 1
+        assert value(metrics, "deactivated_workloads_total", reason="Held", **queue) is None
 
     def test_a_restart_is_a_start_but_no_second_first_wait(self) -> None:
         metrics = Metrics()

@@ -1,4 +1,4 @@
-"""Configuration: PUT, GET and DELETE of the six kinds, with ETags.
+"""Configuration: PUT, GET and DELETE of every kind, with ETags.
 
 A PUT is create-or-replace, and the same document put twice changes nothing: a repository of YAML can be applied over and
 over. What is stored is the reader's normal form, so a Kueue v1beta1 document comes back as queuectl.dev/v1.
@@ -13,24 +13,31 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from queuectl.api.body import read_document
-from queuectl.api.kinds import API_VERSION, ConfigKind
+from queuectl.api.kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.api.openapi import CONFIG_BODY, responses
-from queuectl.api.params import IfMatch, IfNoneMatch, Name, Namespace, OfNamespace
-from queuectl.api.ports import ApiStore
+from queuectl.api.params import DryRun, IfMatch, IfNoneMatch, Name, Namespace, OfNamespace
+from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.preconditions import check_write, etag, unchanged
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.rehearsal import applied, changes_of, excess_views, rehearse
 from queuectl.api.schemas import ConfigApplied, ConfigList, ConfigObject
 from queuectl.domain.errors import Conflict, NotFound
+from queuectl.domain.pastuse import Scope
 from queuectl.domain.queries import ConfigDocument, DocumentKey
-from queuectl.objects.config import build, dangling, refuse_cycle, validate
+from queuectl.objects.config import build, validate
+from queuectl.objects.config_links import dangling, refuse_cycle
+from queuectl.objects.documents import as_document
 from queuectl.objects.errors import DocumentError
+from queuectl.objects.pastuse import read_used
 
 P = ProblemType
 
 
-def add_routes(routes: APIRouter, kind: ConfigKind, store: ApiStore) -> None:
+def add_routes(
+    routes: APIRouter, kind: ConfigKind, store: ApiStore, diagnoser: Diagnoser | None
+) -> None:
     """Offer the paths of one kind."""
-    offer = _ConfigRoutes(kind, store)
+    offer = _ConfigRoutes(kind, store, diagnoser)
     item = kind.path("{namespace}", "{name}")
     Key = Annotated[DocumentKey, Depends(offer.key())]  # noqa: N806 - a type
 
@@ -38,8 +45,14 @@ def add_routes(routes: APIRouter, kind: ConfigKind, store: ApiStore) -> None:
         return await offer.read(key, if_none_match)
 
     async def put_one(
-        request: Request, key: Key, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
+        request: Request,
+        key: Key,
+        dry_run: DryRun = False,
+        if_match: IfMatch = None,
+        if_none_match: IfNoneMatch = None,
     ) -> Response:
+        if dry_run:
+            return await offer.rehearse(request, key, if_match, if_none_match)
         return await offer.write(request, key, if_match, if_none_match)
 
     async def delete_one(key: Key, if_match: IfMatch = None) -> Response:
@@ -69,6 +82,7 @@ def add_routes(routes: APIRouter, kind: ConfigKind, store: ApiStore) -> None:
             P.BODY_TOO_LARGE,
             P.UNSUPPORTED_MEDIA_TYPE,
             P.INVALID_DOCUMENT,
+            P.INVALID_PARAMETER,
             created=ConfigApplied,
         ),
         openapi_extra=CONFIG_BODY[kind.kind],
@@ -123,9 +137,10 @@ def _lists(routes: APIRouter, kind: ConfigKind, offer: "_ConfigRoutes") -> None:
 class _ConfigRoutes:
     """The four verbs for one kind."""
 
-    def __init__(self, kind: ConfigKind, store: ApiStore) -> None:
+    def __init__(self, kind: ConfigKind, store: ApiStore, diagnoser: Diagnoser | None) -> None:
         self._kind = kind
         self._store = store
+        self._diagnoser = diagnoser
 
     def key(self) -> Callable[..., DocumentKey]:
         """The dependency that reads an object's identity from the path."""
@@ -161,10 +176,13 @@ class _ConfigRoutes:
     async def write(
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
     ) -> Response:
-        document, warnings = validate(_addressed(await read_document(request), key))
+        given = _addressed(await read_document(request), key)
+        document, warnings = validate(given)
         if key.kind == "Cohort":
             refuse_cycle(document, await self._parents())
-        before = await self._present(key, if_match, if_none_match)
+        stored = await self._present(key, if_match, if_none_match)
+        before = stored.version if stored is not None else 0
+        await self._take_over_use(given)
         conditional = if_match is not None or if_none_match is not None
         try:
             version = await self._store.put_config(document, before if conditional else None)
@@ -173,15 +191,43 @@ class _ConfigRoutes:
         result = "unchanged" if version == before else "configured" if before else "created"
         warnings = (*warnings, *await self._dangling(key))
         shown = _shown(ConfigDocument(document, version))
-        body = {"result": result, "warnings": list(warnings), "object": shown}
+        changes = changes_of(stored.document if stored is not None else None, document)
+        body = {
+            "result": result,
+            "warnings": list(warnings),
+            "changes": changes,
+            "object": shown,
+            "overQuota": None,
+        }
         created = result == "created"
         headers = {"ETag": etag(version)}
         if created:
             headers["Location"] = request.url.path
         return JSONResponse(body, 201 if created else 200, headers=headers)
 
+    async def _take_over_use(self, given: dict[str, Any]) -> None:
+        """What a LocalQueue of Kueue's says it used lately is where ours starts, if ours knows nothing of it."""
+        stated = read_used([as_document(given)])
+        own = [used for used in stated if used.account.scope is Scope.LOCAL_QUEUE]
+        if own:
+            await self._store.start_use(own)
+
+    async def rehearse(
+        self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
+    ) -> Response:
+        """What :meth:`write` would answer, and what would be over quota then."""
+        document = _addressed(await read_document(request), key)
+        await self._present(key, if_match, if_none_match)
+        rehearsal = await rehearse([document], self._store, self._diagnoser)
+        (one,) = rehearsal.objects
+        over = excess_views(rehearsal.excesses)
+        return JSONResponse({**applied(one), "overQuota": over})
+
     async def remove(self, key: DocumentKey, if_match: str | None) -> Response:
-        before = await self._present(key, if_match, None) if if_match is not None else None
+        before = None
+        if if_match is not None:
+            stored = await self._present(key, if_match, None)
+            before = stored.version if stored is not None else 0
         try:
             await self._store.delete_config(key, before)
         except NotFound as error:
@@ -206,11 +252,11 @@ class _ConfigRoutes:
 
     async def _present(
         self, key: DocumentKey, if_match: str | None, if_none_match: str | None
-    ) -> int:
-        """Version of the stored object once the preconditions hold; 0 = there is none."""
+    ) -> ConfigDocument | None:
+        """The stored object, if there is one, once the preconditions hold."""
         stored = await self._store.get_config(key)
         check_write(stored.version if stored else None, if_match, if_none_match)
-        return stored.version if stored else 0
+        return stored
 
 
 def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
@@ -219,6 +265,8 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
     metadata = dict(metadata) if isinstance(metadata, dict) else {}
     if key.namespace:
         metadata.setdefault("namespace", key.namespace)
+    if BY_KIND[key.kind].single:
+        metadata.setdefault("name", ONLY_NAME)
     found = {
         "kind": (document.get("kind"), key.kind),
         "metadata.name": (metadata.get("name"), key.name),

@@ -1,8 +1,8 @@
-"""Workloads: list, read, explain, history. Only the leader writes them, so there is no PUT here."""
+"""Workloads: list, read, explain, history. Only the leader writes them, so there is no PUT here; see routes/commands.py."""
 
 # No postponed annotations here: see routes/config.py.
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import Annotated, Final
 
@@ -24,12 +24,12 @@ from queuectl.api.params import (
 )
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.queue import position
+from queuectl.api.routes import commands
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
 from queuectl.api.views import explain_view, history_view, workload_view
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import WorkloadFilter
+from queuectl.domain.queries import Line, WorkloadFilter, in_line
 from queuectl.objects.kinds import KINDS
 
 Finder = Callable[..., Awaitable[Entry]]
@@ -57,6 +57,7 @@ def add_routes(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None =
     ):
         _one(routes, store, path, finder, tag)
         _explain(routes, store, diagnoser, path, finder, tag)
+        commands.add_routes(routes, store, path, finder, tag)
 
 
 def _list(routes: APIRouter, store: ApiStore) -> None:
@@ -82,8 +83,10 @@ def _list(routes: APIRouter, store: ApiStore) -> None:
         except BadInput as error:
             errors = [{"field": "cursor", "reason": str(error)}]
             raise Problem(P.INVALID_PARAMETER, str(error), errors=errors) from error
+        lines = await _lines(store, page.entries)
         return WorkloadPageView(
-            items=[workload_view(entry) for entry in page.entries], next_cursor=page.cursor
+            items=[workload_view(entry, lines.get(entry.uid)) for entry in page.entries],
+            next_cursor=page.cursor,
         )
 
 
@@ -99,7 +102,8 @@ def _one(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: str
         responses=_ONE,
     )
     async def get_workload(entry: Found) -> WorkloadView:
-        return workload_view(entry)
+        lines = await _lines(store, (entry,))
+        return workload_view(entry, lines.get(entry.uid))
 
     @routes.get(
         f"{path}/history",
@@ -140,7 +144,14 @@ def _explain(
         names = await store.workload_names(leaving) if leaving else {}
         waits = entry.state in (State.PENDING, State.RESERVED)
         diagnosis = await diagnoser.diagnose(entry.uid) if diagnoser and waits else None
-        return explain_view(entry, await position(store, entry), names, diagnosis)
+        line = (await _lines(store, (entry,))).get(entry.uid)
+        return explain_view(entry, line.cluster_queue if line else None, names, diagnosis)
+
+
+async def _lines(store: ApiStore, entries: Iterable[Entry]) -> Mapping[str, Line]:
+    """Where those of them that wait for their turn stand."""
+    waiting = [entry.uid for entry in entries if in_line(entry)]
+    return await store.positions(waiting) if waiting else {}
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:

@@ -74,6 +74,9 @@ class JobKind(Protocol):
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
         """Only tell the user its state."""
 
+    def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
+        """Tell the job that it will be suspended at ``deadline``; :meth:`stop_patch` takes that back."""
+
     def pod_selector(self, name: str) -> str:
         """Label selector of the pods of the job of this name."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ class Asked:
     podsets: tuple[PodSet, ...] = ()
     expected: tuple[tuple[str, int], ...] = ()
     parallelism: Parallelism | None = None
+    followed: bool = True
 
 
 def read_job(
@@ -91,7 +93,21 @@ def read_job(
         deleting=meta.deletion_timestamp is not None,
         expected=asked.expected,
         parallelism=asked.parallelism,
+        gates=_gates(meta, kueue),
+        max_execution=_max_execution(meta, kueue),
+        followed=asked.followed,
+        preempt_requested=(meta.annotations or {}).get(keys.PREEMPT_REQUESTED, ""),
+        preempt_ready=(meta.annotations or {}).get(keys.PREEMPT_READY) == "true",
+        ungated=tuple(_ungated(asked.podsets, templates)),
+        labels=user_labels(meta.labels),
     )
+
+
+def user_labels(labels: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Labels that only people give a meaning to: one of them may name the user (``queuectl.userLabel``)."""
+    own = (keys.PREFIX, keys.KUEUE_PREFIX)
+    kept = ((key, value) for key, value in (labels or {}).items() if not key.startswith(own))
+    return tuple(sorted((intern(key), value) for key, value in kept))
 
 
 def lenient(mapping: Mapping[str, str] | None, suffix: str, kueue: bool) -> str | None:
@@ -111,10 +127,11 @@ def _check_labels(meta: Meta, kueue: bool) -> None:
         raise RequestError(
             f'metadata.annotations: {keys.PREFIX}{keys.PREEMPTIBLE}: {preemptible!r} is neither "true" nor "false"'
         )
-    if gates := keys.either(meta.annotations, keys.ADMISSION_GATED_BY, kueue=kueue):
+    keys.either(meta.annotations, keys.ADMISSION_GATED_BY, kueue=kueue)
+    limit = keys.either(meta.labels, keys.MAX_EXECUTION, kueue=kueue)
+    if limit is not None and not read_count(limit):
         raise RequestError(
-            f"metadata.annotations: {keys.ADMISSION_GATED_BY}={gates!r}: admission gates are not supported yet",
-            unsupported=True,
+            f"metadata.labels: {keys.MAX_EXECUTION}: {limit!r} is not a number of seconds from 1"
         )
     if keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue) == "true":
         raise RequestError(
@@ -123,9 +140,35 @@ def _check_labels(meta: Meta, kueue: bool) -> None:
         )
 
 
+def _gates(meta: Meta, kueue: bool) -> tuple[str, ...]:
+    """Under either key: while the two differ, both hold it."""
+    annotations = meta.annotations or {}
+    prefixes = (keys.PREFIX, keys.KUEUE_PREFIX) if kueue else (keys.PREFIX,)
+    listed = (annotations.get(prefix + keys.ADMISSION_GATED_BY, "") for prefix in prefixes)
+    names = (name.strip() for text in listed for name in text.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _max_execution(meta: Meta, kueue: bool) -> float | None:
+    """Seconds; what cannot be read is told by the record's error and limits nothing."""
+    seconds = read_count(lenient(meta.labels, keys.MAX_EXECUTION, kueue) or "")
+    return float(seconds) if seconds else None
+
+
 def _attempt(template: Template | None) -> int:
     labels = template.metadata.labels if template and template.metadata else None
     return read_count((labels or {}).get(keys.ATTEMPT_LABEL, "")) or 0
+
+
+def _ungated(
+    podsets: Sequence[PodSet], templates: Sequence[Template | None]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Podsets whose template lacks our gate, with their other gates. Kueue's are not counted: nobody would lift them."""
+    for podset, template in zip(podsets, templates, strict=False):
+        spec = template.spec if template is not None else None
+        gates = [gate.name for gate in (spec.scheduling_gates if spec is not None else None) or ()]
+        if keys.GATE not in gates:
+            yield podset.name, tuple(g for g in gates if not g.startswith(keys.KUEUE_PREFIX))
 
 
 def _pod_priority_class(
@@ -184,6 +227,23 @@ def patch_frame(record: JobRecord, status: str) -> dict[str, Any]:
     return {"metadata": metadata}
 
 
+def notice(record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
+    """Only tell the job that it will be suspended at this time (RFC 3339)."""
+    patch = patch_frame(record, status)
+    patch["metadata"]["annotations"][keys.PREEMPT_REQUESTED] = deadline
+    return patch
+
+
+def attempt_frame(record: JobRecord, status: str) -> dict[str, Any]:
+    """As :func:`patch_frame`, where an attempt begins or ends: a notice given to it, and its answer, are taken back."""
+    patch = patch_frame(record, status)
+    if record.preempt_requested:
+        patch["metadata"]["annotations"][keys.PREEMPT_REQUESTED] = None
+    if record.preempt_ready:
+        patch["metadata"]["annotations"][keys.PREEMPT_READY] = None
+    return patch
+
+
 def template_patch(record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
     """Labels that make each pod of a template say to which attempt and podset it belongs."""
     labels = {
@@ -192,6 +252,15 @@ def template_patch(record: JobRecord, attempt: int, podset: str) -> dict[str, An
         keys.PODSET_LABEL: podset,
     }
     return {"metadata": {"labels": labels}}
+
+
+def starting_template(record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
+    """As :func:`template_patch`, with the gate that the admission policy would have put there if it is missing."""
+    patch = template_patch(record, attempt, podset)
+    gates = dict(record.ungated).get(podset)
+    if gates is not None:
+        patch["spec"] = {"schedulingGates": [{"name": name} for name in (*gates, keys.GATE)]}
+    return patch
 
 
 def withdraws(record: JobRecord, attempt: int) -> bool:

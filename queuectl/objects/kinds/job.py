@@ -14,9 +14,12 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
     NO_COUNTS,
     Asked,
+    attempt_frame,
     holds,
+    notice,
     patch_frame,
     read_job,
+    starting_template,
     template_patch,
     withdraws,
 )
@@ -24,7 +27,7 @@ from queuectl.objects.pods import read_count
 from queuectl.objects.templates import check_count, read_podset
 from queuectl.objects.wire import Condition, Meta, Template, Wire
 
-PODSET = "main"
+PODSET = keys.JOB_PODSET
 _TEMPLATE = "spec.template"
 _CONTROLLER = "kubernetes.io/job-controller"
 
@@ -84,8 +87,9 @@ class BatchJob:
         status: str,
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> dict[str, Any]:
-        spec = {"suspend": False, "template": template_patch(record, attempt, PODSET)}
-        patch = {**patch_frame(record, status), "spec": spec}
+        # The PriorityClass of a Job's template cannot be changed any more: one from before the policies keeps its own.
+        spec = {"suspend": False, "template": starting_template(record, attempt, PODSET)}
+        patch = {**attempt_frame(record, status), "spec": spec}
         if record.parallelism is None or PODSET not in counts:
             return _as_asked(record.parallelism, patch)
         patch["metadata"]["annotations"][keys.ORIGINAL_PARALLELISM] = str(record.parallelism.asked)
@@ -96,13 +100,16 @@ class BatchJob:
         spec: dict[str, Any] = {"suspend": True}
         if withdraws(record, attempt):
             spec["template"] = template_patch(record, attempt, PODSET)
-        return _as_asked(record.parallelism, {**patch_frame(record, status), "spec": spec})
+        return _as_asked(record.parallelism, {**attempt_frame(record, status), "spec": spec})
 
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
         return patch_frame(record, status)
 
+    def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
+        return notice(record, status, deadline)
+
     def pod_selector(self, name: str) -> str:
-        return f"batch.kubernetes.io/job-name={name}"
+        return f"{keys.JOB_NAME_LABEL}={name}"
 
 
 def _at_once(parallelism: Parallelism, pods: int) -> dict[str, int]:

@@ -14,13 +14,17 @@ import msgspec
 from queuectl.domain.quantity import CPU, MEMORY, Resources
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.workload import PodSet
+from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
     NO_COUNTS,
     Asked,
+    attempt_frame,
     holds,
+    notice,
     patch_frame,
     read_job,
+    starting_template,
     template_patch,
     withdraws,
 )
@@ -28,6 +32,7 @@ from queuectl.objects.templates import check_count, check_groups, read_podset
 from queuectl.objects.wire import Condition, Meta, Template, Wire
 
 _TYPES = {"Master": "master", "Worker": "worker"}  # replica type to podset, in podset order
+_REPLICAS = {podset: replica for replica, podset in _TYPES.items()}
 _OPERATOR = "kubeflow.org/training-operator"
 
 
@@ -110,17 +115,28 @@ class PyTorchJob:
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> dict[str, Any]:
         assert not counts, "no podset of a PyTorchJob may start with fewer pods"
-        spec = {"runPolicy": {"suspend": False}, **_templates(record, attempt)}
-        return {**patch_frame(record, status), "spec": spec}
+        replicas = {
+            _REPLICAS[podset.name]: {"template": _starting(record, attempt, podset.name)}
+            for podset in record.podsets
+        }
+        patch = attempt_frame(record, status)
+        if record.ungated and record.pod_priority_class is not None:
+            own = {keys.ORIGINAL_PRIORITY_CLASS: record.pod_priority_class}
+            patch["metadata"]["annotations"].update(own)
+        spec = {"runPolicy": {"suspend": False}, "pytorchReplicaSpecs": replicas}
+        return {**patch, "spec": spec}
 
     def stop_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
         spec: dict[str, Any] = {"runPolicy": {"suspend": True}}
         if withdraws(record, attempt):
             spec.update(_templates(record, attempt))
-        return {**patch_frame(record, status), "spec": spec}
+        return {**attempt_frame(record, status), "spec": spec}
 
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
         return patch_frame(record, status)
+
+    def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
+        return notice(record, status, deadline)
 
     def pod_selector(self, name: str) -> str:
         return f"training.kubeflow.org/job-name={name}"
@@ -130,6 +146,14 @@ def _outcome(conditions: list[Condition]) -> Outcome | None:
     if holds(conditions, "Succeeded"):
         return Outcome.SUCCEEDED
     return Outcome.FAILED if holds(conditions, "Failed") else None
+
+
+def _starting(record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
+    """With the gate and the PriorityClass that the admission policy would have put there, if it has not."""
+    template = starting_template(record, attempt, podset)
+    if "spec" in template:
+        template["spec"]["priorityClassName"] = keys.POD_PRIORITY_CLASS
+    return template
 
 
 def _templates(record: JobRecord, attempt: int) -> dict[str, Any]:
@@ -172,7 +196,8 @@ def _ask(spec: PyTorchSpec, policy: RunPolicy, kueue: bool) -> Asked:
     check_groups(podsets)
     if "Master" in replicas:
         podsets = [_with_init(p) if p.name == _TYPES["Worker"] else p for p in podsets]
-    return Asked(tuple(podsets))
+    # The operator keeps a replica that succeeded, unless the job is elastic: then a restart may bring it back.
+    return Asked(tuple(podsets), followed=spec.elastic_policy is not None)
 
 
 def _with_init(worker: PodSet) -> PodSet:

@@ -6,10 +6,12 @@ not repeated here. It says whether a plan is *safe* (invariants I1-I4 and I7), n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.verify.allowances import check_allowances
 from queuectl.planner.verify.books import Books
 from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.gangs import check_gangs
@@ -17,6 +19,7 @@ from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
 from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.report import Rule, Violation
+from queuectl.planner.verify.shares import check_shares
 from queuectl.planner.verify.victims import check_victims
 
 __all__ = ["Rule", "Violation", "verify"]
@@ -25,7 +28,10 @@ __all__ = ["Rule", "Violation", "verify"]
 def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
     """Every rule ``plan`` breaks on ``snapshot``; empty when it may be committed."""
     books = Books(snapshot, plan)
-    checks = (check_gangs, check_capacity, check_quota, check_order, check_victims, check_moves)
+    checks = (
+        *(check_gangs, check_shares, check_capacity, check_quota),
+        *(check_order, check_victims, check_moves, check_allowances),
+    )
     found = [*_partition(books), *_reasons(books)]
     for check in checks:
         found.extend(check(books))
@@ -35,16 +41,17 @@ def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
 def _partition(books: Books) -> Iterator[Violation]:
     """Each pending gang in exactly one list, each repaired or evicted gang a running one, nobody unknown."""
     plan = books.plan
-    seen: dict[str, int] = {}
     mending = [r.uid for r in plan.pending if r.lease is not None and books.broken(r.uid)]
     waiting = [r.uid for r in plan.pending if r.uid not in mending]
-    for uid in [a.uid for a in plan.admitted if not a.repaired] + waiting:
-        seen[uid] = seen.get(uid, 0) + 1
-        if uid not in books.pending:
-            yield Violation(Rule.PARTITION, uid, "not pending in the snapshot")
-    for uid in books.pending:
-        if seen.get(uid, 0) != 1:
-            yield Violation(Rule.PARTITION, uid, f"stands {seen.get(uid, 0)} times in the plan")
+    listed = [a.uid for a in plan.admitted if not a.repaired] + waiting
+    if len(listed) != len(books.pending) or set(listed) != books.pending.keys():
+        seen = Counter(listed)
+        for uid in listed:
+            if uid not in books.pending:
+                yield Violation(Rule.PARTITION, uid, "not pending in the snapshot")
+        for uid in books.pending:
+            if seen[uid] != 1:
+                yield Violation(Rule.PARTITION, uid, f"stands {seen[uid]} times in the plan")
     running = [a.uid for a in plan.admitted if a.repaired] + [e.uid for e in plan.evicted] + mending
     for uid in sorted(set(running)):
         if uid not in books.running:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from queuectl.domain.queues import QueueConfig, ResourceGroup
+from queuectl.domain.queues import WEIGHT_UNIT, QueueConfig, ResourceGroup
 
 Row = tuple[str, str, str]  # ClusterQueue, flavor, resource
 
 
-@dataclass
+@dataclass(eq=False)
 class Member:
     """A ClusterQueue or a Cohort, with those below it."""
 
@@ -24,6 +24,7 @@ class Member:
     parent: Member | None = None
     below: list[Member] = field(default_factory=list)
     queue: bool = True
+    weight: int = WEIGHT_UNIT
 
     def given(self, which: str, flavor: str, resource: str) -> int | None:
         """Its own nominal quota, borrowing or lending limit, None where none is stated."""
@@ -91,6 +92,7 @@ def members_of(config: QueueConfig) -> dict[str, Member]:
         if name not in cohorts:
             stated = config.cohorts.get(name)
             cohorts[name] = Member(name, stated.groups if stated else (), queue=False)
+            cohorts[name].weight = stated.weight if stated else WEIGHT_UNIT
             if stated is not None and stated.parent is not None:
                 _put_below(cohorts[name], cohort(stated.parent))
         return cohorts[name]
@@ -99,7 +101,7 @@ def members_of(config: QueueConfig) -> dict[str, Member]:
         cohort(name)
     queues = {}
     for name, queue in config.cluster_queues.items():
-        queues[name] = Member(name, queue.groups)
+        queues[name] = Member(name, queue.groups, weight=queue.weight)
         if queue.cohort is not None:
             _put_below(queues[name], cohort(queue.cohort))
     return queues

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from queuectl.domain.fleet import Node, NodeRules
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.workload import PodSet, PodSetPlacement, Slice, TopologyMode
+from queuectl.planner.verify.balance import check_balance
 from queuectl.planner.verify.books import Books, Claim
 from queuectl.planner.verify.report import Rule, Violation
 
@@ -19,8 +20,16 @@ def check_gangs(books: Books) -> Iterator[Violation]:
         yield from _eligible(books, claim, verdicts)
         yield from _topology(books, claim)
         yield from _slices(books, claim)
+        yield from check_balance(books, claim)
         if claim.running is not None:
             yield from _repaired(claim)
+
+
+def _shares(claim: Claim) -> Iterator[tuple[PodSet, PodSetPlacement]]:
+    """Each podset with its placement, share by share where it is split over flavors."""
+    for podset, placed in claim.parts():
+        for share in placed.by_share():
+            yield podset, share
 
 
 def _whole(books: Books, claim: Claim) -> Iterator[Violation]:
@@ -47,7 +56,7 @@ def _eligible(
     claim: Claim,
     verdicts: dict[tuple[NodeRules, tuple[str, ...], str], str | None],
 ) -> Iterator[Violation]:
-    for podset, placed in claim.parts():
+    for podset, placed in _shares(claim):
         kept = _kept_slots(claim, podset.name)
         flavors = books.flavors_of(placed)
         names = tuple(f.name for f in flavors)
@@ -94,7 +103,7 @@ def _flavor_refusal(books: Books, flavor: ResourceFlavor, node: Node) -> str | N
 def _topology(books: Books, claim: Claim) -> Iterator[Violation]:
     """A podset alone is a group of one; all of a group share one domain at each level a member requires."""
     groups: dict[tuple[str, str], list[tuple[PodSet, PodSetPlacement]]] = {}
-    for podset, placed in claim.parts():
+    for podset, placed in _shares(claim):
         key = ("group", podset.group) if podset.group is not None else ("podset", podset.name)
         groups.setdefault(key, []).append((podset, placed))
     for (_, name), members in groups.items():
@@ -112,7 +121,7 @@ def _topology(books: Books, claim: Claim) -> Iterator[Violation]:
 
 def _slices(books: Books, claim: Claim) -> Iterator[Violation]:
     """Ranks are handed out in the order of the nodes, so the domain may change only where a slice ends."""
-    for podset, placed in claim.parts():
+    for podset, placed in _shares(claim):
         for layer in podset.topology.slices if podset.topology is not None else ():
             split = _split_slice(books, placed, layer)
             if split is not None:
@@ -175,5 +184,9 @@ def _repaired(claim: Claim) -> Iterator[Violation]:
                 text = f"podset {podset.name} leaves {count} healthy slots of node {name}"
                 yield Violation(Rule.REPAIR, uid, text)
         before = claim.running.placement.of(podset.name)
-        if before is not None and dict(before.flavors) != dict(placed.flavors):
+        if before is not None and _flavors(before) != _flavors(placed):
             yield Violation(Rule.REPAIR, uid, f"podset {podset.name} changes its flavors")
+
+
+def _flavors(placed: PodSetPlacement) -> list[tuple[int | None, dict[str, str]]]:
+    return [(p.pods if placed.shares else None, dict(p.flavors)) for p in placed.by_share()]

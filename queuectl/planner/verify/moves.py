@@ -45,7 +45,7 @@ def _illegal(books: Books, move: Move) -> str | None:
         return "the gang it makes room for is not pending with a lease"
     if move.uid not in refusal.lease.victims:
         return "the lease does not name it"
-    if (move.cost.priority, move.cost.gpus) != (gang.workload.priority, gang.workload.gpus):
+    if (move.cost.priority, move.cost.gpus) != (gang.workload.priority, gang.gpus):
         return "the cost is not of this gang"
     return (
         _stays(books, gang)

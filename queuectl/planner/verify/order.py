@@ -1,10 +1,15 @@
-"""Who may start at all, and that nobody is passed in a StrictFIFO queue by one who uses what he could have used."""
+"""Who may start at all, and who may not be passed by a later gang of his ClusterQueue.
+
+In a StrictFIFO queue nobody is passed by one who uses what he could have used. Under any strategy nobody is passed by one
+who asks exactly the same and starts: that start is the proof that he could have. Among ClusterQueues the order is a rule of
+thumb, not a promise. Nor is it checked where past use alone decides, for that changes with every start.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queuectl.domain.plan import Refusal
+from queuectl.domain.plan import Proof, Refusal
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy, ResourceGroup, StopPolicy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
@@ -13,9 +18,13 @@ from queuectl.planner.verify.books import Books
 from queuectl.planner.verify.quota import flavor_refusal
 from queuectl.planner.verify.report import Rule, Violation
 
-# A gang that could not start on the empty cluster, or in its queue ever, cannot have used what others take.
+# A gang that could not start on the empty cluster, or in its queue ever, cannot have used what others take. Nor could one
+# that its namespace's ResourceQuota keeps out.
 _NEVER = frozenset(
-    {Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR, Code.UNSUPPORTED}
+    {
+        *(Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR),
+        *(Code.UNSUPPORTED, Code.RESOURCE_QUOTA_EXCEEDED),
+    }
 )
 
 
@@ -25,14 +34,21 @@ def check_order(books: Books) -> Iterator[Violation]:
         entry = books.pending.get(uid)
         if entry is not None and (why := inadmissible(books, entry)) is not None:
             yield Violation(Rule.INADMISSIBLE, uid, why)
-    by_queue: dict[str, list[Pending]] = {}
-    for entry in books.snapshot.pending:
-        queue = books.queue_of(entry.workload)
-        if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
-            by_queue.setdefault(queue.name, []).append(entry)
-    for name, entries in sorted(by_queue.items()):
+    for name, entries in sorted(_in_strict_queues(books).items()):
         queue = books.snapshot.config.cluster_queues[name]
         yield from _strict(books, queue, sorted(entries, key=lambda entry: place(entry.workload)))
+    yield from _twins(books)
+
+
+def _in_strict_queues(books: Books) -> dict[str, list[Pending]]:
+    queues = books.snapshot.config.cluster_queues.values()
+    found: dict[str, list[Pending]] = {}
+    if any(queue.strategy is QueueingStrategy.STRICT_FIFO for queue in queues):
+        for entry in books.snapshot.pending:
+            queue = books.queue_of(entry.workload)
+            if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+                found.setdefault(queue.name, []).append(entry)
+    return found
 
 
 def place(workload: Workload) -> tuple[int, float, str]:
@@ -62,18 +78,66 @@ def inadmissible(books: Books, entry: Pending) -> str | None:
 def _strict(books: Books, queue: ClusterQueue, entries: list[Pending]) -> Iterator[Violation]:
     preemptors = {p.preemptor for p in books.plan.preempted}
     preemptors |= {m.beneficiary for m in books.plan.moved}
-    waiting: list[tuple[str, frozenset[str]]] = []
+    waiting: list[tuple[Workload, frozenset[str]]] = []
     for entry in entries:
         uid = entry.workload.uid
         if uid in books.started or uid in preemptors:
             taken = _flavors_taken(books, uid)
             for head, wanted in waiting:
-                if wanted & taken:
-                    text = f"passes {head} in StrictFIFO {queue.name} on {sorted(wanted & taken)}"
+                if wanted & taken and _surely_before(books, queue, head, entry.workload):
+                    text = (
+                        f"passes {head.uid} in StrictFIFO {queue.name} on {sorted(wanted & taken)}"
+                    )
                     yield Violation(Rule.ORDER, uid, text)
         refusal = books.refused.get(uid)
         if refusal is not None and entry.blocked is None and not never(refusal):
-            waiting.append((uid, _could_use(books, queue, entry.workload)))
+            waiting.append((entry.workload, _could_use(books, queue, entry.workload)))
+
+
+def _surely_before(books: Books, queue: ClusterQueue, first: Workload, later: Workload) -> bool:
+    """Whether a gang whose place by priority and time is ahead goes first, whatever was used lately."""
+    rule = books.snapshot.config.rules.usage_fairness
+    if rule is None or not queue.usage_fairness or _account(first) == _account(later):
+        return True
+    return not rule.before_priority and first.priority > later.priority
+
+
+def _account(workload: Workload) -> tuple[str, str | None, str | None]:
+    """On whose account past use is counted."""
+    return workload.namespace, workload.queue, workload.user
+
+
+def _twins(books: Books) -> Iterator[Violation]:
+    """A gang that is refused for sure although a later one that asks the same starts."""
+    started: dict[tuple[str, str | None, str | None], list[Pending]] = {}
+    for uid in sorted(books.started):
+        entry = books.pending.get(uid)
+        if entry is not None and entry.lease is None and entry.workload.queue is not None:
+            started.setdefault(_account(entry.workload), []).append(entry)
+    if not started:
+        return
+    last = {a: max(place(e.workload) for e in entries) for a, entries in started.items()}
+    for entry in books.snapshot.pending:
+        workload = entry.workload
+        account = _account(workload)
+        latest = last.get(account)
+        if latest is None or -workload.priority > latest[0] or place(workload) > latest:
+            continue
+        if entry.blocked is not None:
+            continue
+        refusal = books.refused.get(workload.uid)
+        if refusal is None or refusal.lease is not None or refusal.proof is Proof.UNDECIDED:
+            continue
+        for other in started[account]:
+            if place(workload) < place(other.workload) and _ask_the_same(entry, other):
+                text = f"asks what {other.workload.uid} starts with, and is before it"
+                yield Violation(Rule.ORDER, workload.uid, text)
+                break
+
+
+def _ask_the_same(one: Pending, other: Pending) -> bool:
+    ours, theirs = one.workload.podsets, other.workload.podsets
+    return one.excluded == other.excluded and (ours is theirs or ours == theirs)
 
 
 def never(refusal: Refusal) -> bool:
@@ -86,9 +150,7 @@ def _flavors_taken(books: Books, uid: str) -> frozenset[str]:
     refusal = books.refused.get(uid)
     if refusal is not None and refusal.lease is not None:
         placements.append(refusal.lease.placement)
-    return frozenset(
-        f for placement in placements for p in placement.podsets for f in p.flavors.values()
-    )
+    return frozenset(f for placement in placements for p in placement.podsets for f in p.charged)
 
 
 def _could_use(books: Books, queue: ClusterQueue, workload: Workload) -> frozenset[str]:

@@ -28,9 +28,10 @@ def _flavors(books: Books, queue: ClusterQueue, claim: Claim) -> Iterator[Violat
         covered: set[str] = set()
         for group in queue.groups:
             covered.update(group.covered)
-            why = _group_refusal(books, group, podset, placed)
-            if why is not None:
-                yield Violation(Rule.FLAVOR, uid, f"podset {podset.name}: {why}")
+            for share in placed.by_share():
+                why = _group_refusal(books, group, podset, share)
+                if why is not None:
+                    yield Violation(Rule.FLAVOR, uid, f"podset {podset.name}: {why}")
         missing = sorted(set(books.charged(podset)) - covered - {PODS} - podset.shape.incidental)
         if missing and not books.snapshot.config.rules.ignore_undeclared:
             text = f"podset {podset.name} asks {missing}, which {queue.name} does not cover"
@@ -82,7 +83,7 @@ def _rows(books: Books) -> Iterator[Violation]:
     for claim in books.claims:
         if claim.running is not None:
             continue  # a repaired gang is charged already
-        for row, amount in _charges(books, claim.workload, claim.placement):
+        for row, amount in charges(books, claim.workload, claim.placement):
             after[row] = after.get(row, 0) + amount
             if claim.now:
                 now[row] = now.get(row, 0) + amount
@@ -101,7 +102,7 @@ def _used(books: Books, touched: set[str]) -> tuple[dict[Row, int], dict[Row, in
         if queue is None or queue.name not in queues:
             continue
         stays = gang.workload.uid not in books.gone_after
-        for row, amount in _charges(books, gang.workload, gang.placement):
+        for row, amount in charges(books, gang.workload, gang.placement):
             now[row] = now.get(row, 0) + amount
             if stays:
                 after[row] = after.get(row, 0) + amount
@@ -118,7 +119,8 @@ def _compare(
         yield Violation(Rule.QUOTA, name, f"{when}: {text}")
 
 
-def _charges(books: Books, workload: Workload, placement: Placement) -> Iterator[tuple[Row, int]]:
+def charges(books: Books, workload: Workload, placement: Placement) -> Iterator[tuple[Row, int]]:
+    """What a gang is charged on a placement."""
     queue = books.queue_of(workload)
     if queue is None:
         return

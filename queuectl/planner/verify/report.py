@@ -16,6 +16,7 @@ class Rule(StrEnum):
     CAPACITY = "Capacity"  # I2: no node over its allocatable
     FLAVOR = "Flavor"  # charged as the ClusterQueue's resource groups say
     QUOTA = "Quota"  # I2: no ClusterQueue or cohort over its quota and limits
+    RESOURCE_QUOTA = "ResourceQuota"  # no namespace over what Kubernetes lets it use
     INADMISSIBLE = "Inadmissible"  # blocked gang, stopped queue, namespace not selected
     ORDER = "Order"  # I3: nobody is passed in a StrictFIFO queue
     VICTIM = "Victim"  # I4: only legal victims, only for a named gang that fits

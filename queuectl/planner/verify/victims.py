@@ -1,14 +1,18 @@
-"""Preemptions are legal and each is for a named gang that holds a lease; whether it fits, the capacity checks say."""
+"""Preemptions are legal and each is for a named gang that holds a lease; whether it fits, the capacity checks say.
+
+What makes victims of other ClusterQueues legal stands in :mod:`queuectl.planner.verify.reclaim`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queuectl.domain.plan import Preemption
+from queuectl.domain.plan import Preemption, PreemptionReason
 from queuectl.domain.queues import WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.reclaim import across_queues, against_cohort_policy
 from queuectl.planner.verify.report import Rule, Violation
 
 _DAY = 86_400.0  # seconds
@@ -23,6 +27,10 @@ def check_victims(books: Books) -> Iterator[Violation]:
         if why is not None:
             text = f"for {preemption.preemptor}: {why}"
             yield Violation(Rule.VICTIM, preemption.victim, text)
+    for uid in dict.fromkeys(p.preemptor for p in books.plan.preempted):
+        why = across_queues(books, uid)
+        if why is not None:
+            yield Violation(Rule.VICTIM, uid, why)
     for refusal in books.plan.pending:
         if refusal.lease is not None and refusal.lease.expires_at <= books.snapshot.now:
             yield Violation(Rule.LEASE, refusal.uid, "its lease has ended")
@@ -42,7 +50,7 @@ def _illegal(books: Books, preemption: Preemption, seen: dict[str, str]) -> str 
     return (
         _without_lease(books, preemption)
         or _shielded(books, victim)
-        or _against_policy(books, preemptor.workload, victim.workload)
+        or _against_policy(books, preemption, preemptor.workload, victim.workload)
     )
 
 
@@ -88,11 +96,17 @@ def protected(books: Books, victim: Admitted) -> str | None:
     return None
 
 
-def _against_policy(books: Books, preemptor: Workload, victim: Workload) -> str | None:
+def _against_policy(
+    books: Books, preemption: Preemption, preemptor: Workload, victim: Workload
+) -> str | None:
     queue = books.queue_of(preemptor)
     other = books.queue_of(victim)
-    if queue is None or other is None or queue.name != other.name:
-        return "not in the same ClusterQueue"
+    if queue is None or other is None:
+        return "preemptor or victim is in no ClusterQueue"
+    if queue.name != other.name:
+        return against_cohort_policy(books, preemption, preemptor, victim)
+    if preemption.reason != PreemptionReason.IN_CLUSTER_QUEUE:
+        return f"the reason {preemption.reason} is not that of its own ClusterQueue"
     policy = queue.within_cluster_queue
     if policy is WithinClusterQueue.NEVER:
         return f"{queue.name} forbids preemption"

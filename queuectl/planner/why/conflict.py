@@ -32,6 +32,9 @@ _ORDER: Final = (
 )
 
 
+_PASSING: Final = frozenset({Limit.HEALTH, Limit.LEASE, Limit.ORDER})
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One thing that may stand in the way; ``row`` says which quota."""
@@ -51,20 +54,30 @@ class Conflict:
 def conflict_of(turn: Turn) -> Conflict:
     """The members; none when nothing here is in the gang's way, or nothing could be proved."""
     members = tuple(_members(turn))
-    verdict = ask(turn, world_of(turn, members))
-    if verdict.status is not Status.REFUTED:
-        return Conflict((), verdict.fits)
+    if not turn.refused:
+        verdict = ask(turn, world_of(turn, members))
+        if verdict.status is not Status.REFUTED:
+            return Conflict((), verdict.fits)
     if ask(turn, world_of(turn, ())).status is Status.REFUTED:
         return Conflict((Member(Limit.FLEET),))
     proved = True
     left = list(members)
-    for member in members:
-        without = [m for m in left if m != member]
+    for group in _at_once(members):
+        without = [m for m in left if m not in group]
         status = ask(turn, world_of(turn, tuple(without))).status
         if status is Status.REFUTED:
             left = without
-        proved &= status in (Status.REFUTED, Status.FOUND)
+        elif len(group) == 1:
+            proved &= status is Status.FOUND
     return Conflict(tuple(reversed(left)), proved)
+
+
+def _at_once(members: tuple[Member, ...]) -> Iterator[tuple[Member, ...]]:
+    """What passes by itself all at once, which settles most conflicts by one search; then one by one, as far as that is left."""
+    passing = tuple(m for m in members if m.limit in _PASSING)
+    if len(passing) > 1:
+        yield passing
+    yield from ((member,) for member in members)
 
 
 def _members(turn: Turn) -> Iterator[Member]:

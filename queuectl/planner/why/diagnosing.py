@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from queuectl.domain.diagnosis import Diagnosis, Way
-from queuectl.domain.plan import Proof
-from queuectl.domain.snapshot import Pending, Snapshot
-from queuectl.planner.batch import Walk
+from queuectl.domain.plan import Plan, Proof
+from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.order import barred
+from queuectl.planner.partial import smallest
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.solve import StopSignal
 from queuectl.planner.why.allow import more_quota, one_more_flavor
@@ -17,9 +17,11 @@ from queuectl.planner.why.conflict import conflict_of
 from queuectl.planner.why.ease import coarser_level, fewer_pods, fewer_rules, higher_priority
 from queuectl.planner.why.grow import more_nodes
 from queuectl.planner.why.heal import heal_nodes
+from queuectl.planner.why.known import know, of_plan
 from queuectl.planner.why.leave import holders_withdraw, others_end, those_leaving
 from queuectl.planner.why.moving import others_move
 from queuectl.planner.why.obstacles import obstacle_of
+from queuectl.planner.why.permit import others_evicted
 from queuectl.planner.why.trial import ask, past_heads
 from queuectl.planner.why.turn import Turn, turn_of
 
@@ -36,11 +38,14 @@ _FINDERS: Final[tuple[Callable[[Turn], Iterator[Way]], ...]] = (
     more_nodes,
     holders_withdraw,
     others_move,
+    others_evicted,
     others_end,
 )
 
 
-def diagnose(snapshot: Snapshot, uid: str, stop: StopSignal | None = None) -> Diagnosis:
+def diagnose(
+    snapshot: Snapshot, uid: str, stop: StopSignal | None = None, plan: Plan | None = None
+) -> Diagnosis:
     """Why one pending gang does not start now, and what would let it.
 
     Pure and deterministic unless stopped. Never needed for a plan: it may be asked at any time, on any snapshot.
@@ -49,30 +54,40 @@ def diagnose(snapshot: Snapshot, uid: str, stop: StopSignal | None = None) -> Di
         snapshot: everything a cycle may look at.
         uid: of a gang among the pending; for any other, the diagnosis is empty.
         stop: lets another thread end it early.
+        plan: what was planned from this snapshot, if it is at hand: then nothing is decided twice.
     """
-    return next(diagnose_those(snapshot, frozenset({uid}), stop), Diagnosis(uid))
+    return next(diagnose_those(snapshot, frozenset({uid}), stop, plan), Diagnosis(uid))
 
 
 def diagnose_those(
-    snapshot: Snapshot, uids: frozenset[str], stop: StopSignal | None = None
+    snapshot: Snapshot,
+    uids: frozenset[str],
+    stop: StopSignal | None = None,
+    plan: Plan | None = None,
 ) -> Iterator[Diagnosis]:
-    """The same for several gangs in one walk, in queue order."""
+    """The same for several gangs in one walk, in the order of their turns."""
     cycle = begin(snapshot, stop)
+    if plan is not None and not plan.cut:
+        know(cycle.walk, of_plan(plan))
     left = len(uids)
+    turn: Turn | None = None
     for pending in turns(cycle):
-        if pending.workload.uid in uids:
-            yield diagnosis_of(cycle.walk, pending)
-            left -= 1
-            if not left:
-                return
+        uid = pending.workload.uid
+        if uid not in uids:
+            continue
+        quota = cycle.walk.allowances.short(smallest(pending.workload))  # its reason says it all
+        if barred(snapshot, pending) is not None or quota is not None:
+            yield Diagnosis(uid)
+        else:
+            turn = turn_of(cycle.walk, pending, turn)
+            yield diagnosis_of(turn)
+        left -= 1
+        if not left:
+            return
 
 
-def diagnosis_of(walk: Walk, pending: Pending) -> Diagnosis:
-    """Of the gang that the walk has come to."""
-    uid = pending.workload.uid
-    if barred(walk.arena.snapshot, pending) is not None:
-        return Diagnosis(uid)
-    turn = turn_of(walk, pending)
+def diagnosis_of(turn: Turn) -> Diagnosis:
+    """Of the gang whose turn it is."""
     conflict = conflict_of(turn)
     obstacles = tuple(obstacle_of(turn, member) for member in conflict.members)
     ways: list[Way] = []
@@ -82,7 +97,7 @@ def diagnosis_of(walk: Walk, pending: Pending) -> Diagnosis:
         ways.extend(finder(turn))
     cut = turn.solver.cut or turn.solver.stop.stopped
     proof = Proof.OPTIMAL if conflict.proved else Proof.FEASIBLE
-    return Diagnosis(uid, obstacles, tuple(ways), proof, cut)
+    return Diagnosis(turn.uid, obstacles, tuple(ways), proof, cut)
 
 
 def _finders(turn: Turn) -> tuple[Callable[[Turn], Iterator[Way]], ...]:

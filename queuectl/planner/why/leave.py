@@ -9,28 +9,40 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import isinf
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 
 from queuectl.domain.changes import Leave, Withdraw
 from queuectl.domain.diagnosis import Limit, Remedy, Way
-from queuectl.domain.queues import ClusterQueue, WithinClusterQueue
+from queuectl.domain.plan import Cost
+from queuectl.domain.queues import (
+    ClusterQueue,
+    ReclaimWithinCohort,
+    VictimKey,
+    WithinClusterQueue,
+)
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
 from queuectl.planner.cost import ages_of
+from queuectl.planner.demand import Demand
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.preempt import Blocked
+from queuectl.planner.preempt_goal import complete
 from queuectl.planner.preempt_roster import Bench, rows_of
+from queuectl.planner.preempt_search import Found
 from queuectl.planner.preempt_shield import protected_until
-from queuectl.planner.quota import QuotaRow
+from queuectl.planner.quota import Pool, QuotaRow, pools_of
 from queuectl.planner.solve import Solver
 from queuectl.planner.topology import Ints
 from queuectl.planner.why.offer import Idea, finish, offer
 from queuectl.planner.why.trial import ask, books, demands, past_heads
 from queuectl.planner.why.turn import Turn
 
-_SHARE: Final = 0.2  # of a solve's limit
+_SHARE: Final = 0.05  # of a solve's limit
 _NAMED: Final = 3
+_NOT_ALONE: Final = "policy allows it, but it alone is not enough"
 
 
 def those_leaving(turn: Turn) -> Iterator[Way]:
@@ -50,23 +62,45 @@ def those_leaving(turn: Turn) -> Iterator[Way]:
 def others_end(turn: Turn) -> Iterator[Way]:
     """The least set of gangs whose end would let it start, and what keeps each of them from being evicted for it.
 
-    Least in the layers of its ClusterQueue, over all that runs, as if no policy protected anybody.
+    Least in the layers of its ClusterQueue, over all that runs and all choices of flavors, as if no policy protected anybody.
     """
+    if not turn.staying:
+        return
     world = past_heads(turn)
     ledger = books(turn, world)
-    staying = [
-        g for g in turn.snapshot.admitted if not g.leaving and g.workload.uid not in ledger.gone
-    ]
-    if not staying:
-        return
     queue = turn.queue or ClusterQueue("")
-    bench = _everyone(turn, staying)
+    least, proved = None, True
     for demand in demands(turn, world, ledger.arena):
-        found = Blocked(ledger, demand, queue, _patience(turn), bench).solve()
+        bench, found = _exits(turn, ledger, demand, queue)
+        proved &= found.proved
         if found.victims:
             chosen = [bench.gangs[v] for v in sorted(found.victims)]
-            yield from _ending(turn, chosen, least=found.proved)
-            return
+            loss = _layers(queue, [bench.cost(v) for v in found.victims])
+            least = min(least or (loss, chosen), (loss, chosen), key=itemgetter(0))
+    if least is not None:
+        yield from _ending(turn, least[1], least=proved)
+
+
+def _exits(turn: Turn, ledger: Ledger, demand: Demand, queue: ClusterQueue) -> tuple[Bench, Found]:
+    """The search for them under one choice of flavors; equal gangs share it."""
+    key = (demand.units, demand.pending.budget, queue.name, *sorted(demand.charges.items()))
+    known = turn.shared.exits.get(key)
+    if known is None:
+        bench, solver = _everyone(turn), _patience(turn)
+        known = bench, Blocked(ledger, demand, queue, solver, bench).solve()
+        if not solver.cut:
+            turn.shared.exits[key] = known
+    return known
+
+
+def _layers(queue: ClusterQueue, costs: Sequence[Cost]) -> list[int]:
+    """What an exit loses, in the queue's order of layers."""
+    values = {
+        VictimKey.MAX_PRIORITY: max(cost.priority for cost in costs),
+        VictimKey.LOST_WORK: sum(cost.lost_work for cost in costs),
+        VictimKey.COUNT: len(costs),
+    }
+    return [values[key] for key in complete(queue.victim_order)]
 
 
 def holders_withdraw(turn: Turn) -> Iterator[Way]:
@@ -96,7 +130,7 @@ def _ending(turn: Turn, chosen: list[Admitted], *, least: bool) -> Iterator[Way]
         message += f", and wait for {_some([g.workload.ref for g in leaving])} to leave"
     details = {
         "gangs": [{"workload": ref, "policy": policy} for ref, policy in why.items()],
-        "gpus": sum(g.workload.gpus for g in chosen),
+        "gpus": sum(g.gpus for g in chosen),
     }
     change = Leave(tuple(g.workload.uid for g in gone))
     kept = [k for k in turn.walk.ledger.kept if not k.fixed]  # moved, they might spare a gang
@@ -106,9 +140,9 @@ def _ending(turn: Turn, chosen: list[Admitted], *, least: bool) -> Iterator[Way]
     yield from finish(turn, idea, {})
 
 
-def _everyone(turn: Turn, gangs: list[Admitted]) -> Bench:
+def _everyone(turn: Turn) -> Bench:
     """All that runs, as if every one of them might be evicted."""
-    gangs = sorted(gangs, key=lambda g: (g.workload.priority, g.workload.uid))
+    gangs = sorted(turn.staying, key=lambda g: (g.workload.priority, g.workload.uid))
     priorities = np.array([g.workload.priority for g in gangs], dtype=np.int64)
     _, rank = np.unique(priorities, return_inverse=True)
     everyone = np.ones(len(gangs), dtype=np.bool_)
@@ -143,9 +177,13 @@ def shield(turn: Turn, gang: Admitted) -> str:
         if isinf(until):
             return "it is not preemptible"
         return f"protected until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    if turn.queue is None or theirs.name != turn.queue.name:
+    if turn.queue is None:
         return f"ClusterQueue {theirs.name} is not its own"
-    return _within(turn.queue, gang, own.priority)
+    return (
+        _within(turn.queue, gang, own.priority)
+        if theirs.name == turn.queue.name
+        else _across(turn, theirs, gang)
+    )
 
 
 def _within(queue: ClusterQueue, gang: Admitted, priority: int) -> str:
@@ -153,7 +191,28 @@ def _within(queue: ClusterQueue, gang: Admitted, priority: int) -> str:
         return f"withinClusterQueue of {queue.name} is Never"
     if gang.workload.priority >= priority:
         return f"its priority {gang.workload.priority} is not below {priority}"
-    return "policy allows it, but it alone is not enough"
+    return _NOT_ALONE
+
+
+def _across(turn: Turn, theirs: ClusterQueue, gang: Admitted) -> str:
+    """The same for a gang of another ClusterQueue."""
+    queue, priority = turn.queue, turn.pending.workload.priority
+    assert queue is not None
+    if queue.cohort is None or _root(turn, queue.name) is not _root(turn, theirs.name):
+        return f"ClusterQueue {theirs.name} shares no cohort with {queue.name}"
+    if queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
+        return f"reclaimWithinCohort of {queue.name} is Never"
+    lower = queue.reclaim_within_cohort is ReclaimWithinCohort.LOWER_PRIORITY
+    if lower and gang.workload.priority >= priority:
+        return f"its priority {gang.workload.priority} is not below {priority}"
+    return _NOT_ALONE
+
+
+def _root(turn: Turn, name: str) -> Pool:
+    pool = pools_of(turn.snapshot.config)[name]
+    while pool.parent is not None:
+        pool = pool.parent
+    return pool
 
 
 def _some(names: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from queuectl.domain.changes import (
 from queuectl.domain.diagnosis import Remedy, Way
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.quota import FlavorResource
+from queuectl.planner.why.known import know
 from queuectl.planner.why.trial import World, as_it_is, ask, quota_alone
 from queuectl.planner.why.turn import Turn, turn_of
 from queuectl.planner.words import amount
@@ -99,13 +100,16 @@ def settled(
         everything = (*changes, *quota)
         if not unsettled(turn, everything):
             return quota
-        later = _turn_after(turn, everything)
+        later = turn_after(turn, everything)
         if later is None:
             return None
-        if ask(later, as_it_is(later)).fits:
+        world = replace(as_it_is(later), moving=False)
+        if ask(later, world).fits:
             return quota
-        verdict = ask(later, replace(as_it_is(later), uncounted=None))
-        if not quota or not verdict.fits:
+        if not quota:
+            return None
+        verdict = ask(later, replace(world, uncounted=None))
+        if not verdict.fits:
             return None
         for row, more in verdict.short.items():
             short[row] = short.get(row, 0) + more
@@ -143,12 +147,13 @@ def unsettled(turn: Turn, changes: Sequence[Change]) -> bool:
     return turn.restless and not all(isinstance(change, _OWN) for change in changes)
 
 
-def _turn_after(turn: Turn, changes: Sequence[Change]) -> Turn | None:
+def turn_after(turn: Turn, changes: Sequence[Change]) -> Turn | None:
     """The gang's turn on the changed snapshot."""
     changed = apply_all(changes, turn.snapshot)
     known = all(isinstance(change, _SAME_FLEET) for change in changes)
     arena = replace(turn.arena, snapshot=changed) if known else None
     cycle = begin(changed, turn.solver.stop, arena)
+    know(cycle.walk, turn.before)
     for pending in turns(cycle):
         if pending.workload.uid == turn.uid:
             return turn_of(cycle.walk, pending)

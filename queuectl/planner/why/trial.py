@@ -20,7 +20,7 @@ from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
 from queuectl.planner.classes import Classes
-from queuectl.planner.decide import decide
+from queuectl.planner.decide import Decision, decide, place
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger, Spots
 from queuectl.planner.quota import FlavorResource
@@ -41,6 +41,8 @@ class World:
         strict: whether StrictFIFO holds it back.
         well: whether every node is healthy, uncordoned and trusted.
         whole: whether each pod must find all it asks on one node.
+        moving: whether gangs that start before it in this cycle may stand elsewhere. By the time somebody goes a way out,
+            they have started where they stand.
         uncounted: quota rows that do not count; None = none of them does.
         gone: running gangs that have left.
         mended: nodes that are healthy although they are not; the gang may use them besides its own.
@@ -52,6 +54,7 @@ class World:
     strict: bool = True
     well: bool = False
     whole: bool = True
+    moving: bool = True
     uncounted: frozenset[FlavorResource] | None = frozenset()
     gone: tuple[Admitted, ...] = ()
     mended: Mask | None = field(default=None, compare=False)
@@ -80,8 +83,8 @@ def as_it_is(turn: Turn) -> World:
 
 
 def past_heads(turn: Turn) -> World:
-    """The same, but past the gangs that StrictFIFO keeps it behind: where ways out are looked for."""
-    return replace(as_it_is(turn), strict=False)
+    """Where ways out are looked for: past the gangs that StrictFIFO keeps it behind, beside those that start before it."""
+    return replace(as_it_is(turn), strict=False, moving=False)
 
 
 def ask(turn: Turn, world: World) -> Verdict:
@@ -103,7 +106,7 @@ def _answer(turn: Turn, world: World) -> Verdict:
             continue
         if best is not None and sum(short.values()) >= sum(best.short.values()):
             continue
-        decision = decide(ledger, demand, turn.solver)
+        decision = _placed(turn, world, ledger, demand)
         if decision.status is Status.FOUND:
             best = Verdict(Status.FOUND, demand, decision.spots, short)
             if world.uncounted is None and short:
@@ -113,6 +116,25 @@ def _answer(turn: Turn, world: World) -> Verdict:
             return Verdict(Status.FOUND, demand, (), short)
         open_ |= decision.status is not Status.REFUTED
     return best or Verdict(Status.UNKNOWN if open_ else Status.REFUTED)
+
+
+def _placed(turn: Turn, world: World, ledger: Ledger, demand: Demand) -> Decision:
+    """Whether it finds a place; quota and queues do not matter, so worlds that differ in no more share the answer."""
+
+    def search() -> Decision:
+        if world.moving:
+            return decide(ledger, demand, turn.solver)
+        return place(demand, ledger.free(), turn.solver)
+
+    if world.gone:
+        return search()
+    key = (world.holders, world.moving, demand.units, demand.pending.budget)
+    known = turn.shared.places.get(key)
+    if known is None:
+        known = search()
+        if not turn.solver.cut:
+            turn.shared.places[key] = known
+    return known
 
 
 def quota_alone(turn: Turn) -> bool:

@@ -8,7 +8,7 @@ never makes less room.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -22,12 +22,16 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
 from queuectl.planner.batch import Walk
+from queuectl.planner.decide import Decision
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger, Spots, use_of_spots
 from queuectl.planner.partial import admissible, shrinks, with_counts
+from queuectl.planner.preempt_roster import Bench
+from queuectl.planner.preempt_search import Found
 from queuectl.planner.quota import QuotaRow, QuotaUse, use_of
 from queuectl.planner.solve import Solver
 from queuectl.planner.topology import Ints
+from queuectl.planner.why.known import Known, is_refused, of_walk
 from queuectl.planner.why.loosen import any_flavor
 
 HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
@@ -56,6 +60,27 @@ class Held:
     quota_now: Counter[QuotaRow]
     quota_after: Counter[QuotaRow]
 
+    def equals(self, other: Held) -> bool:
+        quota = (self.quota_now, self.quota_after) == (other.quota_now, other.quota_after)
+        return quota and all(map(np.array_equal, (self.now, self.later), (other.now, other.later)))
+
+
+@dataclass(eq=False, slots=True)
+class Shared:
+    """Work done for one gang that holds for every gang that comes to the same books.
+
+    Attributes:
+        ledgers: by holders and configuration.
+        places: searches for a place, by what was asked, of whose books.
+        exits: searches for the least set of gangs to end, by what was asked.
+        kept: gangs that start, moves among them and exits, up to the turn it is of.
+    """
+
+    kept: tuple[int, ...]
+    ledgers: dict[tuple[frozenset[Limit], QueueConfig], Ledger] = field(default_factory=dict)
+    places: dict[Hashable, Decision] = field(default_factory=dict)
+    exits: dict[Hashable, tuple[Bench, Found]] = field(default_factory=dict)
+
 
 @dataclass(frozen=True, eq=False)
 class Turn:
@@ -70,6 +95,8 @@ class Turn:
         restless: whether a gang before it in line, or one being repaired, would like more than it got.
         head: of all gangs that StrictFIFO keeps it behind, the one with the highest priority; None = it is held back by
             none, under some choice of flavors at least.
+        refused: it is known already that it does not fit.
+        shared: with the turn before, where nothing was taken or given back in between.
     """
 
     walk: Walk
@@ -79,7 +106,8 @@ class Turn:
     held: dict[Limit, Held]
     restless: bool
     head: Workload | None
-    _ledgers: dict[tuple[frozenset[Limit], QueueConfig], Ledger] = field(default_factory=dict)
+    refused: bool
+    shared: Shared
 
     @property
     def arena(self) -> Arena:
@@ -94,15 +122,28 @@ class Turn:
         return self.pending.workload.uid
 
     @cached_property
+    def staying(self) -> tuple[Admitted, ...]:
+        """Running gangs that neither leave already nor are taken down for those before it."""
+        gone = {g.workload.uid for g in evicted(self.walk)}
+        admitted = self.snapshot.admitted
+        return tuple(g for g in admitted if not g.leaving and g.workload.uid not in gone)
+
+    @cached_property
     def any_flavor(self) -> QueueConfig:
         """The configuration in which flavors do not count."""
         return any_flavor(self.arena, self.queue, self.pending.workload)
 
+    @cached_property
+    def before(self) -> Known:
+        """Where those before it start."""
+        return of_walk(self.walk)
+
     def ledger(self, holders: frozenset[Limit], config: QueueConfig) -> Ledger:
         """The books with only these holders in them, under a (perhaps changed) configuration; to be read, not changed."""
-        known = self._ledgers.get((holders, config))
+        ledgers = self.shared.ledgers
+        known = ledgers.get((holders, config))
         if known is None:
-            known = self._ledgers[holders, config] = self.fresh_ledger(holders, config)
+            known = ledgers[holders, config] = self.fresh_ledger(holders, config)
         return known
 
     def fresh_ledger(self, holders: frozenset[Limit], config: QueueConfig) -> Ledger:
@@ -115,8 +156,8 @@ class Turn:
         return ledger
 
 
-def turn_of(walk: Walk, pending: Pending) -> Turn:
-    """The turn of the gang that the walk has come to."""
+def turn_of(walk: Walk, pending: Pending, before: Turn | None = None) -> Turn:
+    """The turn of the gang that the walk has come to; ``before``: one that it came to earlier, to share its work."""
     snapshot = walk.arena.snapshot
     workload = pending.workload
     queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
@@ -130,7 +171,18 @@ def turn_of(walk: Walk, pending: Pending) -> Turn:
     }
     solver = Solver(snapshot.limits, walk.solver.stop)
     least = _least(pending)
-    return Turn(walk, least, queue, solver, held, restless(walk), _head(walk, least, queue))
+    refused = is_refused(walk, workload.uid)
+    shared = _shared(walk, held, before)
+    head = _head(walk, least, queue)
+    return Turn(walk, least, queue, solver, held, restless(walk), head, refused, shared)
+
+
+def _shared(walk: Walk, held: Mapping[Limit, Held], before: Turn | None) -> Shared:
+    kept = (len(walk.ledger.kept), walk.moves, len(walk.preempted), len(walk.evicted))
+    if before is None or before.shared.kept != kept:
+        return Shared(kept)
+    same = all(held[limit].equals(before.held[limit]) for limit in HOLDERS)
+    return before.shared if same else Shared(kept)
 
 
 def _head(walk: Walk, pending: Pending, queue: ClusterQueue | None) -> Workload | None:
@@ -233,7 +285,8 @@ def _books(arena: Arena, config: QueueConfig, shown: Iterable[Held]) -> Ledger:
         later -= held.later
         quota_now.update(held.quota_now)
         quota_after.update(held.quota_after)
-    arena = replace(arena, snapshot=replace(arena.snapshot, config=config))
+    if config is not arena.snapshot.config:
+        arena = replace(arena, snapshot=replace(arena.snapshot, config=config))
     return Ledger(arena, now, later, use_of(config, quota_now), use_of(config, quota_after))
 
 

@@ -1,0 +1,128 @@
+"""What applying configuration would do: the same checks as a write, and nothing stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.domain.diagnosis import Excess
+from queuectl.domain.queries import DocumentKey
+from queuectl.domain.queues import QueueConfig
+from queuectl.objects.config import build, validate
+from queuectl.objects.config_diff import differences
+from queuectl.objects.config_links import dangling, refuse_cycle
+from queuectl.objects.errors import DocumentError
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """One document: what would become of it. ``changes`` as the API answers them."""
+
+    result: str
+    warnings: tuple[str, ...]
+    changes: list[Body]
+    document: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """``excesses`` None: nobody here knows what runs."""
+
+    objects: tuple[Rehearsed, ...]
+    excesses: Sequence[Excess] | None
+
+
+async def rehearse(
+    documents: Sequence[Body], store: ApiStore, diagnoser: Diagnoser | None
+) -> Rehearsal:
+    """Apply documents, all together, to a copy of the stored configuration.
+
+    Raises:
+        DocumentError: one of them is wrong, or they are wrong together.
+    """
+    checked = [validate(document) for document in documents]
+    revision, stored = await store.configuration()
+    before = {DocumentKey.of(document): document for document in stored}
+    after = {**before, **{DocumentKey.of(document): document for document, _ in checked}}
+    parents = {
+        key.name: document.get("spec", {}).get("parentName")
+        for key, document in after.items()
+        if key.kind == "Cohort"
+    }
+    for document, _ in checked:
+        if document["kind"] == "Cohort":
+            refuse_cycle(document, parents)
+    config, trouble = _built(after.values(), revision)
+    missing = dangling(config) if config is not None else ()
+    objects = tuple(
+        _rehearsed(document, before.get(DocumentKey.of(document)), (*warnings, *trouble), missing)
+        for document, warnings in checked
+    )
+    if config is None or diagnoser is None:
+        return Rehearsal(objects, None)
+    return Rehearsal(objects, await diagnoser.over_quota(config))
+
+
+def _built(
+    documents: Iterable[Mapping[str, Any]], revision: int
+) -> tuple[QueueConfig | None, tuple[str, ...]]:
+    try:
+        return build(documents, revision), ()
+    except DocumentError as error:  # another object, stored by a more lenient release
+        return None, (f"not checked together with the other objects: {error}",)
+
+
+def _rehearsed(
+    document: Body,
+    before: Mapping[str, Any] | None,
+    warnings: tuple[str, ...],
+    missing: Sequence[str],
+) -> Rehearsed:
+    changes = changes_of(before, document)
+    unchanged = before is not None and dict(before) == document
+    result = "created" if before is None else "unchanged" if unchanged else "configured"
+    own = tuple(
+        sentence for sentence in missing if sentence.startswith(f"{DocumentKey.of(document)}: ")
+    )
+    return Rehearsed(result, (*warnings, *own), changes, document)
+
+
+def applied(one: Rehearsed) -> Body:
+    """The answer for one document."""
+    return {
+        "result": one.result,
+        "warnings": list(one.warnings),
+        "changes": one.changes,
+        "object": one.document,
+    }
+
+
+def changes_of(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[Body]:
+    """The differences as the API answers them; none for an object that is new."""
+    if before is None:
+        return []
+    return [
+        {"field": d.field, "before": d.before, "after": d.after} for d in differences(before, after)
+    ]
+
+
+def excess_views(excesses: Sequence[Excess] | None) -> list[Body] | None:
+    """The same for quotas that are exceeded."""
+    if excesses is None:
+        return None
+    return [
+        {
+            "kind": excess.kind,
+            "name": excess.name,
+            "flavor": excess.flavor,
+            "resource": excess.resource,
+            "used": excess.used,
+            "allowed": excess.allowed,
+            "workloads": list(excess.gangs),
+        }
+        for excess in excesses
+    ]

@@ -1,0 +1,70 @@
+"""Reads the Workloads of a Kueue that was shut down, once: by them its jobs are taken over as it had admitted them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from queuectl.cluster.client import Api
+from queuectl.domain.errors import ClusterUnavailable, ObjectGone
+from queuectl.domain.records import PriorAdmission
+from queuectl.objects.errors import RequestError
+from queuectl.objects.takeover import WireLeftWorkload, read_prior_admission
+
+log = logging.getLogger(__name__)
+
+_PATHS: Final = tuple(
+    f"/apis/kueue.x-k8s.io/{version}/workloads" for version in ("v1beta2", "v1beta1")
+)
+_PAGE: Final = 500
+
+
+class _Meta(msgspec.Struct):
+    next: str = msgspec.field(default="", name="continue")
+
+
+class _Page(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    items: list[msgspec.Raw] = msgspec.field(default_factory=list)
+
+
+_page = msgspec.json.Decoder(_Page).decode
+_workload = msgspec.json.Decoder(WireLeftWorkload).decode
+
+
+async def read_admissions(api: Api) -> list[PriorAdmission]:
+    """Of all Workloads that are not finished; none where their kind is not installed.
+
+    Raises:
+        ClusterError: a request failed.
+    """
+    for path in _PATHS:
+        try:
+            return await _list(api, path)
+        except ObjectGone:
+            continue
+    return []
+
+
+async def _list(api: Api, path: str) -> list[PriorAdmission]:
+    found, token = [], ""
+    while True:
+        query = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
+        body = await api.request("GET", path, query=query)
+        try:
+            page = _page(body)
+        except msgspec.MsgspecError as error:
+            raise ClusterUnavailable(f"{path}: not a list: {error}") from error
+        for raw in page.items:
+            try:
+                admission = read_prior_admission(_workload(raw))
+            except (msgspec.MsgspecError, RequestError) as error:
+                log.warning("%s: a Workload is passed over: %s", path, error)
+                continue
+            if admission is not None:
+                found.append(admission)
+        token = page.metadata.next
+        if not token:
+            return found

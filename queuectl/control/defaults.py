@@ -1,0 +1,37 @@
+"""Keeps the label by which admission knows the namespaces that have a LocalQueue ``default``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from queuectl.control.ports import Cluster
+from queuectl.domain.errors import ClusterError, ObjectGone
+from queuectl.domain.queues import QueueConfig
+from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
+from queuectl.state.defaults import mislabelled
+from queuectl.state.mirror import Mirror
+
+log = structlog.get_logger()
+
+LOOK_SECONDS = 1.0
+
+
+async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], QueueConfig]) -> None:
+    """Look again and again until cancelled. What could not be written is found again at the next look."""
+    told: set[str] = set()
+    while True:
+        for name, value in list(mislabelled(mirror.namespaces.values(), config())):
+            try:
+                patch = {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: value}}}
+                await cluster.patch_namespace(name, patch)
+                told.discard(name)
+            except ObjectGone:
+                continue
+            except ClusterError as error:
+                if name not in told:
+                    log.warning("namespace_not_labelled", namespace=name, why=str(error))
+                told.add(name)
+        await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,95 @@
+"""What people ask of workloads: the API adds rows, the leader answers each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import CursorResult, exists, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.bulk import arrays, unnest_rows
+from queuectl.db.engine import storable
+from queuectl.db.rows import command_from
+from queuectl.db.tables import commands
+from queuectl.domain.commands import Answer, Command
+from queuectl.domain.errors import Conflict, StaleSnapshot
+
+CHANNEL: Final = "queuectl_commands"
+_BATCH: Final = 500
+_ANSWER: Final = (commands.c.id, commands.c.outcome)
+_OPEN: Final = commands.c.outcome.is_(None)
+
+
+async def add(connection: AsyncConnection, command: Command) -> Command:
+    """Keep a command; its ``id`` is given here. The same request again gives the command of the first time.
+
+    Raises:
+        Conflict: the request id was used for something else.
+    """
+    values = {
+        "uid": command.uid,
+        "action": command.action.value,
+        "priority": command.priority,
+        "by": storable(command.by),
+        "request_id": command.request_id,
+        "at": command.at,
+    }
+    added = insert(commands).values(values).on_conflict_do_nothing().returning(commands)
+    row = (await connection.execute(added)).one_or_none()
+    if row is not None:
+        await connection.execute(select(func.pg_notify(CHANNEL, str(row.id))))
+        return command_from(row)
+    known = await of_request(connection, command.request_id)
+    assert known is not None, "the insert met it"
+    return same_request(known, command)
+
+
+async def of_request(connection: AsyncConnection, request_id: str) -> Command | None:
+    """The command of this request, or None."""
+    same = select(commands).where(commands.c.request_id == request_id)
+    row = (await connection.execute(same)).one_or_none()
+    return command_from(row) if row is not None else None
+
+
+def same_request(known: Command, command: Command) -> Command:
+    """``known``, if it asks for the same.
+
+    Raises:
+        Conflict: it does not.
+    """
+    if (known.uid, known.action, known.priority) != (command.uid, command.action, command.priority):
+        raise Conflict(f"request {command.request_id} was {known.action} of {known.uid}")
+    return known
+
+
+async def unanswered(connection: AsyncConnection) -> tuple[Command, ...]:
+    """The first of them, oldest first."""
+    rows = await connection.execute(
+        select(commands).where(_OPEN).order_by(commands.c.id).limit(_BATCH)
+    )
+    return tuple(map(command_from, rows))
+
+
+async def any_unanswered(connection: AsyncConnection) -> bool:
+    """Whether there is one."""
+    return bool(await connection.scalar(select(exists().where(_OPEN))))
+
+
+async def answer(connection: AsyncConnection, answers: Sequence[Answer]) -> None:
+    """Note what became of commands.
+
+    Raises:
+        StaleSnapshot: one of them was answered before.
+    """
+    if not answers:
+        return
+    given = unnest_rows(_ANSWER)
+    noted = (
+        update(commands).where(commands.c.id == given.c.id, _OPEN).values(outcome=given.c.outcome)
+    )
+    rows = [{"id": each.id, "outcome": each.outcome} for each in answers]
+    result: CursorResult[tuple[()]] = await connection.execute(noted, arrays(_ANSWER, rows))
+    if result.rowcount != len(rows):
+        raise StaleSnapshot("a command was answered before")

@@ -1,0 +1,63 @@
+"""What people's commands do to a workload: the part of the state machine behind ``Asked``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuectl.domain.commands import Action, Command, objection
+from queuectl.domain.ledger import Change, Entry, Note, State
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.rules import Rules
+from queuectl.domain.steps import evict, next_of, rejoin
+
+
+def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Change | None:
+    """The change that a command makes now, or None when it makes no sense any more or says nothing new."""
+    if objection(entry, command.action) is not None:
+        return None
+    by = f"by {command.by}"
+    match command.action:
+        case Action.HOLD:
+            return _park(entry, Reason(Code.HELD, f"held {by}"), now, rules)
+        case Action.DEACTIVATE:
+            return _park(entry, Reason(Code.DEACTIVATED, f"deactivated {by}"), now, rules)
+        case Action.RELEASE:
+            return _unpark(entry, f"released {by}", now)
+        case Action.ACTIVATE:
+            return _unpark(entry, f"activated {by}", now, failures=0, past_seconds=0.0)
+        case Action.REQUEUE if entry.state.live:
+            return evict(entry, now, Reason(Code.REQUEUED, f"requeued {by}"), rules)
+        case Action.REQUEUE:
+            return rejoin(entry, now, Reason(Code.QUEUED, f"requeued {by}"), requeue_at=None)
+        case Action.PRIORITY:
+            return _prioritize(entry, command, now)
+
+
+def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> Change | None:
+    if entry.parked is not None and entry.parked.code is parked.code:
+        return None
+    if entry.state.live:
+        return evict(entry, now, parked, rules, parked=parked)
+    if entry.state is State.EVICTING:
+        note = Note(str(parked.code), entry.state, entry.state, parked)
+        return Change(entry, next_of(entry, parked=parked), now, note)
+    return rejoin(entry, now, parked, parked=parked, lease=None, requeue_at=None)
+
+
+def _unpark(entry: Entry, text: str, now: float, **changes: Any) -> Change:
+    reason = Reason(Code.QUEUED, text)
+    if entry.state is State.EVICTING:
+        note = Note(str(reason.code), entry.state, entry.state, reason)
+        return Change(entry, next_of(entry, parked=None, **changes), now, note)
+    return rejoin(entry, now, reason, parked=None, **changes)
+
+
+def _prioritize(entry: Entry, command: Command, now: float) -> Change | None:
+    if command.priority == entry.priority_set:
+        return None
+    value = command.priority
+    text = "priority as its classes say" if value is None else f"priority {value}"
+    reason = Reason(Code.PRIORITY_SET, f"{text}, by {command.by}; it was {entry.priority}")
+    priority = entry.priority if value is None else value
+    after = next_of(entry, priority=priority, priority_set=value)
+    return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))

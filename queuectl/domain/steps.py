@@ -1,0 +1,151 @@
+"""The steps that transitions are made of: leave a state, be evicted, come back to the queue. Pure, as the machine is."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any, Final
+
+from queuectl.domain.ledger import Change, Entry, Intent, Note, State
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.rules import PodsReady, Rules
+from queuectl.domain.snapshot import CapacityLease
+
+DAY: Final = 86_400.0  # seconds
+
+# An eviction for one of these means that the start itself failed: retry later, not at once.
+FAILED_START: Final = frozenset(
+    {Code.PODS_READY_TIMEOUT, Code.PIN_UNSCHEDULABLE, Code.PODS_LARGER_THAN_ASKED}
+)
+
+# An eviction for one of these was in favour of others: what a queue's protections count.
+MADE_ROOM: Final = frozenset({Code.PREEMPTED, Code.DEFRAGMENTED})
+
+# An eviction for one of these can wait for the gang to save its work; what is broken already has nothing to save.
+COOPERATIVE: Final = MADE_ROOM | {
+    Code.QUEUE_STOPPED,
+    Code.LOCAL_QUEUE_STOPPED,
+    Code.HELD,
+    Code.REQUEUED,
+    Code.DEACTIVATED,
+    Code.MAX_EXECUTION_TIME,
+}
+
+
+def next_of(entry: Entry, **changes: Any) -> Entry:
+    """The row's next version."""
+    return replace(entry, version=entry.version + 1, **changes)
+
+
+def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any) -> Change:
+    """Enter a state, with a line in the history."""
+    after = next_of(entry, state=state, since=now, reason=reason, **changes)
+    return Change(entry, after, now, Note(str(reason.code), entry.state, state, reason))
+
+
+def parked_state(parked: Reason) -> State:
+    """Where a gang stays that must not queue."""
+    return State.HELD if parked.code is Code.HELD else State.DEACTIVATED
+
+
+def gated(gates: tuple[str, ...]) -> Reason:
+    """Why a gang with these admission gates is held."""
+    text = f"admission gates: {', '.join(gates)}"
+    return Reason(Code.ADMISSION_GATED, text, {"gates": list(gates)})
+
+
+def rejoin(entry: Entry, now: float, reason: Reason, **changes: Any) -> Change:
+    """Queue with this reason, or stay where a person or a gate keeps it."""
+    parked: Reason | None = changes.get("parked", entry.parked)
+    gates: tuple[str, ...] = changes.get("gates", entry.gates)
+    if parked is not None:
+        return move(entry, parked_state(parked), now, parked, **changes)
+    if gates:
+        return move(entry, State.HELD, now, gated(gates), **changes)
+    return move(entry, State.PENDING, now, reason, **changes)
+
+
+def evict(
+    entry: Entry,
+    now: float,
+    reason: Reason,
+    rules: Rules,
+    *,
+    excluded: tuple[str, ...] = (),
+    lease: CapacityLease | None = None,
+    parked: Reason | None = None,
+) -> Change:
+    """Take it down whole: at once, or after telling it where the rules give it time and it has work to save."""
+    code = reason.code
+    failed = code in FAILED_START
+    grace = rules.eviction_grace if code in COOPERATIVE and entry.state is State.RUNNING else 0.0
+    again = now if failed and rules.pods_ready.requeue_by_eviction else entry.requeued_at
+    return move(
+        entry,
+        State.EVICTING,
+        now,
+        reason,
+        intent=Intent.STOP,
+        lease=lease,
+        requeue_at=None,
+        requeued_at=again,
+        unready_since=None,
+        past_seconds=entry.executed(now),
+        stop_at=now + grace if grace > 0 else None,
+        evictions=entry.evictions + 1,
+        evicted_for=code,
+        preempted_at=_preemptions(entry, code, now),
+        failures=entry.failures + 1 if failed else entry.failures,
+        excluded=tuple(sorted({*entry.excluded, *excluded})),
+        parked=parked if parked is not None else entry.parked,
+    )
+
+
+def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
+    """Its preemptions of the last day, this one included if it is one."""
+    times = (*entry.preempted_at, now) if code in MADE_ROOM else entry.preempted_at
+    return tuple(at for at in times if at > now - DAY)
+
+
+def drained(entry: Entry, now: float, policy: PodsReady) -> Change:
+    """Its pods are gone: where it goes next follows from why it was evicted."""
+    cleared: dict[str, Any] = {
+        "placement": None,
+        "intent": None,
+        "started_at": None,
+        "ready_at": None,
+        "stop_at": None,
+    }
+    code = entry.reason.code
+    if entry.parked is not None:
+        return rejoin(entry, now, entry.parked, lease=None, **cleared)
+    if code in FAILED_START:
+        return _failed(entry, now, policy, cleared)
+    if entry.lease is not None and not entry.gates:
+        waits = Reason(Code.WAITING_FOR_PREEMPTED, "moved; its new place is held for it")
+        return move(entry, State.RESERVED, now, waits, **cleared)
+    reason = Reason(Code.QUEUED, f"requeued after {code}")
+    return rejoin(entry, now, reason, lease=None, **cleared)
+
+
+def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> Change:
+    told = f"start {entry.attempt} failed ({entry.reason.code})"
+    limit = policy.backoff_limit
+    if limit is not None and entry.failures > limit:
+        text = f"{told}; {entry.failures} in a row, and {limit} may be retried"
+        given_up = Reason(Code.REQUEUING_LIMIT, text)
+        return rejoin(entry, now, given_up, parked=given_up, lease=None, **cleared)
+    wait = pause(policy, entry)
+    reason = Reason(Code.BACKOFF, f"{told}; retried in {wait:.0f} s")
+    return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
+
+
+def pause(policy: PodsReady, entry: Entry) -> float:
+    """Seconds until a gang whose start just failed is retried.
+
+    The jitter is drawn from uid and attempt, so that gangs that fail together do not come back together, and the same
+    history gives the same times.
+    """
+    wait = min(policy.backoff_ceiling, policy.backoff_base * 2.0 ** min(entry.failures - 1, 30))
+    drawn = hashlib.blake2b(f"{entry.uid}/{entry.attempt}".encode(), digest_size=8).digest()
+    return wait * (1.0 + policy.backoff_jitter * int.from_bytes(drawn) / 2.0**64)

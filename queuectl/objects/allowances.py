@@ -1,0 +1,100 @@
+"""ResourceQuotas to allowances: the lines that count pods, and whether the quota's scopes take in pods of managed jobs.
+
+What a pod template does not tell us is left to the API server: ``limits.*`` (only requests are known), the objects that
+an operator makes beside the pods (``services``), scopes ``Terminating`` and ``CrossNamespacePodAffinity``. Pods of managed
+jobs are taken to have no ``activeDeadlineSeconds``, and all have the PriorityClass that the admission policy gives them.
+"""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Final
+
+from queuectl.domain.allowance import Allowance, Limit
+from queuectl.domain.quantity import PODS
+from queuectl.domain.records import ResourceQuotaRecord
+from queuectl.objects import keys
+from queuectl.objects.errors import RequestError
+from queuectl.objects.nodes import version_of
+from queuectl.objects.requests import read_amount
+from queuectl.objects.wire import ScopeRequirement, WireResourceQuota
+
+_REQUESTS: Final = "requests."
+_PLAIN: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_HUGE_PAGES: Final = "hugepages-"
+
+
+def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
+    """Project a ResourceQuota.
+
+    Raises:
+        RequestError: an amount is malformed; the API server lets none through.
+    """
+    spec, status, meta = wire.spec, wire.status, wire.metadata
+    enforced = status.hard if status is not None and status.hard is not None else None
+    where = "status.hard" if enforced is not None else "spec.hard"
+    hard = enforced if enforced is not None else (spec.hard if spec is not None else None)
+    used = status.used if status is not None else None
+    limits = []
+    for key in sorted(hard or {}):
+        resource = _counted(key)
+        if resource is None:
+            continue
+        try:
+            most = read_amount(resource, (hard or {})[key], round_up=False)
+        except RequestError as error:
+            raise error.under(where) from None
+        try:
+            amount = read_amount(resource, (used or {}).get(key, 0), round_up=True)
+        except RequestError as error:
+            raise error.under("status.used") from None
+        limits.append(Limit(intern(key), intern(resource), most, amount))
+    applies, best_effort = _scope(wire)
+    return ResourceQuotaRecord(
+        namespace=intern(meta.namespace or "default"),
+        uid=meta.uid,
+        version=version_of(meta.resource_version),
+        counted=used is not None,
+        allowance=Allowance(meta.name, tuple(limits) if applies else (), best_effort),
+    )
+
+
+def _counted(key: str) -> str | None:
+    """What of a pod counts against a line; None when nothing does, or it is not known."""
+    if key in (PODS, "count/pods"):
+        return PODS
+    if key in _PLAIN or key.startswith(_HUGE_PAGES):
+        return key
+    return key.removeprefix(_REQUESTS) if key.startswith(_REQUESTS) else None
+
+
+def _scope(wire: WireResourceQuota) -> tuple[bool, bool | None]:
+    """Whether pods of managed jobs count at all, and which of them (``best_effort``)."""
+    spec = wire.spec
+    if spec is None:
+        return False, None
+    scopes = [ScopeRequirement(name, "Exists") for name in spec.scopes or ()]
+    if spec.scope_selector is not None:
+        scopes += spec.scope_selector.match_expressions or ()
+    best_effort: bool | None = None
+    for scope in scopes:
+        match scope.scope_name:
+            case "BestEffort" | "NotBestEffort":
+                wanted = scope.scope_name == "BestEffort"
+                if best_effort not in (None, wanted):
+                    return False, None
+                best_effort = wanted
+            case "PriorityClass":
+                if not _has_class(scope):
+                    return False, None
+            case "NotTerminating":
+                pass
+            case _:
+                return False, None
+    return True, best_effort
+
+
+def _has_class(scope: ScopeRequirement) -> bool:
+    """Whether the class of all managed pods is among those selected."""
+    named = keys.POD_PRIORITY_CLASS in (scope.values or ())
+    return {"In": named, "NotIn": not named, "Exists": True}.get(scope.operator, False)

@@ -1,0 +1,84 @@
+"""What differs between two versions of a configuration object, field by field, as a person would say it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+_NAMES: Final = ("name", "nodeLabel", "input")  # what tells the members of a list apart
+_IGNORED: Final = ("status",)
+_IGNORED_META: Final = ("resourceVersion",)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field. ``before`` or ``after`` None = it is not there. The path names list members by their names."""
+
+    field: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}: {_shown(self.before)} -> {_shown(self.after)}"
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """Every field in which two normalised documents differ, in the order of their paths; a null counts as absent."""
+    return tuple(_compare("", _plain(before), _plain(after)))
+
+
+def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in document.items() if key not in _IGNORED}
+    meta = kept.get("metadata")
+    if isinstance(meta, Mapping):
+        kept["metadata"] = {k: v for k, v in meta.items() if k not in _IGNORED_META}
+    return kept
+
+
+def _compare(path: str, before: Any, after: Any) -> Iterator[Difference]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in sorted({*before, *after}):
+            inner = f"{path}.{key}" if path else key
+            yield from _compare(inner, before.get(key), after.get(key))
+    elif isinstance(before, list) and isinstance(after, list):
+        yield from _compare_lists(path, before, after)
+    elif type(before) is not type(after) or before != after:
+        yield Difference(path, before, after)
+
+
+def _compare_lists(path: str, before: Sequence[Any], after: Sequence[Any]) -> Iterator[Difference]:
+    if not any(isinstance(item, (Mapping, list)) for item in (*before, *after)):
+        if list(map(type, before)) != list(map(type, after)) or before != after:
+            yield Difference(path, before, after)
+        return
+    old, new = _by_name(before), _by_name(after)
+    if old is None or new is None:
+        for i in range(max(len(before), len(after))):
+            yield from _compare(f"{path}[{i}]", _at(before, i), _at(after, i))
+        return
+    shared = [name for name in old if name in new]
+    if shared != [name for name in new if name in old]:
+        yield Difference(path, list(old), list(new))  # their order counts: flavors are tried in it
+    for name in [*old, *(name for name in new if name not in old)]:
+        yield from _compare(f"{path}[{name}]", old.get(name), new.get(name))
+
+
+def _by_name(items: Sequence[Any]) -> dict[str, Any] | None:
+    """The members by name, None where not all have one of their own."""
+    for key in _NAMES:
+        names = [item.get(key) if isinstance(item, Mapping) else None for item in items]
+        if all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
+            return dict(zip(map(str, names), items, strict=True))
+    return None
+
+
+def _at(items: Sequence[Any], i: int) -> Any:
+    return items[i] if i < len(items) else None
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,79 @@
+"""Where running pods may sit of which nobody says on which node: on free capacity where they are allowed.
+
+An assignment may end above the host. The pods use nodes all the same, so that without them more would look free
+than is. Which nodes exactly is a guess; how much is free in the domain that is named is then right in sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from queuectl.domain.fleet import HOSTNAME, Fleet, Node, NodeRules
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.queues import ResourceFlavor
+from queuectl.domain.workload import PodSet
+from queuectl.objects.assignments import Assigned
+
+
+@dataclass
+class Seats:
+    """What is free of each ready node, less what was seated so far."""
+
+    fleet: Fleet
+    used: Mapping[str, Resources]
+    _free: dict[str, Resources] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._free = {
+            n.name: n.allocatable - self.used.get(n.name, NOTHING)
+            for n in self.fleet.nodes
+            if n.ready
+        }
+
+    def seat(
+        self, podset: PodSet, count: int, assigned: Assigned, flavors: Iterable[ResourceFlavor]
+    ) -> dict[str, int]:
+        """Take room for up to ``count`` pods in the domains they were assigned to; fewer where there is not enough.
+
+        On as few nodes of each domain as can be, the roomiest first, by name among equals.
+        """
+        allowed = list(_allowed(self.fleet, podset, list(flavors)))
+        seated: dict[str, int] = {}
+        for labels, most in assigned.domains:
+            inside = [node for node in allowed if _inside(node, labels)]
+            for name, pods in self._fill(podset.shape.requests, min(most, count), inside):
+                seated[name] = seated.get(name, 0) + pods
+                count -= pods
+        return seated
+
+    def _fill(self, asked: Resources, count: int, nodes: list[Node]) -> Iterator[tuple[str, int]]:
+        room = {node.name: self._fits(asked, node.name) for node in nodes}
+        for name in sorted(room, key=lambda name: (-room[name], name)):
+            pods = min(count, room[name])
+            if pods <= 0:
+                return
+            self._free[name] -= asked * pods
+            count -= pods
+            yield name, pods
+
+    def _fits(self, asked: Resources, name: str) -> int:
+        free = self._free.get(name, NOTHING)
+        return max(0, min((free[r] // amount for r, amount in asked.items() if amount), default=0))
+
+
+def _allowed(fleet: Fleet, podset: PodSet, flavors: list[ResourceFlavor]) -> Iterator[Node]:
+    rules = podset.shape.rules
+    tolerated = rules.tolerations + tuple(t for flavor in flavors for t in flavor.tolerations)
+    rules = NodeRules(rules.selector, rules.affinity, tolerated)
+    labels = {pair for flavor in flavors for pair in flavor.node_labels}
+    for node in fleet.nodes:
+        if rules.refusal(node) is None and _inside(node, dict(labels)):
+            yield node
+
+
+def _inside(node: Node, labels: Mapping[str, str]) -> bool:
+    return all(
+        (node.hostname if key == HOSTNAME else node.labels.get(key)) == value
+        for key, value in labels.items()
+    )

@@ -1,0 +1,236 @@
+"""Kind ``Configuration`` to :class:`~queuectl.domain.rules.Rules`, and which of its fields have no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from queuectl.domain.rules import (
+    FairStrategy,
+    KueueKeys,
+    PodsReady,
+    Retention,
+    Rules,
+    Transformation,
+    UsageFairness,
+)
+from queuectl.objects import settings_wire as wire
+from queuectl.objects.config_groups import once
+from queuectl.objects.config_warned import Warned
+from queuectl.objects.durations import read_duration
+from queuectl.objects.errors import RequestError
+from queuectl.objects.names import is_label_key
+from queuectl.objects.requests import read_factor
+
+V1BETA1: Final = "config.kueue.x-k8s.io/v1beta1"
+
+_BOTH: Final = (
+    FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE,
+    FairStrategy.LESS_THAN_INITIAL_SHARE,
+)
+_STRATEGIES: Final = (_BOTH, *((one,) for one in _BOTH))
+_MOST_MAPPINGS: Final = 16
+
+
+def modernise(document: wire.ConfigurationDocument) -> None:
+    """Write in place what ``v1beta1`` says by its defaults as later versions say it, and each thing in one way only."""
+    own, fair = document.queuectl, document.fair_sharing
+    old = document.api_version == V1BETA1
+    if own is not None and isinstance(own.kueue_keys, bool):
+        own.kueue_keys = "on" if own.kueue_keys else "off"
+    if fair is not None:
+        if not fair.preemption_strategies:
+            fair.preemption_strategies = list(_BOTH)
+        if fair.enable is False or (old and not fair.enable):
+            document.fair_sharing = None
+        fair.enable = None
+    waits = document.wait_for_pods_ready
+    if waits is None or not old:
+        return
+    if not waits.enable:
+        document.wait_for_pods_ready = wire.WaitForPodsReady(enable=False)
+        return
+    waits.enable = None
+    waits.timeout = waits.timeout or "5m"
+    if waits.block_admission is None:
+        waits.block_admission = True
+
+
+def read_rules(document: wire.ConfigurationDocument) -> Rules:
+    """Raises RequestError naming field and value."""
+    own = document.queuectl or wire.OwnSettings()
+    resources = document.resources or wire.ResourceSettings()
+    ignore = resources.quota_check_strategy == "IgnoreUndeclared"
+    if ignore and resources.exclude_resource_prefixes:
+        raise RequestError(
+            "resources.quotaCheckStrategy: IgnoreUndeclared and excludeResourcePrefixes exclude each other"
+        )
+    if len(resources.device_class_mappings or ()) > _MOST_MAPPINGS:
+        raise RequestError(f"resources.deviceClassMappings: at most {_MOST_MAPPINGS} are possible")
+    return Rules(
+        fair_sharing=_read_fair_sharing(document.fair_sharing),
+        usage_fairness=_read_usage(document.admission_fair_sharing, own),
+        excluded_prefixes=_read_prefixes(resources.exclude_resource_prefixes or ()),
+        transformations=_read_transformations(resources.transformations or ()),
+        ignore_undeclared=ignore,
+        pods_ready=_read_pods_ready(document.wait_for_pods_ready, own),
+        retention=_read_retention(document.object_retention_policies),
+        eviction_grace=_optional(own.eviction_grace, "queuectl.evictionGrace") or 0.0,
+        kueue_keys=KueueKeys(str(own.kueue_keys or KueueKeys.AUTO)),
+    )
+
+
+def _optional(text: str | None, path: str) -> float | None:
+    return None if text is None else read_duration(text, path)
+
+
+# ---- fairness
+
+
+def _read_fair_sharing(fair: wire.FairSharingSettings | None) -> tuple[FairStrategy, ...]:
+    path = "fairSharing.preemptionStrategies"
+    if fair is None:
+        return ()
+    strategies = tuple(fair.preemption_strategies or ())
+    if strategies not in _STRATEGIES:
+        valid = " or ".join(f"[{', '.join(one)}]" for one in _STRATEGIES)
+        raise RequestError(f"{path}: [{', '.join(strategies)}] is not {valid}")
+    return strategies
+
+
+def _read_usage(
+    asked: wire.AdmissionFairSharing | None, own: wire.OwnSettings
+) -> UsageFairness | None:
+    if own.user_label is not None and not is_label_key(own.user_label):
+        raise RequestError(f"queuectl.userLabel: {own.user_label!r} is not the key of a label")
+    if asked is None:
+        for field, given in _usage_only(own):
+            if given is not None:
+                raise RequestError(f"queuectl.{field}: means nothing without admissionFairSharing")
+        return None
+    path = "admissionFairSharing"
+    sampling = asked.usage_sampling_interval
+    default = UsageFairness().sampling
+    seconds = _optional(sampling, f"{path}.usageSamplingInterval")
+    if seconds == 0:
+        raise RequestError(f"{path}.usageSamplingInterval: must be more than 0")
+    return UsageFairness(
+        half_life=read_duration(asked.usage_half_life_time, f"{path}.usageHalfLifeTime"),
+        sampling=default if seconds is None else seconds,
+        resource_weights=dict(asked.resource_weights or {}),
+        before_priority=bool(own.usage_before_priority),
+        user_label=own.user_label,
+    )
+
+
+def _usage_only(own: wire.OwnSettings) -> Iterator[tuple[str, Any]]:
+    yield "usageBeforePriority", own.usage_before_priority
+    yield "userLabel", own.user_label
+
+
+# ---- what quota is charged
+
+
+def _read_prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:
+    for i, prefix in enumerate(prefixes):
+        if not prefix:
+            raise RequestError(f"resources.excludeResourcePrefixes[{i}]: is empty")
+    return tuple(prefixes)
+
+
+def _read_transformations(
+    given: Sequence[wire.ResourceTransformation],
+) -> tuple[Transformation, ...]:
+    path = "resources.transformations"
+    once((asked.input for asked in given), f"{path}: input")
+    return tuple(_read_one(asked, f"{path}[{i}]") for i, asked in enumerate(given))
+
+
+def _read_one(asked: wire.ResourceTransformation, path: str) -> Transformation:
+    outputs = asked.outputs or {}
+    names = {"input": asked.input, **{f"outputs.{name}": name for name in outputs}}
+    if asked.multiply_by:
+        names["multiplyBy"] = asked.multiply_by
+    for field, name in names.items():
+        if not is_label_key(name):
+            raise RequestError(f"{path}.{field}: {name!r} is not the name of a resource")
+    try:
+        factors = {name: read_factor(name, amount) for name, amount in outputs.items()}
+    except RequestError as error:
+        raise error.under(f"{path}.outputs") from None
+    return Transformation(
+        source=asked.input,
+        outputs=factors,
+        multiply_by=asked.multiply_by or None,
+        retain=asked.strategy != "Replace",
+    )
+
+
+# ---- life cycle
+
+
+def _read_pods_ready(waits: wire.WaitForPodsReady | None, own: wire.OwnSettings) -> PodsReady:
+    default = PodsReady()
+    jitter = default.backoff_jitter if own.backoff_jitter is None else own.backoff_jitter
+    if waits is None or waits.enable is False:
+        return PodsReady(backoff_jitter=jitter)
+    path = "waitForPodsReady"
+    requeuing = waits.requeuing_strategy or wire.RequeuingStrategy()
+    timeout = _optional(waits.timeout, f"{path}.timeout") or default.timeout
+    recovery = _optional(waits.recovery_timeout, f"{path}.recoveryTimeout")
+    base, ceiling = requeuing.backoff_base_seconds, requeuing.backoff_max_seconds
+    return PodsReady(
+        timeout=timeout,
+        recovery_timeout=timeout if recovery is None else recovery or None,
+        requeue_by_eviction=requeuing.timestamp != "Creation",
+        backoff_base=default.backoff_base if base is None else float(base),
+        backoff_ceiling=default.backoff_ceiling if ceiling is None else float(ceiling),
+        backoff_jitter=jitter,
+        backoff_limit=requeuing.backoff_limit_count,
+    )
+
+
+def _read_retention(policies: wire.ObjectRetention | None) -> Retention:
+    kept = policies.workloads if policies is not None else None
+    if kept is None:
+        return Retention()
+    path = "objectRetentionPolicies.workloads"
+    return Retention(
+        _optional(kept.after_finished, f"{path}.afterFinished"),
+        _optional(kept.after_deactivated_by_kueue, f"{path}.afterDeactivatedByKueue"),
+    )
+
+
+# ---- what has no effect
+
+_UNHONOURED: Final = (
+    ("manageJobsWithoutQueueName", "manage_jobs_without_queue_name"),
+    ("managedJobsNamespaceSelector", "managed_jobs_namespace_selector"),
+    ("integrations", "integrations"),
+    ("multiKueue", "multi_kueue"),
+    ("featureGates", "feature_gates"),
+)
+
+
+def warn_configuration(document: wire.ConfigurationDocument) -> Iterator[Warned]:
+    """Fields that would change a decision but do not. Those about a manager's own process are passed over."""
+    waits = document.wait_for_pods_ready or wire.WaitForPodsReady()
+    if waits.enable is False:
+        default = PodsReady().timeout
+        yield Warned(
+            "waitForPodsReady.enable",
+            f"false is not honoured: a gang that is not ready {default / 60:g} minutes after its start is requeued",
+        )
+    if waits.block_admission:
+        yield Warned("waitForPodsReady.blockAdmission")
+    own = document.queuectl or wire.OwnSettings()
+    if document.admission_fair_sharing is not None and own.usage_before_priority is None:
+        yield Warned(
+            "admissionFairSharing",
+            "past use counts after priority here; queuectl.usageBeforePriority: true puts it before, as in Kueue",
+        )
+    if document.resources is not None and document.resources.device_class_mappings:
+        yield Warned("resources.deviceClassMappings")
+    for field, attribute in _UNHONOURED:
+        if getattr(document, attribute):
+            yield Warned(field)

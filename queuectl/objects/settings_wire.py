@@ -1,0 +1,205 @@
+"""Kind ``Configuration``, field by field: the union of Kueue's ``v1beta1`` and ``v1beta2`` and of ours.
+
+Strict like the other kinds. Parts that only run a Kueue manager are told apart no further than their own fields: they
+mean nothing here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from queuectl.domain.rules import FairStrategy
+from queuectl.objects.config_wire import Head, SelectorSpec, Strict
+from queuectl.objects.wire import Quantity
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Factor = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+# ---- honoured
+
+
+class RequeuingStrategy(Strict):
+    timestamp: Literal["Eviction", "Creation"] | None = None
+    backoff_limit_count: Count | None = None
+    backoff_base_seconds: Count | None = None
+    backoff_max_seconds: Count | None = None
+
+
+class WaitForPodsReady(Strict):
+    enable: bool | None = None
+    timeout: str | None = None
+    block_admission: bool | None = None
+    requeuing_strategy: RequeuingStrategy | None = None
+    recovery_timeout: str | None = None
+
+
+class FairSharingSettings(Strict):
+    enable: bool | None = None
+    preemption_strategies: list[FairStrategy] | None = None
+
+
+class AdmissionFairSharing(Strict):
+    usage_half_life_time: str
+    usage_sampling_interval: str | None = None
+    resource_weights: dict[str, Factor] | None = None
+
+
+class ResourceTransformation(Strict):
+    input: str
+    strategy: Literal["Retain", "Replace"] | None = None
+    multiply_by: str | None = None
+    outputs: dict[str, Quantity] | None = None
+
+
+class DeviceClassMapping(Strict):
+    name: str
+    device_class_names: list[str] | None = None
+    sources: list[Any] | None = None
+
+
+class ResourceSettings(Strict):
+    quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] | None = None
+    exclude_resource_prefixes: list[str] | None = None
+    transformations: list[ResourceTransformation] | None = None
+    device_class_mappings: list[DeviceClassMapping] | None = None
+
+
+class WorkloadRetention(Strict):
+    after_finished: str | None = None
+    after_deactivated_by_kueue: str | None = None
+
+
+class ObjectRetention(Strict):
+    workloads: WorkloadRetention | None = None
+
+
+class OwnSettings(Strict):
+    """Block ``queuectl``: what Kueue has no field for."""
+
+    usage_before_priority: bool | None = None
+    user_label: str | None = None
+    backoff_jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    eviction_grace: str | None = None
+    # YAML takes a bare on or off for a truth value.
+    kueue_keys: Literal["auto", "on", "off"] | bool | None = None
+
+
+# ---- known, not honoured
+
+
+class PodOptions(Strict):
+    namespace_selector: Any = None
+    pod_selector: Any = None
+
+
+class Integrations(Strict):
+    frameworks: list[str] | None = None
+    external_frameworks: list[str] | None = None
+    pod_options: PodOptions | None = None
+    label_keys_to_copy: list[str] | None = None
+
+
+class MultiKueue(Strict):
+    gc_interval: str | None = None
+    origin: str | None = None
+    worker_lost_timeout: str | None = None
+    dispatcher_name: str | None = None
+    external_frameworks: Any = None
+    cluster_profile: Any = None
+    incremental_dispatcher_config: Any = None
+
+
+# ---- about a manager's own process
+
+
+class Webhook(Strict):
+    port: Any = None
+    host: Any = None
+    cert_dir: Any = None
+
+
+class Metrics(Strict):
+    bind_address: Any = None
+    enable_cluster_queue_resources: Any = None
+    custom_labels: Any = None
+    local_queue_metrics: Any = None
+
+
+class Health(Strict):
+    health_probe_bind_address: Any = None
+    readiness_endpoint_name: Any = None
+    liveness_endpoint_name: Any = None
+
+
+class LeaderElection(Strict):
+    leader_elect: Any = None
+    lease_duration: Any = None
+    renew_deadline: Any = None
+    retry_period: Any = None
+    resource_lock: Any = None
+    resource_name: Any = None
+    resource_namespace: Any = None
+
+
+class Controller(Strict):
+    group_kind_concurrency: Any = None
+    cache_sync_timeout: Any = None
+
+
+class ClientConnection(Strict):
+    qps: Any = None
+    burst: Any = None
+
+
+class CertManagement(Strict):
+    enable: Any = None
+    webhook_service_name: Any = None
+    webhook_secret_name: Any = None
+
+
+class QueueVisibility(Strict):
+    cluster_queues: Any = None
+    update_interval_seconds: Any = None
+
+
+class VisibilityServer(Strict):
+    bind_address: Any = None
+    bind_port: Any = None
+
+
+class Tls(Strict):
+    min_version: Any = None
+    cipher_suites: Any = None
+    curve_preferences: Any = None
+
+
+class ConfigurationDocument(Head, kw_only=True):
+    """One object: the rules for all queues, and what else Kueue keeps beside them."""
+
+    wait_for_pods_ready: WaitForPodsReady | None = None
+    fair_sharing: FairSharingSettings | None = None
+    admission_fair_sharing: AdmissionFairSharing | None = None
+    resources: ResourceSettings | None = None
+    object_retention_policies: ObjectRetention | None = None
+    queuectl: OwnSettings | None = None
+
+    manage_jobs_without_queue_name: bool | None = None
+    managed_jobs_namespace_selector: SelectorSpec | None = None
+    integrations: Integrations | None = None
+    multi_kueue: MultiKueue | None = None
+    feature_gates: dict[str, bool] | None = None
+
+    namespace: str | None = None
+    webhook: Webhook | None = None
+    metrics: Metrics | None = None
+    health: Health | None = None
+    leader_election: LeaderElection | None = None
+    controller: Controller | None = None
+    client_connection: ClientConnection | None = None
+    internal_cert_management: CertManagement | None = None
+    pprof_bind_address: str | None = None
+    queue_visibility: QueueVisibility | None = None
+    visibility_server: VisibilityServer | None = None
+    tls: Tls | None = None

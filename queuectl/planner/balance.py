@@ -1,0 +1,101 @@
+"""Podsets that asked to be spread evenly and are not: told in the plan, so that balance is never lost in silence.
+
+Balance is a preference. Where no domain that holds a podset can hold it evenly, or where it gave way to the start of another
+gang, it starts all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import numpy as np
+
+from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import Pending
+from queuectl.domain.workload import Placement, Workload
+from queuectl.planner.arena import Arena
+from queuectl.planner.asking import demand_of
+from queuectl.planner.counts import Counts
+from queuectl.planner.demand import ANYWHERE, Pods, Unit
+from queuectl.planner.partial import as_placed
+from queuectl.planner.scratch import levels_to_try
+from queuectl.planner.topology import Ints
+
+
+def asks(workload: Workload) -> bool:
+    """Whether some podset is to be spread evenly."""
+    return any(p.topology is not None and p.topology.balanced for p in workload.podsets)
+
+
+def uneven(arena: Arena, plan: Plan) -> Iterator[tuple[str, str]]:
+    """(uid, podset) of what a plan places unevenly although evenly was asked for."""
+    snapshot = arena.snapshot
+    placements = [(a.uid, a.placement) for a in plan.admitted]
+    placements += [(r.uid, r.lease.placement) for r in plan.pending if r.lease is not None]
+    placements += [(m.uid, m.placement) for m in plan.moved]
+    leases = {a.workload.uid: a.lease for a in snapshot.admitted} if plan.returning else {}
+    for uid in plan.returning:
+        if (lease := leases.get(uid)) is not None:
+            placements.append((uid, lease.placement))
+    placements = [(uid, placement) for uid, placement in placements if _on_nodes(placement)]
+    placed = {uid for uid, _ in placements}
+    if not placed:
+        return
+    workloads = chain(
+        (gang.workload for gang in snapshot.admitted), (gang.workload for gang in snapshot.pending)
+    )
+    known = {w.uid: w for w in workloads if w.uid in placed and asks(w)}
+    for uid, placement in placements:
+        if uid in known:
+            yield from ((uid, name) for name in _uneven(arena, known[uid], placement))
+
+
+def _on_nodes(placement: Placement) -> bool:
+    return any(podset.nodes for podset in placement.podsets)
+
+
+def _uneven(arena: Arena, workload: Workload, placement: Placement) -> Iterator[str]:
+    pending = as_placed(Pending(workload), placement)
+    placed = [placement.of(podset.name) for podset in workload.podsets]
+    flavors = tuple(dict(p.flavors) if p is not None else {} for p in placed)
+    demand = demand_of(arena, pending, None, flavors, lasting=True)
+    for unit in demand.units:
+        rows = {
+            pods.podset: _per_node(arena, placement, workload.podsets[pods.podset].name)
+            for pods in unit.pods
+        }
+        level = _level(unit, np.flatnonzero(sum(rows.values())))
+        for pods in unit.pods:
+            if pods.balanced and not _even(unit, level, pods, rows[pods.podset]):
+                yield workload.podsets[pods.podset].name
+
+
+def _per_node(arena: Arena, placement: Placement, podset: str) -> Ints:
+    row = np.zeros(arena.size, dtype=np.int64)
+    placed = placement.of(podset)
+    for name, count in placed.nodes if placed is not None else ():
+        if name in arena.index.position:
+            row[arena.index.position[name]] += count
+    return row
+
+
+def _level(unit: Unit, nodes: Ints) -> int:
+    """The finest level, of those the unit prefers or requires, at which it stands in one domain."""
+    tree = unit.tree
+    for level in levels_to_try(unit):
+        if level == ANYWHERE:
+            break
+        if len(nodes if level == tree.depth else np.unique(tree.domain[level][nodes])) <= 1:
+            return level
+    return ANYWHERE
+
+
+def _even(unit: Unit, level: int, pods: Pods, per_node: Ints) -> bool:
+    tree, below = unit.tree, level + 1
+    if level == tree.depth:
+        return True
+    sums = per_node if below == tree.depth else tree.sums(below, per_node)
+    used = sums[sums > 0]
+    grain = Counts(tree, per_node, pods.slices).grains[below] * pods.size
+    return bool((used % grain == 0).all() and (used.max() - used.min() <= grain))

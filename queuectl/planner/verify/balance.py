@@ -1,0 +1,93 @@
+"""Podsets that asked to be balanced are, or the plan says that they are not; and it says so only of those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.queues import Topology
+from queuectl.domain.workload import PodSet, PodSetPlacement, TopologyMode
+from queuectl.planner.verify.books import Books, Claim
+from queuectl.planner.verify.report import Rule, Violation
+
+
+def check_balance(books: Books, claim: Claim) -> Iterator[Violation]:
+    """Of one placement: the numbers of pods in the domains used differ by at most one, or it is told as uneven."""
+    for podset, placed in claim.parts():
+        if podset.topology is None or not podset.topology.balanced:
+            continue
+        told = (claim.workload.uid, podset.name) in books.plan.uneven
+        amounts = _amounts(books, claim, podset, placed)
+        whole = all(amount.denominator == 1 for amount in amounts)
+        even = whole and max(amounts, default=0) - min(amounts, default=0) <= 1
+        if even == told:
+            what = "is told to be uneven" if told else "is to be balanced"
+            text = f"podset {podset.name} {what}: its domains hold {', '.join(map(str, sorted(amounts)))}"
+            yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
+
+
+def _amounts(books: Books, claim: Claim, podset: PodSet, placed: PodSetPlacement) -> list[Fraction]:
+    """Pods, in units of whole slices, in each domain used one level below the one that holds the podset's group."""
+    group = [
+        (p, own)
+        for p, own in claim.parts()
+        if p.name == podset.name or (p.group is not None and p.group == podset.group)
+    ]
+    members = [p for p, _ in group]
+    levels = _levels(books, placed, members)
+    names = {name for _, own in group for name, _ in own.nodes}
+    holding = _holding(books, placed, levels, members, names)
+    if holding == len(levels) - 1:
+        return []
+    slices = podset.topology.slices if podset.topology is not None else ()
+    finer = [layer.size for layer in slices if layer.level in levels[holding + 1 :]]
+    counts: dict[tuple[str, ...] | str | None, int] = {}
+    for name, count in placed.nodes:
+        domain = _domain(books, placed, name, levels[holding + 1])
+        counts[domain] = counts.get(domain, 0) + count
+    return [Fraction(count, max(finer, default=1)) for count in counts.values()]
+
+
+def _levels(books: Books, placed: PodSetPlacement, members: Sequence[PodSet]) -> list[str]:
+    """The levels of the topology that a group goes by, coarse to fine; the node is the last."""
+    asked = [level for p in members if p.topology is not None for level in p.topology.levels]
+    known = [t for t in books.topologies_for(placed) if set(asked) <= set(t.levels)]
+    if not asked and not books.flavors_of(placed):
+        known = [t for t in known if _shows_all(books, t)]
+    levels = known[0].levels if known else tuple(dict.fromkeys(asked))
+    return [*(level for level in levels if level != HOSTNAME), HOSTNAME]
+
+
+def _shows_all(books: Books, topology: Topology) -> bool:
+    return all(set(topology.levels) <= node.labels.keys() for node in books.nodes.values())
+
+
+def _holding(
+    books: Books,
+    placed: PodSetPlacement,
+    levels: Sequence[str],
+    members: Sequence[PodSet],
+    names: set[str],
+) -> int:
+    """Index of the level whose one domain holds the group: required, or preferred as far as it is met; -1 for none."""
+    finest = {TopologyMode.REQUIRED: -1, TopologyMode.PREFERRED: -1}
+    for podset in members:
+        request = podset.topology
+        if request is not None and request.level is not None and request.mode in finest:
+            finest[request.mode] = max(finest[request.mode], levels.index(request.level))
+    required = finest[TopologyMode.REQUIRED]
+    for level in range(finest[TopologyMode.PREFERRED], required, -1):
+        if len({_domain(books, placed, name, levels[level]) for name in names}) <= 1:
+            return level
+    return required
+
+
+def _domain(
+    books: Books, placed: PodSetPlacement, name: str, level: str
+) -> tuple[str, ...] | str | None:
+    """Every node is a domain of its own at the last level."""
+    node = books.nodes.get(name)
+    if level == HOSTNAME or node is None:
+        return name
+    return books.domain(node, level, books.topologies_for(placed))

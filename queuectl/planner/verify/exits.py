@@ -1,0 +1,167 @@
+"""One preemptor and its victims in other ClusterQueues, for the check: who is where in the tree, and what is used.
+
+A plan does not say what was used at the moment a gang was looked at, only what is used before and after. So use is taken as
+two bounds, each where it lets more pass: *high* on the side of the victims (whatever the plan starts or leases is counted),
+*low* on the side of the preemptor. What fails by them was illegal in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from queuectl.domain.plan import Preemption
+from queuectl.domain.queues import ClusterQueue
+from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.cohorts import Member, Row
+from queuectl.planner.verify.quota import charges
+
+Key: TypeAlias = tuple[str, str]  # flavor, resource
+Use: TypeAlias = dict[Row, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One preemptor and all its victims.
+
+    Attributes:
+        asked: what it is charged, per flavor and resource.
+        repaired: it runs, and its charge is counted already.
+    """
+
+    books: Books
+    uid: str
+    queue: ClusterQueue
+    asked: dict[Key, int]
+    repaired: bool
+
+    @cached_property
+    def own(self) -> Member:
+        return self.books.members[self.queue.name]
+
+    @cached_property
+    def path(self) -> list[Member]:
+        return list(self.own.up())
+
+    @cached_property
+    def victims(self) -> dict[str, Preemption]:
+        return {p.victim: p for p in self.books.plan.preempted if p.preemptor == self.uid}
+
+    @cached_property
+    def foreign(self) -> dict[str, Member]:
+        """Victims of other queues that share a cohort, with the member each is charged to."""
+        found = {}
+        for uid in self.victims:
+            gang = self.books.running.get(uid)
+            queue = self.books.queue_of(gang.workload) if gang is not None else None
+            if queue is not None and queue.name != self.queue.name:
+                member = self.books.members[queue.name]
+                if self.path[-1] in member.up():
+                    found[uid] = member
+        return found
+
+    def below(self, member: Member) -> list[Member]:
+        """From a member up to below the lowest one shared with the preemptor."""
+        return [m for m in member.up() if m not in self.path]
+
+    # Use, within bounds.
+
+    @cached_property
+    def high(self) -> Use:
+        earlier: set[str] = set()
+        for preemption in self.books.plan.preempted:
+            if preemption.preemptor == self.uid:
+                break
+            earlier.add(preemption.victim)
+        use = self._staying(earlier)
+        for claim in self.books.claims:
+            if claim.running is None and claim.workload.uid != self.uid:
+                _add(use, charges(self.books, claim.workload, claim.placement))
+        return use
+
+    @cached_property
+    def low(self) -> Use:
+        gone = {p.victim for p in self.books.plan.preempted if p.preemptor != self.uid}
+        return self._staying(gone | {m.uid for m in self.books.plan.moved})
+
+    def _staying(self, gone: Iterable[str]) -> Use:
+        out = {*gone, *(e.uid for e in self.books.plan.evicted)}
+        use: Use = {}
+        for uid, gang in self.books.running.items():
+            if not gang.leaving and uid not in out:
+                _add(use, charges(self.books, gang.workload, gang.placement))
+        return use
+
+    def without(self, use: Use, victims: Iterable[str]) -> Use:
+        less = dict(use)
+        for uid in victims:
+            gang = self.books.running[uid]
+            _add(less, charges(self.books, gang.workload, gang.placement), -1)
+        return less
+
+    def with_request(self, use: Use) -> Use:
+        if self.repaired:
+            return use
+        more = dict(use)
+        _add(more, (((self.queue.name, *row), amount) for row, amount in self.asked.items()))
+        return more
+
+    # What may be asked of it.
+
+    def borrows(self) -> bool:
+        use = self.with_request(self.without(self.low, self.victims))
+        return any(
+            self.own.uses(use, *row) > self.own.quota(*row) for row, n in self.asked.items() if n
+        )
+
+    def over(self, member: Member, use: Use) -> bool:
+        return any(member.uses(use, *row) > member.quota(*row) for row in self.asked)
+
+    def stays_out(self, uid: str, theirs: list[str]) -> bool:
+        """Whether a victim's queue, and every cohort below the common one, would have to borrow to have it back."""
+        use = self.without(self.high, (v for v in theirs if v != uid))
+        return all(self.over(member, use) for member in self.below(self.foreign[uid]))
+
+    def lasts(
+        self,
+        member: Member,
+        theirs: list[str],
+        late: Sequence[str],
+        over: Callable[[Member, Use], bool],
+    ) -> list[str]:
+        """Who of them may be the last to leave below a member; nobody = not all of them may leave."""
+        able: list[str] = []
+        for inner in member.below:
+            inside = [v for v in theirs if inner in self.below(self.foreign[v])]
+            if inside:
+                found = self.lasts(inner, inside, late, over)
+                if not found:
+                    return []
+                able += found
+        able = able if member.below else theirs
+        if any(v in late for v in theirs):
+            able = [v for v in able if v in late]
+        return [
+            v for v in able if over(member, self.without(self.high, (w for w in theirs if w != v)))
+        ]
+
+    @cached_property
+    def rows(self) -> frozenset[Key]:
+        """Every flavor and resource that somebody of the tree has a quota of."""
+        return frozenset(_stated(self.path[-1]))
+
+
+def _add(use: Use, rows: Iterable[tuple[Row, int]], sign: int = 1) -> None:
+    for row, amount in rows:
+        use[row] = use.get(row, 0) + sign * amount
+
+
+def _stated(member: Member) -> Iterator[Key]:
+    for group in member.groups:
+        for quotas in group.flavors:
+            for resource in group.covered:
+                yield quotas.flavor, resource
+    for inner in member.below:
+        yield from _stated(inner)

@@ -1,0 +1,107 @@
+"""Victims by fair shares: an order of exits in which each passed one of the strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import islice, product
+
+from queuectl.domain.rules import FairStrategy
+from queuectl.planner.verify.cohorts import Member, excesses
+from queuectl.planner.verify.exits import Case, Key, Use
+
+_SPLITS = 512  # ways to say who went by the second strategy that are tried; beyond it the benefit of the doubt is given
+
+
+def _share(case: Case, member: Member, use: Use) -> tuple[bool, Fraction]:
+    """Kueue's dominant resource share; endless ones last."""
+    assert member.parent is not None
+    borrowed: dict[str, int] = {}
+    lendable: dict[str, int] = {}
+    for flavor, resource in case.rows:
+        beyond = member.uses(use, flavor, resource) - member.quota(flavor, resource)
+        borrowed[resource] = borrowed.get(resource, 0) + max(0, beyond)
+        most = member.parent.most(flavor, resource)
+        lendable[resource] = lendable.get(resource, 0) + most
+    part = max(
+        (Fraction(b, lendable[r]) for r, b in borrowed.items() if lendable[r] > 0),
+        default=Fraction(0),
+    )
+    if not member.weight:
+        return part > 0, part
+    return False, part / member.weight
+
+
+def _borrows_any(case: Case, member: Member, use: Use) -> bool:
+    """Whether a member uses more than its own of anything, contended for or not."""
+    return any(member.uses(use, *row) > member.quota(*row) for row in case.rows)
+
+
+def unfair(case: Case, top: Member, theirs: list[str]) -> str | None:
+    """Why the victims below one member of a pool shared with the preemptor may not all leave."""
+    near = [v for v in case.victims if v not in case.foreign or not _farther(case, v, top)]
+    mine = case.with_request(case.without(case.low, near))
+    within = all(
+        case.own.uses(case.with_request(case.low), *r) <= case.own.quota(*r)
+        for r in case.asked
+        if _contended(case, r)
+    )
+    own = next(m for m in case.path if m.parent is top.parent)
+    ours = _share(case, own, mine)
+    for split in islice(_splits(case, theirs), _SPLITS):
+        able = case.lasts(top, theirs, split, lambda m, use: _borrows_any(case, m, use))
+        if able and (within or _passes(case, top, theirs, split, able, ours)):
+            return None
+    tried = sum(1 for _ in islice(_splits(case, theirs), _SPLITS + 1))
+    return None if tried > _SPLITS else f"no order of exits of {sorted(theirs)} is fair"
+
+
+def _contended(case: Case, row: Key) -> bool:
+    """Whether the request is short of a resource: of its quota, or perhaps of nodes that have it."""
+    flavor = case.books.snapshot.config.flavors.get(row[0])
+    if case.books.snapshot.fleet.nodes and flavor is not None and flavor.topology is not None:
+        return True
+    more = case.with_request(case.low)
+    return any(excesses(case.books.members, case.low, more, [(case.queue.name, *row)]))
+
+
+def _farther(case: Case, uid: str, top: Member) -> bool:
+    """Whether a victim meets the preemptor no lower than those below ``top`` do."""
+    meets = case.below(case.foreign[uid])[-1].parent
+    assert meets is not None
+    assert top.parent is not None
+    return case.path.index(meets) >= case.path.index(top.parent)
+
+
+def _splits(case: Case, theirs: list[str]) -> Iterator[tuple[str, ...]]:
+    """Who went by the last strategy."""
+    strategies = case.books.snapshot.config.rules.fair_sharing
+    if strategies[0] is FairStrategy.LESS_THAN_INITIAL_SHARE:
+        yield tuple(theirs)
+        return
+    yield ()
+    if len(strategies) > 1:
+        queues: dict[str, list[str | None]] = {}
+        for uid in theirs:
+            queues.setdefault(case.foreign[uid].name, [None]).append(uid)
+        for some in product(*queues.values()):
+            chosen = tuple(v for v in some if v is not None)
+            if chosen:
+                yield chosen
+
+
+def _passes(
+    case: Case,
+    top: Member,
+    theirs: list[str],
+    late: tuple[str, ...],
+    able: list[str],
+    ours: tuple[bool, Fraction],
+) -> bool:
+    early = [v for v in theirs if v not in late]
+    if early and ours > _share(case, top, case.without(case.high, early)):
+        return False
+    return not late or any(
+        ours < _share(case, top, case.without(case.high, (w for w in theirs if w != v)))
+        for v in able
+    )

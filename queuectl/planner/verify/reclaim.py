@@ -1,0 +1,135 @@
+"""Victims of other ClusterQueues: whom the policy names, and that an order of exits exists in which each was legal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from queuectl.domain.plan import Preemption, PreemptionReason
+from queuectl.domain.queues import ReclaimWithinCohort
+from queuectl.domain.workload import Workload
+from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.cohorts import Member
+from queuectl.planner.verify.exits import Case, Key
+from queuectl.planner.verify.fairness import unfair
+from queuectl.planner.verify.quota import charges
+
+_Rule: TypeAlias = Callable[[Case, Member, list[str]], str | None]
+
+
+def against_cohort_policy(
+    books: Books, preemption: Preemption, preemptor: Workload, victim: Workload
+) -> str | None:
+    """Why the policy of the preemptor's ClusterQueue does not name a gang of another one."""
+    queue, other = books.queue_of(preemptor), books.queue_of(victim)
+    assert queue is not None
+    assert other is not None
+    ours = list(books.members[queue.name].up())
+    if ours[-1] is not list(books.members[other.name].up())[-1]:
+        return f"{other.name} shares no cohort with {queue.name}"
+    lower = victim.priority < preemptor.priority
+    told = f"priority {victim.priority} against {preemptor.priority}"
+    if preemption.reason == PreemptionReason.IN_COHORT_ROOM:
+        allowed = queue.evicts_within_nominal and lower
+        return None if allowed else f"{queue.name} may not evict it for room: {told}"
+    fair = bool(books.snapshot.config.rules.fair_sharing)
+    known = _BY_SHARE if fair else _CLASSIC
+    if preemption.reason not in known:
+        return f"the reason {preemption.reason} is not one for another ClusterQueue here"
+    policy = queue.reclaim_within_cohort
+    if policy is ReclaimWithinCohort.ANY or (policy is not ReclaimWithinCohort.NEVER and lower):
+        return None
+    return f"{told}, reclaimWithinCohort of {queue.name} is {policy}"
+
+
+_CLASSIC = frozenset(
+    (
+        PreemptionReason.IN_COHORT_RECLAMATION,
+        PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING,
+    )
+)
+_BY_SHARE = frozenset(
+    (PreemptionReason.IN_COHORT_RECLAMATION, PreemptionReason.IN_COHORT_FAIR_SHARING)
+)
+
+
+def across_queues(books: Books, uid: str) -> str | None:
+    """Why the victims of one preemptor in other ClusterQueues may not all leave; None when they may."""
+    entry = books.pending.get(uid) or books.running.get(uid)
+    refusal = books.refused.get(uid)
+    if entry is None or refusal is None or refusal.lease is None:
+        return None  # said of each victim already
+    queue = books.queue_of(entry.workload)
+    if queue is None or queue.name not in books.members:
+        return None
+    asked: dict[Key, int] = {}
+    for (_, flavor, resource), amount in charges(books, entry.workload, refusal.lease.placement):
+        asked[flavor, resource] = asked.get((flavor, resource), 0) + amount
+    repaired = uid in books.running
+    case = Case(books, uid, queue, asked, repaired)
+    if not case.foreign:
+        return None
+    return _refusal(case)
+
+
+def _refusal(case: Case) -> str | None:
+    fair = bool(case.books.snapshot.config.rules.fair_sharing)
+    return _by_policy(case, unfair if fair else _not_reclaimable) or _for_room(case)
+
+
+def _by_policy(case: Case, why: _Rule) -> str | None:
+    """What speaks against the victims below each member of a pool shared with the preemptor."""
+    tops: dict[Member, list[str]] = {}
+    for uid, member in case.foreign.items():
+        if case.victims[uid].reason != PreemptionReason.IN_COHORT_ROOM:
+            tops.setdefault(case.below(member)[-1], []).append(uid)
+    found = (why(case, top, theirs) for top, theirs in tops.items())
+    return next((text for text in found if text is not None), None)
+
+
+def _for_room(case: Case) -> str | None:
+    room = [v for v in case.foreign if case.victims[v].reason == PreemptionReason.IN_COHORT_ROOM]
+    if room and case.borrows():
+        return f"{case.queue.name} borrows, yet evicts {room} for room"
+    return None
+
+
+def _not_reclaimable(case: Case, top: Member, theirs: list[str]) -> str | None:
+    if not case.lasts(top, theirs, (), case.over):
+        return f"{sorted(theirs)} cannot all leave while {top.name} uses more than its own"
+    if _advantage(case, top):
+        return None
+    if case.borrows():
+        back = sorted(v for v in theirs if not case.stays_out(v, theirs))
+        if back:
+            return f"{case.queue.name} borrows, and {back} could come back within their own"
+    dear = sorted(v for v in theirs if not _while_borrowing(case, v))
+    if dear and case.borrows():
+        return f"{case.queue.name} borrows, yet evicts {dear}"
+    unused = any(case.own.uses(case.low, *r) < case.own.quota(*r) for r in case.asked)
+    if dear and not (unused or case.queue.preempts_to_borrow):
+        return f"{case.queue.name} has used all its own and may not evict {dear}"
+    return None
+
+
+def _while_borrowing(case: Case, uid: str) -> bool:
+    victim = case.books.running[uid].workload
+    mine = (case.books.pending.get(case.uid) or case.books.running[case.uid]).workload
+    most = case.queue.borrow_threshold
+    low = victim.priority < mine.priority and (most is None or victim.priority <= most)
+    return case.queue.preempts_to_borrow and low
+
+
+def _advantage(case: Case, top: Member) -> bool:
+    """Whether the preemptor's queue, or a cohort of it that the victims are outside of, has quota for all it asks."""
+    use = case.low
+    asked = {row: 0 if case.repaired else n for row, n in case.asked.items() if n}
+    for member in case.path:
+        if top in member.below:
+            return False
+        if all(member.uses(use, *row) + n <= member.quota(*row) for row, n in asked.items()):
+            return True
+        for row, n in asked.items():
+            kept = member.quota(*row) - member.lends(*row) - member.uses(use, *row)
+            asked[row] = max(0, n - max(0, kept))
+    return False

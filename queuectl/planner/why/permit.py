@@ -1,0 +1,247 @@
+"""Ways out by policy: what would have to be allowed so that the gang evicts others, and what that costs them.
+
+One change of policy is tried after the other; if none is enough by itself, all of them together are, less every one that can
+be left out. Each way is proved by the planner: on the changed snapshot it holds a lease for the gang and names the victims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from queuectl.domain.changes import Change, apply_all
+from queuectl.domain.diagnosis import Remedy, Way
+from queuectl.domain.permits import AllowPreemption, LiftProtection, MakePreemptible, PolicyField
+from queuectl.domain.plan import Preemption
+from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.words import counted
+from queuectl.planner.arena import survey
+from queuectl.planner.preempt_policy import schemes
+from queuectl.planner.preempt_shield import protected_until
+from queuectl.planner.why.offer import turn_after
+from queuectl.planner.why.trial import ask, demands, past_heads
+from queuectl.planner.why.turn import HOLDERS, Turn
+
+_WAYS: Final = 3
+_NAMED: Final = 3
+_STRONGER: Final[dict[PolicyField, tuple[str, ...]]] = {
+    PolicyField.WITHIN: tuple(WithinClusterQueue),
+    PolicyField.RECLAIM: tuple(ReclaimWithinCohort),
+}
+
+
+def others_evicted(turn: Turn) -> Iterator[Way]:
+    """Each single change of policy that is enough; else a set of which none can be left out."""
+    if turn.queue is None or turn.head is not None or not turn.staying:
+        return
+    if _may_help(turn, ()) and _victims(turn, ()):
+        return  # it evicts others as it is
+    found: list[Way] = []
+    for choices in _singly(turn):
+        for changes in choices:  # the least first; what more would do is not said
+            if any(set(way.changes) <= set(changes) for way in found):
+                continue
+            if _may_help(turn, changes) and (way := _tried(turn, changes)) is not None:
+                found.append(way)
+                break
+        if len(found) == _WAYS:
+            break
+    if not found:
+        found = _together(turn)
+    yield from found
+
+
+def _singly(turn: Turn) -> Iterator[list[tuple[Change, ...]]]:
+    """Per field of policy, the values it could have, each allowing more than the one before."""
+    assert turn.queue is not None
+    own = turn.queue
+    now = {
+        PolicyField.WITHIN: own.within_cluster_queue.value,
+        PolicyField.RECLAIM: own.reclaim_within_cohort.value,
+    }
+    for field, values in _STRONGER.items():
+        if field is PolicyField.WITHIN or own.cohort is not None:
+            more = values[values.index(now[field]) + 1 :]
+            yield [(AllowPreemption(own.name, field, value),) for value in more]
+    if own.cohort is not None and not (own.preempts_to_borrow and own.borrow_threshold is None):
+        yield [_borrowing(own)]
+    if own.cohort is not None and not own.evicts_within_nominal:
+        yield [(AllowPreemption(own.name, PolicyField.ROOM, "true"),)]
+    for name in _protecting(turn):
+        yield [(LiftProtection(name),)]
+    shielded = _unwilling(turn)
+    if shielded:
+        yield [(MakePreemptible(shielded),)]
+
+
+def _borrowing(own: ClusterQueue) -> tuple[Change, ...]:
+    """``borrowWithinCohort`` counts only beside ``reclaimWithinCohort``."""
+    low = ReclaimWithinCohort.LOWER_PRIORITY.value
+    to_borrow = AllowPreemption(own.name, PolicyField.BORROW, low)
+    if own.reclaim_within_cohort is not ReclaimWithinCohort.NEVER:
+        return (to_borrow,)
+    return AllowPreemption(own.name, PolicyField.RECLAIM, low), to_borrow
+
+
+def _protecting(turn: Turn) -> list[str]:
+    """ClusterQueues whose protections shield some gang now."""
+    config, now = turn.snapshot.config, turn.snapshot.now
+    names = set()
+    for gang in turn.staying:
+        queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        if queue is not None and gang.workload.preemptible and protected_until(gang, queue, now):
+            names.add(queue.name)
+    return sorted(names)
+
+
+def _unwilling(turn: Turn) -> tuple[str, ...]:
+    return tuple(sorted(g.workload.uid for g in turn.staying if not g.workload.preemptible))
+
+
+def _together(turn: Turn) -> list[Way]:
+    """All changes that could count, less every one that can be left out; none if that does not help."""
+    everything = [change for choices in _singly(turn) if choices for change in choices[-1]]
+    everything = list(_strongest(everything))
+    if len(everything) < 2 or not _may_help(turn, everything):
+        return []
+    way = _tried(turn, _reduced(everything, partial(_may_help, turn)))
+    if way is None and _victims(turn, everything):
+        way = _tried(turn, _reduced(everything, lambda fewer: bool(_victims(turn, fewer))))
+    return [way] if way is not None else []
+
+
+def _reduced(changes: list[Change], enough: Callable[[list[Change]], bool]) -> list[Change]:
+    """The changes less all that can be left out, or be weaker."""
+    left = changes
+    for change in changes:
+        for less in (None, *_weaker(change)):
+            fewer = [c if c != change else less for c in left]
+            kept = [c for c in fewer if c is not None]
+            if enough(kept):
+                left = kept
+                break
+    return left
+
+
+def _weaker(change: Change) -> Iterator[Change]:
+    """The same change by less, the least first."""
+    if isinstance(change, AllowPreemption) and change.field in _STRONGER:
+        values = _STRONGER[change.field]
+        yield from (
+            replace(change, value=value) for value in values[1 : values.index(change.value)]
+        )
+
+
+def _strongest(changes: Sequence[Change]) -> Iterator[Change]:
+    """Of several values for one field, the one that allows most."""
+    values = {(c.queue, c.field): c.value for c in changes if isinstance(c, AllowPreemption)}
+    for field, order in _STRONGER.items():
+        for change in changes:
+            if isinstance(change, AllowPreemption) and change.field is field:
+                known = values[change.queue, field]
+                values[change.queue, field] = max(known, change.value, key=order.index)
+    yield from (AllowPreemption(q, field, value) for (q, field), value in values.items())
+    yield from (c for c in changes if not isinstance(c, AllowPreemption))
+
+
+def _may_help(turn: Turn, changes: Sequence[Change]) -> bool:
+    """Whether it would fit if everybody left whom it may evict then: without that, no trial is worth its time."""
+    legal = _legal(turn, changes)
+    if not legal:
+        return False
+    leaving = [g for g in turn.snapshot.admitted if g.leaving]
+    return ask(turn, replace(past_heads(turn), gone=(*legal, *leaving))).fits
+
+
+def _legal(turn: Turn, changes: Sequence[Change]) -> list[Admitted]:
+    """Whom it may evict after these changes, under some choice of flavors."""
+    changed = apply_all(changes, turn.snapshot)
+    if all(isinstance(change, AllowPreemption) for change in changes):
+        ledger = turn.ledger(HOLDERS, turn.snapshot.config)
+    else:
+        ledger = turn.fresh_ledger(HOLDERS, turn.snapshot.config)
+        ledger.arena = survey(changed)
+    assert turn.queue is not None
+    queue = changed.config.cluster_queues[turn.queue.name]
+    named: set[str] = set()
+    for demand in demands(turn, past_heads(turn), turn.arena):
+        for together in schemes(ledger, demand, queue):
+            named |= {gang.workload.uid for scheme in together for gang in scheme.bench.gangs}
+    return [gang for gang in turn.staying if gang.workload.uid in named]
+
+
+def _tried(turn: Turn, changes: Sequence[Change]) -> Way | None:
+    """The way, if the planner evicts others for the gang then; with who goes and what that loses."""
+    victims = _victims(turn, changes)
+    needed = [c for c in changes if isinstance(c, MakePreemptible)]
+    if not victims or not needed:
+        return _way(turn, changes, victims) if victims else None
+    gone = {v.victim for v in victims}
+    fewer = tuple(uid for c in needed for uid in c.uids if uid in gone)
+    rest = [c for c in changes if not isinstance(c, MakePreemptible)]
+    changes = [*rest, MakePreemptible(fewer)]
+    victims = _victims(turn, changes)
+    return _way(turn, changes, victims) if victims else None
+
+
+def _victims(turn: Turn, changes: Sequence[Change]) -> list[Preemption]:
+    later = turn_after(turn, changes)
+    if later is None:
+        return []
+    walk = later.walk
+    (waiting,) = (p for p in later.snapshot.pending if p.workload.uid == turn.uid)
+    walk.look(waiting)
+    return [v for v in walk.preempted if v.preemptor == turn.uid]
+
+
+def _way(turn: Turn, changes: Sequence[Change], victims: Sequence[Preemption]) -> Way:
+    refs = {g.workload.uid: g.workload.ref for g in turn.snapshot.admitted}
+    gpus = sum(v.cost.gpus for v in victims)
+    lost = sum(v.cost.lost_work for v in victims)
+    names = sorted(refs[v.victim] for v in victims)
+    message = (
+        f"{' and '.join(_said(turn, change) for change in changes)}: it would evict "
+        f"{counted(len(victims), 'gang')} with {counted(gpus, 'GPU')}, at {lost} GPU-seconds of lost work: {_some(names)}"
+    )
+    details = {
+        "policy": [row for change in changes for row in _plain(turn, change)],
+        "gangs": [
+            {"workload": refs[v.victim], "gpus": v.cost.gpus, "lostGpuSeconds": v.cost.lost_work}
+            for v in sorted(victims, key=lambda v: refs[v.victim])
+        ],
+        "count": len(victims),
+        "gpus": gpus,
+    }
+    return Way(Remedy.ALLOW_PREEMPTION, message, details, tuple(changes))
+
+
+def _said(turn: Turn, change: Change) -> str:
+    refs = {g.workload.uid: g.workload.ref for g in turn.snapshot.admitted}
+    match change:
+        case AllowPreemption(queue, field, value):
+            return f"set {field} of ClusterQueue {queue} to {value}"
+        case LiftProtection(queue):
+            return f"lift the protection of gangs of ClusterQueue {queue}"
+        case MakePreemptible(uids):
+            return f"make {_some([refs[uid] for uid in uids])} preemptible"
+    raise AssertionError(change)
+
+
+def _plain(turn: Turn, change: Change) -> Iterator[dict[str, Any]]:
+    refs = {g.workload.uid: g.workload.ref for g in turn.snapshot.admitted}
+    match change:
+        case AllowPreemption(queue, field, value):
+            plain = True if field is PolicyField.ROOM else value
+            yield {"clusterQueue": queue, "field": field.value, "value": plain}
+        case LiftProtection(queue):
+            yield {"clusterQueue": queue, "field": "protection", "value": None}
+        case MakePreemptible(uids):
+            yield from ({"workload": refs[u], "field": "preemptible", "value": True} for u in uids)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

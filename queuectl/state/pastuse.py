@@ -1,0 +1,203 @@
+"""Who held how much lately: the leader's copy, exact between two samples, and what of it is to be stored.
+
+Each account is brought up to date only when what it holds changes, when it is stored, or when it is read, so a commit
+costs as much as it changes. What the database holds and the ledger says give the same numbers after a restart: a gang that
+runs is counted since the last sample of its accounts, or since its own start if that is later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.pastuse import Account, Scope, Used, past_use
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.rules import UsageFairness
+from queuectl.domain.snapshot import Admitted, PastUse, Snapshot
+from queuectl.domain.workload import Placement, Workload
+from queuectl.planner.usage import charges_of
+from queuectl.state.mirror import Mirror
+
+_HOLD = (State.STARTING, State.RUNNING, State.EVICTING)
+_FORGET_AFTER = 30  # half-lives: a thousand-millionth is left then
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """What one gang is charged, and on whose accounts."""
+
+    queue: str
+    placement: Placement
+    accounts: tuple[Account, ...]
+    amounts: Mapping[str, int]
+
+
+class Tally:
+    """Past use of all accounts. It counts nothing while the rules do not ask for fairness by usage."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._used: dict[Account, Used] = {}
+        self._held: dict[Account, dict[str, int]] = {}
+        self._holdings: dict[str, _Holding] = {}
+        self._unwritten: set[Account] = set()
+        self._config = QueueConfig()
+        self._sampled_at = 0.0
+
+    @property
+    def _rule(self) -> UsageFairness | None:
+        return self._config.rules.usage_fairness
+
+    def configure(self, config: QueueConfig, entries: Iterable[Entry], now: float) -> None:
+        """Go on under this configuration, with what these workloads hold. Until ``now`` the old one counts."""
+        if self._rule is not None:
+            for account in list(self._used):
+                self._advance(account, now, self._rule)
+        self._config = config
+        self._held.clear()
+        self._holdings.clear()
+        rule = self._rule
+        if rule is None:
+            return
+        known = {account: used.at for account, used in self._used.items()}
+        for entry in sorted((e for e in entries if _holds(e)), key=_since):
+            holding = self._holding(entry)
+            if holding is None:
+                continue
+            self._holdings[entry.uid] = holding
+            for account in holding.accounts:
+                if _since(entry) > known.get(account, -inf):
+                    self._enter(account, holding.amounts, _since(entry), rule)
+                self._hold(account, holding.amounts, 1)
+
+    def learn(self, stored: Iterable[Used]) -> None:
+        """Take over what the database holds of accounts that are not known here yet."""
+        self._used = {used.account: used for used in stored} | self._used
+
+    def note(self, changes: Iterable[Change]) -> None:
+        """Take in committed changes."""
+        rule = self._rule
+        if rule is None:
+            return
+        for change in changes:
+            entry, before = change.after, self._holdings.get(change.after.uid)
+            if before is None and not _holds(entry):
+                continue
+            if before is not None and _same(before, entry):
+                continue
+            after = self._holding(entry) if _holds(entry) else None
+            self._replace(entry.uid, before, after, change.at, rule)
+
+    def past_use(self, now: float) -> PastUse:
+        """As the planner reads it, at ``now`` (unix seconds)."""
+        rule = self._rule
+        if rule is None:
+            return PastUse()
+        held = self._held
+        current = (used.later(now, held.get(a, {}), rule) for a, used in self._used.items())
+        return past_use(current, self._config)
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for a sample."""
+        rule = self._rule
+        return rule is not None and not 0 <= now - self._sampled_at < rule.sampling
+
+    def sample(self, now: float) -> tuple[Used, ...]:
+        """What the database does not know yet, as of ``now``; in the order of accounts."""
+        rule = self._rule
+        self._sampled_at = now
+        if rule is None:
+            return ()
+        for account in self._held:
+            self._advance(account, now, rule)
+        return tuple(self._used[account] for account in sorted(self._unwritten))
+
+    def written(self, rows: Iterable[Used]) -> None:
+        """A sample is in the database."""
+        self._unwritten -= {row.account for row in rows if self._used.get(row.account) is row}
+
+    def forget(self, now: float) -> float:
+        """Drop accounts that have held nothing for so long that nothing is left; everything not changed since then."""
+        rule = self._rule
+        before = now - _FORGET_AFTER * rule.half_life if rule is not None else 0.0
+        for account in [a for a, used in self._used.items() if used.at < before]:
+            if account not in self._held:
+                del self._used[account]
+                self._unwritten.discard(account)
+        return before
+
+    def _holding(self, entry: Entry) -> _Holding | None:
+        job, config = self._mirror.jobs.get(entry.uid), self._config
+        queue = config.cluster_queue_of(entry.namespace, entry.queue)
+        if job is None or queue is None or entry.placement is None:
+            return None
+        workload = Workload(
+            entry.uid, entry.kind, entry.namespace, entry.name, job.podsets, queue=entry.queue
+        )
+        alone = Snapshot(0.0, self._mirror.fleet, config)
+        amounts: dict[str, int] = {}
+        for (_, _, resource), amount in charges_of(Admitted(workload, entry.placement), alone):
+            amounts[resource] = amounts.get(resource, 0) + amount
+        accounts = [
+            Account.of_local_queue(entry.namespace, entry.queue),
+            Account(Scope.CLUSTER_QUEUE, queue.name),
+        ]
+        user = job.label(self._rule.user_label) if self._rule is not None else None
+        if user is not None:
+            accounts.append(Account(Scope.USER, user))
+        return _Holding(entry.queue, entry.placement, tuple(accounts), amounts)
+
+    def _replace(
+        self,
+        uid: str,
+        before: _Holding | None,
+        after: _Holding | None,
+        at: float,
+        rule: UsageFairness,
+    ) -> None:
+        if before is not None:
+            del self._holdings[uid]
+            for account in before.accounts:
+                self._advance(account, at, rule)
+                self._hold(account, before.amounts, -1)
+        if after is not None:
+            self._holdings[uid] = after
+            for account in after.accounts:
+                if before is None:
+                    self._enter(account, after.amounts, at, rule)
+                else:
+                    self._advance(account, at, rule)
+                self._hold(account, after.amounts, 1)
+
+    def _enter(
+        self, account: Account, amounts: Mapping[str, int], at: float, rule: UsageFairness
+    ) -> None:
+        self._advance(account, at, rule)
+        self._used[account] = self._used[account].entered(amounts, rule)
+
+    def _advance(self, account: Account, at: float, rule: UsageFairness) -> None:
+        used = self._used.get(account) or Used(account, at)
+        self._used[account] = used.later(at, self._held.get(account, {}), rule)
+        self._unwritten.add(account)
+
+    def _hold(self, account: Account, amounts: Mapping[str, int], sign: int) -> None:
+        held = self._held.setdefault(account, {})
+        for name, amount in amounts.items():
+            held[name] = held.get(name, 0) + sign * amount
+        if not any(held.values()):
+            del self._held[account]
+
+
+def _holds(entry: Entry) -> bool:
+    return entry.state in _HOLD and entry.placement is not None
+
+
+def _since(entry: Entry) -> float:
+    return entry.since if entry.started_at is None else entry.started_at
+
+
+def _same(holding: _Holding, entry: Entry) -> bool:
+    same = holding.placement is entry.placement and holding.queue == entry.queue
+    return same and _holds(entry)

@@ -1,0 +1,86 @@
+"""Why a gang that starts or runs must be taken down whole: it is not what was planned, or it does not come up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.machine import Evict
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord, PodPhase, PodRecord
+from queuectl.domain.rules import PodsReady
+from queuectl.domain.words import counted
+from queuectl.domain.workload import PodSet, PodSetPlacement
+from queuectl.state.whole import needed
+
+
+def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> Evict | None:
+    """The job was edited while it ran, or its pods ask for more than it says. ``pods``: of this attempt."""
+    placed = entry.placement.podsets if entry.placement else ()
+    asked = {p.name: p for p in job.podsets}
+    if any(p.podset not in asked or _other_size(p, asked[p.podset], job, pods) for p in placed):
+        return Evict(
+            Reason(Code.CHANGED_OUTSIDE, "the number of its pods was changed while it ran")
+        )
+    for pod in pods:
+        podset = asked.get(pod.podset)
+        if podset is not None and not pod.terminal and not pod.requests.fits(podset.shape.requests):
+            text = f"pod {pod.name} asks {pod.requests!r}, its template {podset.shape.requests!r}"
+            return Evict(Reason(Code.PODS_LARGER_THAN_ASKED, text))
+    return None
+
+
+def _other_size(
+    placed: PodSetPlacement, podset: PodSet, job: JobRecord, pods: Sequence[PodRecord]
+) -> bool:
+    """Whether the job's controller keeps another number of pods than was planned.
+
+    Fewer slots than the podset's full size are right for one adopted when some of its completions were done, for one
+    whose pods are done since, and for one that starts with fewer pods; of that the job itself knows once it is resumed.
+    """
+    least = needed(job, podset, pods)
+    if job.suspended:
+        least = min(least, placed.pods_of(podset))
+    return placed.count > 0 and not least <= placed.count <= podset.count
+
+
+def pin_refused(
+    pods: Sequence[PodRecord], now: float, patience: float, names: Mapping[str, str]
+) -> Evict | None:
+    """kube-scheduler has refused a pinned pod for ``patience`` seconds. ``names``: hostname label -> node name."""
+    stuck = [
+        pod
+        for pod in pods
+        if pod.unschedulable_since is not None
+        and not pod.gated
+        and pod.phase is PodPhase.PENDING
+        and now - pod.unschedulable_since >= patience
+    ]
+    if not stuck:
+        return None
+    pins = sorted({names.get(pod.pin, pod.pin) for pod in stuck if pod.pin})
+    text = f"kube-scheduler refuses {counted(len(stuck), 'pinned pod')} on {', '.join(pins[:3])}"
+    return Evict(Reason(Code.PIN_UNSCHEDULABLE, text), excluded=tuple(pins))
+
+
+def start_failed(entry: Entry, now: float, rules: PodsReady) -> Evict | None:
+    """Not every pod was ready in time: at its start, or again after some pod was lost."""
+    due = ready_by(entry, rules)
+    if due is None or now < due:
+        return None
+    if entry.state is State.STARTING:
+        text = f"not all pods were ready within {rules.timeout:.0f} s"
+        cause = "WaitForStart"
+    else:
+        text = f"pods were lost and not all were ready again within {rules.recovery_timeout:.0f} s"
+        cause = "WaitForRecovery"
+    return Evict(Reason(Code.PODS_READY_TIMEOUT, text, {"cause": cause}))
+
+
+def ready_by(entry: Entry, rules: PodsReady) -> float | None:
+    """Unix seconds by which every pod must be ready; None when nothing is waited for, or for ever."""
+    if entry.state is State.STARTING and entry.started_at is not None:
+        return entry.started_at + rules.timeout
+    if entry.unready_since is not None and rules.recovery_timeout is not None:
+        return entry.unready_since + rules.recovery_timeout
+    return None

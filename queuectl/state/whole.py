@@ -1,0 +1,125 @@
+"""How much of a running gang is there, and how much of its placement its pods still need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from queuectl.domain.records import JobRecord, PodPhase, PodRecord
+from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement
+from queuectl.state.usage import node_of
+
+
+def all_ready(job: JobRecord, pods: Sequence[PodRecord]) -> bool:
+    """Whether every pod that should be there is ready or has succeeded. ``pods``: of this attempt."""
+    return all(_ready(job, podset, pods) for podset in job.podsets)
+
+
+def _ready(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> bool:
+    ready = done = 0
+    for pod in _of(podset, job, pods):
+        done += pod.phase is PodPhase.SUCCEEDED
+        ready += pod.ready and not pod.terminating and not pod.terminal
+    expected = job.expects(podset)
+    # What the job's own status counts as done is not expected any more; the rest stands for pods that were ready.
+    return ready + max(0, done - (podset.count - expected)) >= expected
+
+
+def _of(podset: PodSet, job: JobRecord, pods: Sequence[PodRecord]) -> list[PodRecord]:
+    """Pods of a podset. Those of an adopted gang may not name it; where there is one podset, they are of that."""
+    names = (podset.name, "") if len(job.podsets) == 1 else (podset.name,)
+    return [pod for pod in pods if pod.podset in names]
+
+
+def needed(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
+    """Pods of a podset that are not done for good. ``pods``: of this attempt."""
+    if job.followed:
+        return job.expects(podset)
+    done = sum(pod.phase is PodPhase.SUCCEEDED for pod in _of(podset, job, pods))
+    return max(0, podset.count - done)
+
+
+def missing(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
+    """Pods of a podset that its controller has still to create. ``pods``: of this attempt."""
+    alive = sum(not pod.terminal for pod in _of(podset, job, pods))
+    return max(0, needed(job, podset, pods) - alive)
+
+
+def still_needed(
+    placement: Placement, job: JobRecord, pods: Sequence[PodRecord], names: Mapping[str, str]
+) -> Placement:
+    """The placement without slots of pods that are done for good; the same object when there are none.
+
+    Which slots those are is known once every pod that is still needed has its own: they are the others.
+
+    Args:
+        placement: of the attempt.
+        job: its object.
+        pods: of this attempt.
+        names: hostname label -> node name.
+    """
+    podsets = {podset.name: podset for podset in job.podsets}
+    if not any(needed(job, podset, pods) for podset in job.podsets):
+        return placement  # it ends any moment; that frees everything
+    kept = []
+    for placed in placement.podsets:
+        podset = podsets.get(placed.podset)
+        kept.append(_kept(placed, podset, job, pods, names) if podset is not None else placed)
+    same = all(new is old for new, old in zip(kept, placement.podsets, strict=True))
+    return placement if same else Placement(tuple(kept))
+
+
+def _kept(
+    placed: PodSetPlacement,
+    podset: PodSet,
+    job: JobRecord,
+    pods: Sequence[PodRecord],
+    names: Mapping[str, str],
+) -> PodSetPlacement:
+    left = needed(job, podset, pods)
+    if left >= (placed.count if placed.nodes else placed.pods_of(podset)):
+        return placed
+    if not placed.nodes:
+        # Where shares without nodes differ, ranks tell which pod is of which: they keep their numbers.
+        return placed if placed.shares else replace(placed, pods=left)
+    alive = [pod for pod in _of(podset, job, pods) if not pod.terminal]
+    held = Counter(node for p in alive if (node := node_of(p, names)) is not None)
+    if sum(min(held[node], count) for node, count in placed.by_node.items()) < left:
+        return placed
+    return _without(placed, held, placed.count - left)
+
+
+def _without(placed: PodSetPlacement, held: Counter[str], surplus: int) -> PodSetPlacement:
+    """Drop so many slots that no pod holds, the last ones first; the others keep their order, and so their ranks' order."""
+    empty = Counter(placed.by_node)
+    empty.subtract(held)
+    slots = [node for node, count in placed.nodes for _ in range(count)]
+    shares = [share.pods for share in placed.shares]
+    owner = [number for number, pods in enumerate(shares) for _ in range(pods)]
+    nodes = []
+    for index in reversed(range(len(slots))):
+        if surplus > 0 and empty[slots[index]] > 0:
+            empty[slots[index]] -= 1
+            surplus -= 1
+            if owner:
+                shares[owner[index]] -= 1
+        else:
+            nodes.append(slots[index])
+    split = zip(placed.shares, shares, strict=True)
+    return replace(
+        placed,
+        nodes=_runs(reversed(nodes)),
+        pods=len(nodes),
+        shares=tuple(FlavorShare(pods, share.flavors) for share, pods in split if pods),
+    )
+
+
+def _runs(slots: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    runs: list[tuple[str, int]] = []
+    for node in slots:
+        if runs and runs[-1][0] == node:
+            runs[-1] = (node, runs[-1][1] + 1)
+        else:
+            runs.append((node, 1))
+    return tuple(runs)

@@ -1,0 +1,187 @@
+"""What a write would do, asked before it is done: nothing is stored, and the answer is the write's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from copy import deepcopy
+from typing import Any
+
+import httpx2
+import pytest
+
+from queuectl.api.app import create_app
+from queuectl.telemetry.metrics import Metrics
+from tests.api.conftest import AnyStore, talking_to
+from tests.api.support import (
+    CLUSTER_QUEUE,
+    COHORT,
+    CONFIGURATION,
+    DOCUMENTS,
+    FLAVOR,
+    LOCAL_QUEUE,
+    QUEUE_PATH,
+    FixedDiagnoser,
+    FixedHealth,
+    running,
+)
+
+DRY = {"dry_run": "true"}
+CONFIGURATION_PATH = "/api/v1/configurations/default"
+
+
+@pytest.fixture
+def diagnoser() -> FixedDiagnoser:
+    """Two gangs of 32 GPUs run, as many as the queue's quota of 64 holds."""
+    made = FixedDiagnoser()
+    made.running = running(("old", 1.0), ("new", 2.0))
+    return made
+
+
+@pytest.fixture
+async def api(
+    store: AnyStore, health: FixedHealth, metrics: Metrics, diagnoser: FixedDiagnoser
+) -> AsyncIterator[httpx2.AsyncClient]:
+    async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as made:
+        yield made
+
+
+def with_quota(gpus: int) -> dict[str, Any]:
+    queue = deepcopy(CLUSTER_QUEUE)
+    queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = gpus
+    return queue
+
+
+async def put_all(api: httpx2.AsyncClient) -> None:
+    for path, document in DOCUMENTS.items():
+        assert (await api.put(path, json=document)).status_code == 201
+
+
+async def together(api: httpx2.AsyncClient, *documents: dict[str, Any]) -> httpx2.Response:
+    return await api.post("/api/v1/dryrun", json={"kind": "List", "items": list(documents)})
+
+
+async def test_a_write_says_which_fields_it_changed(api: httpx2.AsyncClient) -> None:
+    assert (await api.put(QUEUE_PATH, json=CLUSTER_QUEUE)).json()["changes"] == []
+    changed = (await api.put(QUEUE_PATH, json=with_quota(32))).json()
+    field = "spec.resourceGroups[0].flavors[h100].resources[nvidia.com/gpu].nominalQuota"
+    assert changed["changes"] == [{"field": field, "before": 64, "after": 32}]
+    assert (await api.put(QUEUE_PATH, json=with_quota(32))).json()["changes"] == []
+
+
+async def test_a_dry_run_answers_like_the_write_and_stores_nothing(api: httpx2.AsyncClient) -> None:
+    await put_all(api)
+    before = (await api.get(QUEUE_PATH)).json()
+    rehearsed = await api.put(QUEUE_PATH, params=DRY, json=with_quota(32))
+    assert rehearsed.status_code == 200
+    assert (await api.get(QUEUE_PATH)).json() == before
+    done = await api.put(QUEUE_PATH, json=with_quota(32))
+    for part in ("result", "warnings", "changes"):
+        assert rehearsed.json()[part] == done.json()[part]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "over"), [(64, []), (63, ["team-a/new"]), (31, ["team-a/new", "team-a/old"])]
+)
+async def test_a_dry_run_names_the_gangs_that_would_be_over_quota_youngest_first(
+    api: httpx2.AsyncClient, gpus: int, over: list[str]
+) -> None:
+    await put_all(api)
+    answer = (await api.put(QUEUE_PATH, params=DRY, json=with_quota(gpus))).json()
+    assert [w for excess in answer["overQuota"] for w in excess["workloads"]] == over
+    for excess in answer["overQuota"]:
+        assert (excess["kind"], excess["name"]) == ("ClusterQueue", "team-a")
+        assert (excess["used"], excess["allowed"]) == (64, gpus)
+
+
+async def test_who_does_not_lead_does_not_know_what_runs(
+    api: httpx2.AsyncClient, diagnoser: FixedDiagnoser
+) -> None:
+    diagnoser.running = None
+    answer = await api.put(QUEUE_PATH, params=DRY, json=CLUSTER_QUEUE)
+    assert (answer.status_code, answer.json()["overQuota"]) == (200, None)
+    assert (await together(api, CLUSTER_QUEUE)).json()["overQuota"] is None
+
+
+async def test_documents_are_judged_together(api: httpx2.AsyncClient) -> None:
+    """What a queue gives up, its cohort gives: alone the one would be over quota."""
+    await put_all(api)
+    member = with_quota(32)
+    member["spec"]["cohortName"] = "all"
+    cohort = {**COHORT, "spec": {"resourceGroups": CLUSTER_QUEUE["spec"]["resourceGroups"]}}
+    alone = (await together(api, member)).json()
+    assert [excess["name"] for excess in alone["overQuota"]] == ["all"]
+    both = (await together(api, member, cohort)).json()
+    assert both["overQuota"] == []
+    assert [one["result"] for one in both["objects"]] == ["configured", "configured"]
+
+
+async def test_names_may_lead_to_documents_of_the_same_list(api: httpx2.AsyncClient) -> None:
+    queue = (await together(api, CLUSTER_QUEUE)).json()["objects"][0]
+    assert queue["warnings"] == ["ClusterQueue team-a: ResourceFlavor h100 does not exist"]
+    queue, _ = (await together(api, CLUSTER_QUEUE, FLAVOR)).json()["objects"]
+    assert (queue["result"], queue["warnings"]) == ("created", [])
+
+
+@pytest.mark.parametrize(
+    ("items", "says"),
+    [
+        ([{**CLUSTER_QUEUE, "spec": {"color": "red"}}], "ClusterQueue/team-a: spec.color: unknown field"),
+        ([{**COHORT, "spec": {"parentName": "b"}},
+          {**COHORT, "metadata": {"name": "b"}, "spec": {"parentName": "all"}}], "is a cycle"),
+        ([{"kind": "Pod", "apiVersion": "v1"}], "'Pod' is none of"),
+        ([1], "items: must be a list of documents"),
+    ],
+)  # fmt: skip
+async def test_wrong_documents_are_refused_as_in_a_write(
+    api: httpx2.AsyncClient, items: list[Any], says: str
+) -> None:
+    answer = await api.post("/api/v1/dryrun", json={"items": items})
+    assert answer.status_code == 422
+    assert says in answer.json()["detail"]
+
+
+async def test_preconditions_hold_in_a_dry_run_too(api: httpx2.AsyncClient) -> None:
+    headers = {"if-match": '"99"'}
+    answer = await api.put(QUEUE_PATH, params=DRY, json=CLUSTER_QUEUE, headers=headers)
+    assert answer.status_code == 412
+
+
+class TestTheOneConfiguration:
+    """It is a cluster-wide singleton; the file of Kueue's manager gives it no name."""
+
+    async def test_it_needs_no_name(self, api: httpx2.AsyncClient) -> None:
+        nameless = {k: v for k, v in CONFIGURATION.items() if k != "metadata"}
+        answer = await api.put(CONFIGURATION_PATH, json=nameless)
+        assert answer.status_code == 201
+        assert answer.json()["object"]["metadata"]["name"] == "default"
+        again = await api.put(CONFIGURATION_PATH, json=CONFIGURATION)
+        assert again.json()["result"] == "unchanged"
+        rehearsed = (await together(api, nameless)).json()["objects"][0]
+        assert rehearsed["result"] == "unchanged"
+
+    async def test_there_is_no_other(self, api: httpx2.AsyncClient) -> None:
+        other = {**CONFIGURATION, "metadata": {"name": "other"}}
+        answer = await api.put("/api/v1/configurations/other", json=other)
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["field"] == "metadata.name"
+
+    async def test_its_rules_are_those_of_the_queues(self, api: httpx2.AsyncClient) -> None:
+        """Charged four times over, what runs is over quota."""
+        await put_all(api)
+        made = {"input": "nvidia.com/gpu", "strategy": "Replace", "outputs": {"nvidia.com/gpu": 4}}
+        charged = {**CONFIGURATION, "resources": {"transformations": [made]}}
+        answer = (await api.put(CONFIGURATION_PATH, params=DRY, json=charged)).json()
+        (excess,) = answer["overQuota"]
+        assert (excess["used"], excess["allowed"]) == (256, 64)
+        assert [change["field"] for change in answer["changes"]] == ["resources"]
+
+
+async def test_a_document_another_release_stored_is_no_reason_to_refuse(
+    client: httpx2.AsyncClient, memory: Any
+) -> None:
+    await memory.put_config({**DOCUMENTS["/api/v1/topologies/racks"], "spec": {"levels": []}})
+    answer = await client.put(
+        "/api/v1/namespaces/team-a/localqueues/default", params=DRY, json=LOCAL_QUEUE
+    )
+    assert answer.status_code == 200
+    assert "not checked together with the other objects" in answer.json()["warnings"][0]

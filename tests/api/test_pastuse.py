@@ -1,0 +1,109 @@
+"""Past use over REST: what was sampled, as of one time; and what a Kueue's LocalQueue brings along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from queuectl.domain.pastuse import Account, Scope, Used
+from tests.api.conftest import AnyStore
+from tests.api.support import CLUSTER_QUEUE, LOCAL_QUEUE, QUEUE_PATH
+
+PATH = "/api/v1/pastuse"
+LOCAL_PATH = "/api/v1/namespaces/team-a/localqueues/default"
+SETTINGS = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "Configuration",
+    "metadata": {"name": "default"},
+    "admissionFairSharing": {"usageHalfLifeTime": "100s", "resourceWeights": {"cpu": 0.5}},
+}
+OWN = Account.of_local_queue("team-a", "default")
+
+
+def local_queue(name: str, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "team-a"}
+    return {**LOCAL_QUEUE, "metadata": metadata, "spec": {**LOCAL_QUEUE["spec"], **spec}}
+
+
+async def configure(api: httpx2.AsyncClient) -> None:
+    await api.put(QUEUE_PATH, json=CLUSTER_QUEUE)
+    await api.put(LOCAL_PATH, json=LOCAL_QUEUE)
+    other = local_queue("other", fairSharing={"weight": 2})
+    await api.put("/api/v1/namespaces/team-a/localqueues/other", json=other)
+    none = local_queue("none", fairSharing={"weight": 0})
+    await api.put("/api/v1/namespaces/team-a/localqueues/none", json=none)
+    await api.put("/api/v1/configurations/default", json=SETTINGS)
+
+
+async def items(api: httpx2.AsyncClient) -> dict[str, dict[str, Any]]:
+    answer = await api.get(PATH)
+    assert answer.status_code == 200
+    return {item["name"]: item for item in answer.json()["items"]}
+
+
+async def test_everything_is_told_as_of_the_last_sample(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    await configure(api)
+    epoch = await store.take_over("test", 0)
+    used = [
+        Used(OWN, 200.0, {"cpu": 4000.0, "memory": 0.0, "nvidia.com/gpu": 4.0}),
+        Used(Account.of_local_queue("team-a", "other"), 100.0, {"nvidia.com/gpu": 8.0}),
+        Used(Account.of_local_queue("team-a", "none"), 200.0, {"nvidia.com/gpu": 1.0}),
+        Used(Account.of_local_queue("team-a", "deleted"), 200.0, {"nvidia.com/gpu": 9.0}),
+        Used(Account(Scope.USER, "ann"), 200.0, {"nvidia.com/gpu": 1.0}),
+        Used(Account(Scope.USER, "ben"), 200.0, {"nvidia.com/gpu": 3.0}),
+    ]
+    await store.keep_use(used, 0.0, epoch=epoch)
+    assert (await api.get(PATH)).json()["asOf"] == "1970-01-01T00:03:20Z"
+    told = await items(api)
+    assert told["default"] == {
+        "scope": "LocalQueue",
+        "namespace": "team-a",
+        "name": "default",
+        "clusterQueue": CLUSTER_QUEUE["metadata"]["name"],
+        "resources": {"cpu": 4.0, "memory": 0.0, "nvidia.com/gpu": 4.0},
+        "usage": 6.0,
+        "share": 0.75,
+    }
+    assert told["other"]["resources"] == {"nvidia.com/gpu": 4.0}, "a half-life later"
+    assert (told["other"]["usage"], told["other"]["share"]) == (2.0, 0.25)
+    assert (told["none"]["usage"], told["none"]["share"]) == (None, None)
+    assert (told["deleted"]["clusterQueue"], told["deleted"]["usage"]) == (None, None)
+    assert (told["ann"]["share"], told["ben"]["share"]) == (0.25, 0.75)
+    assert told["ann"]["namespace"] is None
+
+
+async def test_without_fairness_by_usage_there_is_nothing_to_tell(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    epoch = await store.take_over("test", 0)
+    await store.keep_use([Used(OWN, 200.0, {"cpu": 1.0})], 0.0, epoch=epoch)
+    assert (await api.get(PATH)).json() == {"asOf": None, "items": []}
+
+
+def stated(amount: str) -> dict[str, Any]:
+    status = {"consumedResources": {"nvidia.com/gpu": amount}, "lastUpdate": "2026-01-01T00:00:00Z"}
+    return {
+        **LOCAL_QUEUE,
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "status": {"fairSharing": {"admissionFairSharingStatus": status}},
+    }
+
+
+async def test_past_use_that_kueue_states_is_taken_over_once(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    assert (await api.put(LOCAL_PATH, json=stated("8"))).status_code == 201
+    assert await store.past_use() == (Used(OWN, 1767225600.0, {"nvidia.com/gpu": 8.0}),)
+    await api.put(LOCAL_PATH, json=stated("99"))
+    assert [used.amounts for used in await store.past_use()] == [{"nvidia.com/gpu": 8.0}]
+
+
+@pytest.mark.parametrize("amount", ["many", "-1"])
+async def test_past_use_that_is_none_is_refused(api: httpx2.AsyncClient, amount: str) -> None:
+    answer = await api.put(LOCAL_PATH, json=stated(amount))
+    assert answer.status_code == 422
+    assert "admissionFairSharingStatus.consumedResources.nvidia.com/gpu" in answer.text

@@ -1,0 +1,170 @@
+"""What a Kueue leaves, on a real API server: its Workloads are read, its suspended jobs can be started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from queuectl.cluster.apply import apply, manifests, wait_until_in_force
+from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.review import kueue_runs, probe_policies
+from queuectl.localcluster.testing import wait_until
+from queuectl.objects.kinds import KINDS, path
+from tests.cluster.kubernetes_world import KubernetesWorld, world_on
+from tests.cluster.world import a_node, place, start, submitted
+from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
+from tests.support.jobs import batch_job, pytorch_job
+from tests.support.kueue import of_kueue, workload
+
+pytestmark = pytest.mark.system
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1"
+BINDINGS = [
+    f"{POLICIES}/{kind}admissionpolicybindings/queuectl-{jobs}-kueue"
+    for kind in ("mutating", "validating")
+    for jobs in ("jobs", "pytorchjobs")
+]
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def workloads_crd(version: str) -> dict[str, Any]:
+    """Kueue's own is longer; what stands in a Workload is the same."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "workloads.kueue.x-k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "https://example.org/test"},
+        },
+        "spec": {
+            "group": "kueue.x-k8s.io",
+            "scope": "Namespaced",
+            "names": {"plural": "workloads", "kind": "Workload", "listKind": "WorkloadList"},
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
+
+
+@pytest.fixture
+async def world(control_plane: ControlPlane) -> AsyncIterator[KubernetesWorld]:
+    async with world_on(control_plane) as one:
+        yield one
+
+
+@pytest.fixture
+async def own(control_plane: ControlPlane) -> AsyncIterator[Api]:
+    api = await Api.connect(Connection(kubeconfig=control_plane.kubeconfig))
+    yield api
+    await api.close()
+
+
+@pytest.fixture
+async def admin(control_plane: ControlPlane) -> AsyncIterator[Api]:
+    api = await Api.connect(Connection(kubeconfig=control_plane.cluster.kubeconfig))
+    yield api
+    await api.close()
+
+
+@pytest.fixture
+async def without_kueue_keys(own: Api, admin: Api, world: KubernetesWorld) -> AsyncIterator[None]:
+    """As before 45-kueue-keys.yaml is applied: Kueue's label means nothing to our policies."""
+    for binding in BINDINGS:
+        await asyncio.to_thread(world.admin.delete, binding)
+    try:
+        async with asyncio.timeout(20):
+            while await probe_policies(  # noqa: ASYNC110 - of what the cluster does
+                own, SYSTEM_NAMESPACE, kueue=False
+            ):
+                await asyncio.sleep(0.1)
+        yield
+    finally:
+        await apply(admin, manifests(controller=False))
+        await wait_until_in_force(admin)
+
+
+@pytest.mark.usefixtures("without_kueue_keys")
+async def test_the_probe_wants_the_policies_to_act_on_kueues_label_just_when_it_counts(
+    own: Api, admin: Api
+) -> None:
+    missing = await probe_policies(own, SYSTEM_NAMESPACE, kueue=True)
+    assert len(missing) == len(KINDS)
+    assert all("apply deploy/45-kueue-keys.yaml" in text for text in missing)
+    await apply(admin, manifests(controller=False))
+    await wait_until_in_force(admin)
+    too_much = await probe_policies(own, SYSTEM_NAMESPACE, kueue=False)
+    assert len(too_much) == len(KINDS)
+    assert all("delete deploy/45-kueue-keys.yaml" in text for text in too_much)
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+async def test_a_job_from_before_the_policies_is_started_gated_and_placed(
+    without_kueue_keys: None, world: KubernetesWorld, kind: str
+) -> None:
+    """The API server takes the patch that puts the gate into a template that never had it."""
+    if kind == "Job":
+        document = batch_job("left", namespace=world.namespace, pods=2)
+    else:
+        document = pytorch_job("left", namespace=world.namespace, workers=1)
+    job = await submitted(world, of_kueue(document, "research", running=False))
+    assert job.ungated
+    pods = await start(world, job, 1)
+    assert all(pod.gated for pod in pods)
+    await place(world, pods, a_node(world))
+    assert world.view.jobs[job.uid].ungated == ()
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_workloads_are_read_whatever_version_is_served(
+    without_kueue_keys: None, world: KubernetesWorld, version: str
+) -> None:
+    crd = f"{CRDS}/workloads.kueue.x-k8s.io"
+    collection = f"/apis/kueue.x-k8s.io/{version}/namespaces/{world.namespace}/workloads"
+    assert await world.cluster.read_admissions() == []
+    document = of_kueue(batch_job("runs", namespace=world.namespace), "research", running=True)
+    uid = await world.submit(document)
+    job = await asyncio.to_thread(world.admin.get, path(KINDS["Job"], world.namespace, "runs"))
+    left = workload(
+        {**job, "apiVersion": "batch/v1", "kind": "Job"},
+        {"main": 1},
+        admitted="spot",
+        hosts={"main": [("b0-r0-h0", 1)]},
+        version=version,
+    )
+    left["metadata"].pop("finalizers")
+    await asyncio.to_thread(world.admin.create, CRDS, workloads_crd(version))
+    try:
+        listed = f"/apis/kueue.x-k8s.io/{version}/workloads"
+        await asyncio.to_thread(wait_until, lambda: world.admin.exists(listed), "the kind", 20.0)
+        await asyncio.to_thread(world.admin.create, collection, left)
+        [admission] = await world.cluster.read_admissions()
+        assert (admission.uid, admission.kind, admission.cluster_queue) == (uid, "Job", "pool")
+        podset = admission.podsets["main"]
+        assert dict(podset.flavors) == {"nvidia.com/gpu": "spot"}
+        assert podset.hosts == (("b0-r0-h0", 1),)
+    finally:
+        await asyncio.to_thread(world.admin.delete, crd)
+        await asyncio.to_thread(wait_until, lambda: not world.admin.exists(crd), "its end", 20.0)
+
+
+async def test_a_kueue_is_known_by_its_webhooks(own: Api, world: KubernetesWorld) -> None:
+    assert not await kueue_runs(own)
+    kind = "ValidatingWebhookConfiguration"
+    name = "kueue-validating-webhook-configuration"
+    collection = f"{POLICIES}/{kind.lower()}s"
+    body = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind}
+    await asyncio.to_thread(world.admin.create, collection, {**body, "metadata": {"name": name}})
+    try:
+        assert await kueue_runs(own)
+    finally:
+        await asyncio.to_thread(world.admin.delete, f"{collection}/{name}")

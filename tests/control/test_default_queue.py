@@ -1,0 +1,69 @@
+"""LocalQueue ``default``: the namespace is labelled, and jobs without a queue are taken in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuectl.demo import manifests as m
+from queuectl.domain.ledger import State
+from queuectl.domain.queues import LocalQueue, QueueConfig
+from queuectl.domain.records import NamespaceRecord
+from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
+from queuectl.state.defaults import mislabelled
+from tests.control.rig import Rig, gang, rig
+
+YES = ((DEFAULT_QUEUE_LABEL, "true"),)
+HAS = QueueConfig(local_queues={("a", "default"): LocalQueue("a", "default", "cq")})
+OTHER = QueueConfig(local_queues={("a", "main"): LocalQueue("a", "main", "cq")})
+
+
+@pytest.mark.parametrize(
+    ("config", "labels", "wrong"),
+    [
+        (HAS, (), [("a", "true")]),
+        (HAS, YES, []),
+        (HAS, ((DEFAULT_QUEUE_LABEL, "yes"),), [("a", "true")]),
+        (OTHER, (), []),
+        (OTHER, YES, [("a", None)]),
+    ],
+)
+def test_the_label_follows_the_queue(
+    config: QueueConfig, labels: tuple[tuple[str, str], ...], wrong: list[Any]
+) -> None:
+    assert list(mislabelled([NamespaceRecord("a", 1, labels)], config)) == wrong
+
+
+def labelled(world: Rig) -> bool:
+    labels = world.cluster.server.get("namespaces", "", "default")["metadata"].get("labels", {})
+    return DEFAULT_QUEUE_LABEL in labels
+
+
+def unlabelled_gang(kind: str, name: str) -> dict[str, Any]:
+    document = dict(gang(kind, name, 2))
+    document["metadata"]["labels"] = {}
+    return document
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+async def test_a_job_without_a_queue_goes_to_the_default_one(database_url: str, kind: str) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(m.local_queue("default", "default", "pool"))
+        await world.until(lambda: labelled(world), "the namespace is labelled")
+        uid = world.cluster.submit(unlabelled_gang(kind, "plain"))
+        entry = await world.until_state(uid, State.RUNNING)
+        assert (entry.queue, entry.cluster_queue) == ("default", "pool")
+
+
+async def test_without_the_queue_the_label_goes(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        namespace = world.cluster.server.get("namespaces", "", "default")
+        world.cluster.server.edit(
+            "namespaces",
+            namespace,
+            lambda d: d["metadata"].update(labels=dict(YES) | {"team": "x"}),
+        )
+        await world.until(lambda: not labelled(world), "the label is taken off")
+        namespace = world.cluster.server.get("namespaces", "", "default")
+        assert namespace["metadata"]["labels"] == {"team": "x"}, "others stay"

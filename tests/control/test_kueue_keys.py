@@ -1,0 +1,124 @@
+"""Kueue's labels count only where no Kueue runs, or where the rules say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from queuectl.control import neighbour
+from queuectl.control.neighbour import Neighbour
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.store import PostgresStore
+from queuectl.domain.errors import ClusterUnavailable
+from queuectl.domain.ledger import State
+from queuectl.domain.records import Deleted, Delta, JobRecord, Upserted
+from tests.control.rig import gang, live, rig
+from tests.control.test_lifecycle import rules
+from tests.doubles.cluster import FakeCluster
+from tests.support.jobs import batch_job
+
+
+@pytest.mark.parametrize(
+    ("rule", "kueue", "counts"),
+    [
+        (None, False, True),
+        (None, True, False),
+        ("auto", False, True),
+        ("auto", True, False),
+        ("on", True, True),
+        ("off", False, False),
+    ],
+)
+async def test_the_rule_decides_and_auto_looks(
+    database_url: str, rule: str | None, kueue: bool, counts: bool
+) -> None:
+    store = await PostgresStore.connect(DatabaseSettings(database_url))
+    cluster = FakeCluster()
+    cluster.kueue = kueue
+    try:
+        if rule is not None:
+            await store.put_config(rules(queuectl={"kueueKeys": rule}))
+        assert await Neighbour(cluster, store).keys_count() is counts
+    finally:
+        await store.close()
+
+
+async def test_a_change_is_noticed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbour, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(neighbour, "RETRY_SECONDS", 0.0)
+    store = await PostgresStore.connect(DatabaseSettings(database_url))
+    cluster = FakeCluster()
+    try:
+        looks = Neighbour(cluster, store)
+        assert await looks.keys_count()
+        changed = asyncio.create_task(looks.changed(since=True))
+        await asyncio.sleep(0.01)
+        assert not changed.done()
+        cluster.kueue = True  # somebody installs one
+        assert await changed is False
+        changed = asyncio.create_task(looks.changed(since=False))
+        await store.put_config(rules(queuectl={"kueueKeys": "on"}))
+        assert await changed is True
+    finally:
+        await store.close()
+
+
+async def test_no_answer_is_no_answer(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nobody can say whether a Kueue runs, nothing is done."""
+    monkeypatch.setattr(neighbour, "RETRY_SECONDS", 0.0)
+    store = await PostgresStore.connect(DatabaseSettings(database_url))
+    cluster = FakeCluster()
+    cluster.down = True
+    try:
+        with pytest.raises(ClusterUnavailable):
+            await cluster.kueue_runs()
+        asked = asyncio.create_task(Neighbour(cluster, store).keys_count())
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        cluster.down = False
+        assert await asked
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("kueue", [True, False])
+async def test_the_watch_shows_kueues_jobs_only_where_its_keys_count(kueue: bool) -> None:
+    cluster = FakeCluster()
+    labelled = {"ours": "queuectl.dev", "theirs": "kueue.x-k8s.io"}
+    for name, prefix in labelled.items():
+        document: dict[str, Any] = batch_job(name, queue=None)
+        document["metadata"]["labels"] = {f"{prefix}/queue-name": "main"}
+        cluster.submit(document)
+    seen: set[str] = set()
+
+    def sink(deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            if isinstance(delta, Upserted) and isinstance(delta.record, JobRecord):
+                seen.add(delta.record.name)
+
+    watch = asyncio.create_task(cluster.watch(sink, lambda _: None, kueue=kueue))
+    await asyncio.sleep(0.01)
+    watch.cancel()
+    assert seen == ({"ours", "theirs"} if kueue else {"ours"})
+
+
+async def test_a_job_that_becomes_anothers_runs_on_and_may_come_back(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        document = dict(gang("Job", "train", 2))
+        document["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "research"}
+        uid = world.cluster.submit(document)
+        await world.until_state(uid, State.RUNNING)
+        assert world.loop is not None
+        mirror = world.loop._mirror
+        job = mirror.jobs[uid]
+        world.loop.seen(
+            mirror.apply([Deleted("jobs", uid, job.version)])
+        )  # a watch without its key
+        await world.until_state(uid, State.FINISHED)
+        assert len(live(world.cluster.pods_of(uid))) == 2, "nobody stopped it"
+        world.loop.seen(mirror.apply([Upserted(world.cluster.job(uid))]))
+        await world.until_state(uid, State.RUNNING)
+        assert len(live(world.cluster.pods_of(uid))) == 2

@@ -1,0 +1,388 @@
+"""The life cycle on a real Postgres: holds, drains, gates, time-outs, limits, notices; with the controller dying at any step."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from queuectl.domain.commands import Action
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.reasons import Code
+from tests.control.rig import Rig, configuration, gang, live, rig
+from tests.control.test_crash_matrix import dying, fresh, points
+from tests.support.postgres import TestPostgres
+
+KINDS = ("Job", "PyTorchJob")
+
+
+def rules(**fields: Any) -> dict[str, Any]:
+    """A Configuration document."""
+    return {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Configuration",
+        "metadata": {"name": "default"},
+        **fields,
+    }
+
+
+def starts_within(seconds: float, retries: int | None = None) -> dict[str, Any]:
+    strategy: dict[str, Any] = {"backoffBaseSeconds": 1}
+    if retries is not None:
+        strategy["backoffLimitCount"] = retries
+    waits = {"timeout": f"{seconds}s", "recoveryTimeout": f"{seconds}s"}
+    return rules(waitForPodsReady={**waits, "requeuingStrategy": strategy})
+
+
+async def stop_queue(world: Rig, policy: str, gpus: int) -> None:
+    """Set the stopPolicy of the ClusterQueue."""
+    for document in configuration(gpus):
+        if document["kind"] == "ClusterQueue":
+            spec = {**document["spec"], "stopPolicy": policy}
+            await world.store.put_config({**document, "spec": spec})
+
+
+async def until_reason(world: Rig, uid: str, state: State, code: Code) -> Entry:
+    async def reached() -> bool:
+        entry = await world.store.get_workload(uid)
+        return entry is not None and (entry.state, entry.reason.code) == (state, code)
+
+    await world.until(reached, f"{uid} {state} {code}")
+    entry = await world.store.get_workload(uid)
+    assert entry is not None
+    return entry
+
+
+def document_of(world: Rig, uid: str, resource: str = "jobs") -> Any:
+    return next(d for d in world.cluster.server.all(resource) if d["metadata"]["uid"] == uid)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_running_gang_is_held_and_released(database_url: str, kind: str) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(gang(kind, "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        await world.ask(uid, Action.HOLD)
+        held = await world.until_state(uid, State.HELD)
+        assert held.reason.message == "held by alice"
+        assert live(world.cluster.pods_of(uid)) == []
+        other = world.cluster.submit(gang(kind, "other", 2))
+        await world.until_state(other, State.RUNNING)
+        await world.ask(uid, Action.RELEASE)
+        await world.until_state(uid, State.PENDING)
+        world.cluster.finish(other)
+        again = await world.until_state(uid, State.RUNNING)
+        assert again.attempt == 2
+        told = [line.reason.message for line in await world.store.history(uid)]
+        assert "held by alice" in told
+        assert "released by alice" in told
+        await world.at_rest()
+
+
+async def test_a_deactivated_gang_waits_until_it_is_activated(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        await world.ask(uid, Action.DEACTIVATE)
+        await world.until_state(uid, State.DEACTIVATED)
+        await world.until(
+            lambda: any(e.uid == uid and e.reason == "Deactivated" for e in world.cluster.events),
+            "an Event says so",
+        )
+        await world.ask(uid, Action.ACTIVATE)
+        await world.until_state(uid, State.RUNNING)
+
+
+async def test_a_priority_set_by_hand_decides_who_is_next(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang("Job", "first", 2))
+        await world.until_state(first, State.RUNNING)
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.PENDING)
+        await world.ask(low, Action.PRIORITY, 50)
+        entry = await world.until_state(low, State.RUNNING)
+        assert (entry.priority, entry.priority_set) == (50, 50), "it preempts by it, too"
+        evicted = await world.until_state(first, State.PENDING)
+        assert evicted.evictions == 1
+
+
+async def test_a_requeued_gang_is_evicted_and_starts_anew(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        await world.ask(uid, Action.REQUEUE)
+
+        async def again() -> bool:
+            entry = await world.store.get_workload(uid)
+            return entry is not None and entry.attempt == 2 and entry.state is State.RUNNING
+
+        await world.until(again, "it runs as attempt 2")
+
+
+@pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
+async def test_a_stopped_queue_admits_nobody_and_resumes_in_order(
+    database_url: str, policy: str
+) -> None:
+    async with rig(database_url, 2) as world:
+        uids = []
+        for name in ("first", "second", "third"):
+            uids.append(world.cluster.submit(gang("Job", name, 2)))
+            state = State.RUNNING if name == "first" else State.PENDING
+            await world.until_state(uids[-1], state)
+        first, second, third = uids
+        await stop_queue(world, policy, 16)
+        await until_reason(world, second, State.PENDING, Code.QUEUE_STOPPED)
+        if policy == "HoldAndDrain":
+            await until_reason(world, first, State.PENDING, Code.QUEUE_STOPPED)
+            assert live(world.cluster.pods_of(first)) == []
+        else:
+            assert len(live(world.cluster.pods_of(first))) == 2
+            world.cluster.finish(first)
+            await world.until_state(first, State.FINISHED)
+        assert (await until_reason(world, third, State.PENDING, Code.QUEUE_STOPPED)).attempt == 0
+        await stop_queue(world, "None", 16)
+        order = [first, second, third] if policy == "HoldAndDrain" else [second, third]
+        for number, uid in enumerate(order):
+            await world.until_state(uid, State.RUNNING)
+            for later in order[number + 1 :]:
+                assert live(world.cluster.pods_of(later)) == []
+            world.cluster.finish(uid)
+            await world.until_state(uid, State.FINISHED)
+        await world.at_rest()
+
+
+async def test_a_start_that_never_comes_up_backs_off_and_is_given_up(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(starts_within(0.3, retries=1))
+        world.cluster.controllers.hold_starts = True
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        waits = await world.until_state(uid, State.BACKOFF)
+        assert waits.failures == 1
+        assert waits.requeue_at is not None
+        assert 1.0 <= waits.requeue_at - waits.since <= 1.1
+        assert waits.requeued_at is not None
+        given_up = await world.until_state(uid, State.DEACTIVATED)
+        assert (given_up.attempt, given_up.reason.code) == (2, Code.REQUEUING_LIMIT)
+        world.cluster.controllers.hold_starts = False
+        await world.ask(uid, Action.ACTIVATE)
+        await world.until_state(uid, State.RUNNING)
+
+
+async def test_a_gang_that_does_not_recover_is_evicted_whole(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(starts_within(0.5))
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        world.cluster.controllers.hold_starts = True
+        world.cluster.fail_pod(live(world.cluster.pods_of(uid))[0].name)
+        waits = await world.until_state(uid, State.BACKOFF)
+        assert "PodsReadyTimeout" in waits.reason.message
+        causes = {
+            line.reason.details.get("cause")
+            for line in await world.store.history(uid)
+            if line.to_state is State.EVICTING
+        }
+        assert causes == {"WaitForRecovery"}
+        world.cluster.controllers.hold_starts = False
+        await world.until_state(uid, State.RUNNING)
+
+
+async def test_a_gang_that_recovers_in_time_runs_on(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(starts_within(20))
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        world.cluster.controllers.hold_starts = True
+        world.cluster.fail_pod(live(world.cluster.pods_of(uid))[0].name)
+
+        async def whole(wanted: bool) -> bool:
+            entry = await world.store.get_workload(uid)
+            return entry is not None and (entry.unready_since is None) == wanted
+
+        await world.until(lambda: whole(False), "the loss is noted")
+        world.cluster.controllers.hold_starts = False
+        await world.until(lambda: whole(True), "it is whole again")
+        assert (await world.until_state(uid, State.RUNNING)).attempt == 1
+
+
+def limited(name: str, seconds: int) -> dict[str, Any]:
+    document = dict(gang("Job", name, 2))
+    document["metadata"].setdefault("labels", {})
+    document["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"] = str(seconds)
+    return document
+
+
+async def test_a_gang_is_stopped_when_all_its_attempts_together_took_too_long(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(limited("train", 2))
+        await world.until_state(uid, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.RUNNING)
+        waits = await world.until_state(uid, State.PENDING)
+        assert 0 < waits.past_seconds < 2
+        world.cluster.finish(high)
+        stopped = await world.until_state(uid, State.DEACTIVATED)
+        assert stopped.reason.code is Code.MAX_EXECUTION_TIME
+        assert stopped.attempt == 2
+        assert stopped.past_seconds >= 2.0
+        assert live(world.cluster.pods_of(uid)) == []
+
+
+async def test_a_gated_job_starts_when_its_last_gate_is_removed(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        document = dict(gang("Job", "train", 2))
+        key = "kueue.x-k8s.io/admission-gated-by"
+        document["metadata"].setdefault("annotations", {})[key] = (
+            "example.com/budget, example.com/data"
+        )
+        uid = world.cluster.submit(document)
+        held = await until_reason(world, uid, State.HELD, Code.ADMISSION_GATED)
+        assert held.reason.message == "admission gates: example.com/budget, example.com/data"
+
+        def gate(value: str | None) -> None:
+            world.cluster.user_patch(
+                "Job", "default", "train", {"metadata": {"annotations": {key: value}}}
+            )
+
+        gate("example.com/data")
+
+        async def one_left() -> bool:
+            entry = await world.store.get_workload(uid)
+            return entry is not None and entry.gates == ("example.com/data",)
+
+        await world.until(one_left, "one gate is left")
+        gate(None)
+        await world.until_state(uid, State.RUNNING)
+
+
+async def test_slots_of_finished_pods_are_given_to_others_while_the_gang_runs(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(gang("Job", "train", 3))
+        await world.until_state(uid, State.RUNNING)
+        late = world.cluster.submit(gang("Job", "late", 2))
+        await world.until_state(late, State.PENDING)
+        for pod in live(world.cluster.pods_of(uid))[:2]:
+            document = world.cluster.server.get("pods", "default", pod.name)
+            world.cluster.controllers.set_phase(document, "Succeeded")
+        await world.until_state(late, State.RUNNING)
+        left = await world.until_state(uid, State.RUNNING)
+        assert left.placement is not None
+        assert left.placement.podsets[0].count == 1
+        assert len(live(world.cluster.pods_of(uid))) == 1
+        world.cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+
+
+async def test_a_victim_is_told_and_keeps_its_place_until_it_says_that_it_is_ready(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(rules(queuectl={"evictionGrace": "1h"}))
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+
+        def told() -> str | None:
+            annotations = document_of(world, low)["metadata"].get("annotations", {})
+            requested: str | None = annotations.get("queuectl.dev/preempt-requested")
+            return requested
+
+        await world.until(told, "the victim is told")
+        leaving = await world.until_state(low, State.EVICTING)
+        assert leaving.stop_at is not None
+        assert told() == time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(leaving.stop_at))
+        assert not document_of(world, low)["spec"]["suspend"]
+        assert len(live(world.cluster.pods_of(low))) == 2, "it may save its work"
+        ready = {"metadata": {"annotations": {"queuectl.dev/preempt-ready": "true"}}}
+        world.cluster.user_patch("Job", "default", "low", ready)
+        await world.until_state(high, State.RUNNING)
+        await world.until_state(low, State.PENDING)
+        assert told() is None, "the notice is taken back"
+        assert (
+            "queuectl.dev/preempt-ready" not in document_of(world, low)["metadata"]["annotations"]
+        )
+        world.cluster.finish(high)
+        await world.until_state(low, State.RUNNING)
+        await world.at_rest()
+
+
+async def test_a_victim_that_says_nothing_is_suspended_when_its_time_is_over(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(rules(queuectl={"evictionGrace": "1s"}))
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        await world.ask(low, Action.HOLD)
+        leaving = await world.until_state(low, State.EVICTING)
+        held = await world.until_state(low, State.HELD)
+        assert leaving.stop_at is not None
+        assert held.since >= leaving.stop_at
+
+
+async def story(world: Rig) -> None:
+    """A gang is held under notice, released, drained, deactivated while it drains, activated, and ends."""
+    await world.store.put_config(rules(queuectl={"evictionGrace": "200ms"}))
+    uid = world.cluster.submit(gang("Job", "train", 2))
+    await world.until_state(uid, State.RUNNING)
+    await world.ask(uid, Action.HOLD)
+    held = await world.until_state(uid, State.HELD)
+    await world.ask(uid, Action.RELEASE)
+    again = await world.until_state(uid, State.RUNNING)
+    assert again.queued_at == held.queued_at
+    await stop_queue(world, "HoldAndDrain", 16)
+    await until_reason(world, uid, State.PENDING, Code.QUEUE_STOPPED)
+    await world.ask(uid, Action.DEACTIVATE)
+    await world.ask(uid, Action.PRIORITY, 77)
+    await world.until_state(uid, State.DEACTIVATED)
+    await stop_queue(world, "None", 16)
+    await world.ask(uid, Action.ACTIVATE)
+    last = await world.until_state(uid, State.RUNNING)
+    assert (last.priority, last.attempt, last.evictions) == (77, 3, 2)
+    world.cluster.finish(uid)
+    await world.until_state(uid, State.FINISHED)
+    assert await world.store.commands() == ()
+    told = [line.reason.message for line in await world.store.history(uid)]
+    for once in (
+        "held by alice",
+        "released by alice",
+        "deactivated by alice",
+        "activated by alice",
+    ):
+        assert told.count(once) >= 1, once
+    assert sum(text.startswith("priority 77, by alice") for text in told) == 1
+    await world.at_rest()
+
+
+@pytest.mark.timeout(600)
+async def test_the_controller_may_die_at_any_step_of_it(postgres: TestPostgres) -> None:
+    async with fresh(postgres) as url, rig(url, 2) as world:
+        await story(world)
+        assert world.deaths == 0
+        commits, writes = world.commits.seen, world.patches.seen
+    for what, number, moment in points(commits, writes):
+        async with fresh(postgres) as url, rig(url, 2) as world:
+            with dying(world, what, number, moment):
+                await story(world)
+
+
+async def test_a_victim_leaves_when_its_protection_ends_though_nothing_else_happens(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        for document in configuration(16):
+            if document["kind"] == "ClusterQueue":
+                spec = {**document["spec"], "policy": {"minRuntimeSeconds": 2}}
+                await world.store.put_config({**document, "spec": spec})
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.RUNNING)
+        entry = await world.store.get_workload(low)
+        assert entry is not None
+        assert entry.evictions == 1

@@ -1,0 +1,180 @@
+"""Who used less lately goes first: over days that a made-up clock tells, over half-lives, and over the controller's death."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from queuectl.demo import manifests as m
+from queuectl.domain.ledger import State
+from queuectl.domain.pastuse import Account, Used
+from tests.control.rig import Rig, gang, rig
+
+DAY = 86400.0
+USER = "example.com/user"
+QUEUES = ("busy", "idle")
+
+
+class Clock:
+    """Stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def settings(**own: Any) -> dict[str, Any]:
+    """Only GPUs count; what was used a day ago counts half."""
+    return {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Configuration",
+        "metadata": {"name": "default"},
+        "admissionFairSharing": {
+            "usageHalfLifeTime": "24h",
+            "usageSamplingInterval": "5m",
+            "resourceWeights": {"cpu": 0, "memory": 0, "pods": 0},
+        },
+        "queuectl": own,
+    }
+
+
+@asynccontextmanager
+async def shared_pool(url: str, clock: Clock, **own: Any) -> AsyncIterator[Rig]:
+    """One node of 8 GPUs behind two LocalQueues that share it by past use."""
+    async with rig(url, 1, clock=clock) as world:
+        pool = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000})
+        pool["spec"]["admissionScope"] = {"admissionMode": "UsageBasedAdmissionFairSharing"}
+        queues = [m.local_queue("default", name, "pool") for name in QUEUES]
+        for document in (pool, *queues, settings(**own)):
+            await world.store.put_config(document)
+        yield world
+
+
+def submit(world: Rig, name: str, queue: str, **labels: str) -> str:
+    document = dict(gang("Job", name, 1))
+    document["metadata"]["labels"] |= {"queuectl.dev/queue-name": queue} | labels
+    return world.cluster.submit(document)
+
+
+def shown(world: Rig, queue: str) -> float | None:
+    """As the metric has it: what was used at the last sample."""
+    return world.metrics.registry.get_sample_value(
+        "queuectl_local_queue_admission_fair_sharing_usage",
+        {"name": queue, "namespace": "default", "cluster_queue": "pool"},
+    )
+
+
+async def sampled(world: Rig, queue: str, now: float) -> float:
+    """What the database says of a LocalQueue, once it is as of ``now``."""
+    account = Account.of_local_queue("default", queue)
+
+    async def known() -> bool:
+        return any(u.account == account and u.at == now for u in await world.store.past_use())
+
+    await world.until(known, f"a sample of {queue}")
+    (used,) = (u for u in await world.store.past_use() if u.account == account)
+    return used.amounts["nvidia.com/gpu"]
+
+
+async def used_for_a_day(world: Rig, clock: Clock, queue: str) -> str:
+    """A gang of a queue holds all 8 GPUs for a day."""
+    uid = submit(world, f"yesterday-{queue}", queue)
+    await world.until_state(uid, State.RUNNING)
+    clock.now += DAY
+    assert await sampled(world, queue, clock.now) == pytest.approx(4.0, rel=0.01)
+    return uid
+
+
+async def test_who_used_nothing_yesterday_goes_first_today(database_url: str) -> None:
+    clock = Clock()
+    async with shared_pool(database_url, clock) as world:
+        yesterday = await used_for_a_day(world, clock, "busy")
+        earlier = submit(world, "earlier", "busy")
+        await world.until_state(earlier, State.PENDING)
+        clock.now += 1.0
+        later = submit(world, "later", "idle")
+        await world.until_state(later, State.PENDING)
+        world.cluster.finish(yesterday)
+        await world.until_state(later, State.RUNNING)
+        await world.until_state(earlier, State.PENDING)
+
+
+async def test_after_a_half_life_the_lead_is_halved(database_url: str) -> None:
+    clock = Clock()
+    async with shared_pool(database_url, clock) as world:
+        world.cluster.finish(uid := await used_for_a_day(world, clock, "busy"))
+        await world.until_state(uid, State.FINISHED)
+        await world.until(lambda: shown(world, "busy"), "the metric")
+        before = shown(world, "busy")
+        clock.now += DAY
+        await world.until(lambda: shown(world, "busy") != before, "the next sample")
+        assert shown(world, "busy") == pytest.approx((before or 0.0) / 2)
+
+
+@pytest.mark.parametrize("away", [0.0, DAY])
+async def test_a_killed_controller_knows_it_again_and_its_absence_counts(
+    database_url: str, away: float
+) -> None:
+    clock = Clock()
+    async with shared_pool(database_url, clock) as world:
+        world.cluster.finish(uid := await used_for_a_day(world, clock, "busy"))
+        await world.until_state(uid, State.FINISHED)
+        clock.now += 300.0
+        await sampled_idle(world, clock)
+        before = shown(world, "busy")
+        await world.stop()
+        clock.now += away
+        world.metrics.used_lately({}, {})
+        world.running, world._task = True, None
+        await world.until(lambda: shown(world, "busy"), "the new controller has looked")
+        assert shown(world, "busy") == pytest.approx((before or 0.0) * 0.5 ** (away / DAY))
+
+
+async def sampled_idle(world: Rig, clock: Clock) -> None:
+    """Wait for a sample that is as of now, by something that holds nothing."""
+    seen = shown(world, "busy")
+    clock.now += 300.0
+    await world.until(lambda: shown(world, "busy") != seen, "a sample")
+
+
+async def test_users_of_one_local_queue_take_turns_by_what_they_used(database_url: str) -> None:
+    clock = Clock()
+    async with shared_pool(database_url, clock, userLabel=USER) as world:
+        first = submit(world, "first", "busy", **{USER: "ann"})
+        await world.until_state(first, State.RUNNING)
+        clock.now += DAY
+        await sampled(world, "busy", clock.now)
+        again = submit(world, "again", "busy", **{USER: "ann"})
+        await world.until_state(again, State.PENDING)
+        clock.now += 1.0
+        other = submit(world, "other", "busy", **{USER: "ben"})
+        await world.until_state(other, State.PENDING)
+        world.cluster.finish(first)
+        await world.until_state(other, State.RUNNING)
+        await world.until_state(again, State.PENDING)
+
+
+async def test_a_local_queue_from_kueue_starts_with_what_it_used_there(database_url: str) -> None:
+    clock = Clock()
+    async with shared_pool(database_url, clock) as world:
+        await world.until(lambda: world.loop and world.loop.revision, "the controller leads")
+        late = Account.of_local_queue("default", "late")
+        await world.store.start_use([Used(late, clock.now, {"nvidia.com/gpu": 6.0})])
+        await world.store.put_config(m.local_queue("default", "late", "pool"))
+        await world.until(lambda: shown(world, "late") == 6.0, "it is known")
+
+
+async def test_without_the_rule_nothing_is_stored(database_url: str) -> None:
+    clock = Clock()
+    async with rig(database_url, 1, clock=clock) as world:
+        uid = world.cluster.submit(gang("Job", "train", 1))
+        await world.until_state(uid, State.RUNNING)
+        clock.now += DAY
+        await asyncio.sleep(1.2)  # two looks at the clock
+        assert await world.store.past_use() == ()

@@ -1,0 +1,207 @@
+"""Coming from a Kueue that was shut down: what becomes of each of its jobs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from queuectl.demo import manifests as m
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.reasons import Code
+from queuectl.objects import keys
+from queuectl.objects.times import parse_time
+from tests.control.rig import Rig, gang, live, nodes, rig
+from tests.control.test_crash_matrix import dying, points
+from tests.doubles.cluster import FakeCluster, Moment
+from tests.support.kueue import ADMITTED, CREATED, GPU, of_kueue, workload
+
+KINDS = ["Job", "PyTorchJob"]
+PODSETS = {"Job": {"main": 2}, "PyTorchJob": {"master": 1, "worker": 1}}
+
+
+def stored(cluster: FakeCluster, kind: str, name: str, *, running: bool, **options: Any) -> Any:
+    """A job that Kueue had, stored before any policy of ours acted."""
+    document = of_kueue(dict(gang(kind, name, 2)), "research", running=running, **options)
+    for template in templates(document):
+        template["spec"]["priorityClassName"] = "users-own"
+    return cluster.server.create("jobs" if kind == "Job" else "pytorchjobs", document)
+
+
+def templates(document: Any) -> list[Any]:
+    if document["kind"] == "Job":
+        return [document["spec"]["template"]]
+    return [replica["template"] for replica in document["spec"]["pytorchReplicaSpecs"].values()]
+
+
+def now_stored(world: Rig, job: Any) -> Any:
+    plural = "jobs" if job["kind"] == "Job" else "pytorchjobs"
+    return world.cluster.server.get(plural, "default", job["metadata"]["name"])
+
+
+async def with_two_flavors(world: Rig) -> None:
+    """A node does not tell which of them a gang on it was charged to."""
+    queue = m.cluster_queue("pool", "gpu", {GPU: 64, "cpu": "1k", "pods": 1000})
+    [group] = queue["spec"]["resourceGroups"]
+    group["flavors"].append({**group["flavors"][0], "name": "spot"})
+    await world.store.put_config(m.flavor("spot", topology="gpus"))
+    await world.store.put_config(queue)
+
+
+async def adopted(world: Rig, uid: str) -> Entry:
+    entry = await world.until_state(uid, State.RUNNING)
+    told = [line.reason.code for line in await world.store.history(uid)]
+    assert Code.ADOPTED in told
+    return entry
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_a_running_gang_runs_on_as_kueue_had_admitted_it(
+    database_url: str, kind: str, version: str
+) -> None:
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = stored(cluster, kind, "train", running=True)
+    uid = job["metadata"]["uid"]
+    cluster.settle()
+    before = {pod.uid: pod.node for pod in live(cluster.pods_of(uid))}
+    assert len(before) == 2
+    cluster.workloads.append(workload(job, PODSETS[kind], admitted="spot", version=version))
+    async with rig(database_url, 2, cluster=cluster) as world:
+        await with_two_flavors(world)
+        entry = await adopted(world, uid)
+        assert entry.placement is not None
+        assert {f for p in entry.placement.podsets for f in p.flavors.values()} == {"spot"}
+        assert (entry.cluster_queue, entry.started_at) == ("pool", parse_time(ADMITTED))
+        assert {p.uid: p.node for p in live(cluster.pods_of(uid))} == before, "nobody restarted"
+        assert not [w for w in cluster.writes if "spec" in w.patch]
+        assert world.loop is not None
+        assert world.loop._usage.strangers == {}, "its pods fill its slots"
+        cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+
+
+async def test_ranks_stay_where_the_topology_assignment_put_them(database_url: str) -> None:
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    cluster.cordon("n0")
+    job = stored(cluster, "Job", "train", running=True)
+    cluster.step()
+    cluster.step()
+    cluster.cordon("n0", unschedulable=False)
+    cluster.settle()
+    uid = job["metadata"]["uid"]
+    ranks = {pod.rank: pod.node for pod in cluster.pods_of(uid)}
+    order = [(str(ranks[0]), 1), (str(ranks[1]), 1)]
+    cluster.workloads.append(workload(job, {"main": 2}, admitted="gpu", hosts={"main": order}))
+    async with rig(database_url, 2, cluster=cluster) as world:
+        entry = await adopted(world, uid)
+        assert entry.placement is not None
+        assert list(entry.placement.podsets[0].nodes) == order
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_without_its_workload_it_is_charged_by_its_nodes(
+    database_url: str, kind: str
+) -> None:
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = stored(cluster, kind, "train", running=True)
+    cluster.settle()
+    async with rig(database_url, 2, cluster=cluster) as world:
+        await with_two_flavors(world)
+        entry = await adopted(world, job["metadata"]["uid"])
+        assert entry.placement is not None
+        assert {f for p in entry.placement.podsets for f in p.flavors.values()} == {"gpu"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_suspended_one_is_started_properly(database_url: str, kind: str) -> None:
+    """Gated and labelled as if the admission policies had seen it."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = stored(cluster, kind, "train", running=False)
+    uid = job["metadata"]["uid"]
+    cluster.workloads.append(workload(job, PODSETS[kind]))
+    async with rig(database_url, 2, cluster=cluster) as world:
+        entry = await world.until_state(uid, State.RUNNING)
+        assert parse_time(CREATED) <= entry.queued_at < parse_time(CREATED) + 1, "its old place"
+        document = now_stored(world, job)
+        for template in templates(document):
+            gates = [gate["name"] for gate in template["spec"]["schedulingGates"]]
+            assert gates == [keys.GATE]
+            assert template["metadata"]["labels"][keys.ATTEMPT_LABEL] == "1"
+        classes = {template["spec"]["priorityClassName"] for template in templates(document)}
+        kept = document["metadata"]["annotations"].get(keys.ORIGINAL_PRIORITY_CLASS)
+        # Of a Job it is immutable.
+        expected = {"users-own"} if kind == "Job" else {keys.POD_PRIORITY_CLASS}
+        assert (classes, kept) == (expected, None if kind == "Job" else "users-own")
+        assert cluster.job(uid).pod_priority_class == "users-own"
+        assert all(pod.attempt == 1 for pod in cluster.pods_of(uid))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_adopted_gang_is_preempted_and_comes_back_gated(
+    database_url: str, kind: str
+) -> None:
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = stored(cluster, kind, "train", running=True)
+    uid = job["metadata"]["uid"]
+    cluster.settle()
+    cluster.workloads.append(workload(job, PODSETS[kind], admitted="gpu"))
+    async with rig(database_url, 2, cluster=cluster) as world:
+        await adopted(world, uid)
+        vip = cluster.submit(gang("Job", "vip", 2, "high"))
+        await world.until_state(vip, State.RUNNING)
+        cluster.finish(vip)
+        again = await world.until_state(uid, State.RUNNING)
+        assert again.attempt == 1
+        await world.at_rest()
+
+
+async def test_one_that_kueue_had_given_up_stays_so_until_somebody_activates_it(
+    database_url: str,
+) -> None:
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = stored(cluster, "Job", "train", running=False)
+    cluster.workloads.append(workload(job, {"main": 2}, active=False))
+    async with rig(database_url, 2, cluster=cluster) as world:
+        entry = await world.until_state(job["metadata"]["uid"], State.DEACTIVATED)
+        assert entry.reason.message == "deactivated by the Kueue that ran here"
+
+
+async def test_what_runs_in_a_queue_we_do_not_know_is_left_alone(database_url: str) -> None:
+    """Until the queue is there: then it is adopted."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = of_kueue(dict(gang("Job", "foreign", 2)), "elsewhere", running=True)
+    job = cluster.server.create("jobs", job)
+    uid = job["metadata"]["uid"]
+    cluster.settle()
+    async with rig(database_url, 2, cluster=cluster) as world:
+        ours = cluster.submit(gang("Job", "ours", 2))
+        await world.until_state(ours, State.PENDING)
+        assert await world.store.get_workload(uid) is None
+        assert len(live(cluster.pods_of(uid))) == 2
+        await world.store.put_config(m.local_queue("default", "elsewhere", "pool"))
+        await adopted(world, uid)
+
+
+@pytest.mark.parametrize("dead", list(points(3, 4)), ids=str)
+async def test_a_take_over_that_dies_anywhere_is_taken_up_again(
+    database_url: str, dead: tuple[str, int, Moment]
+) -> None:
+    cluster = FakeCluster(nodes(4), clock=time.time)
+    runs, waits = (
+        stored(cluster, "Job", name, running=running)
+        for name, running in (("runs", True), ("waits", False))
+    )
+    cluster.settle()
+    cluster.workloads += [
+        workload(runs, {"main": 2}, admitted="gpu"),
+        workload(waits, {"main": 2}),
+    ]
+    before = {pod.uid for pod in live(cluster.pods_of(runs["metadata"]["uid"]))}
+    async with rig(database_url, 4, cluster=cluster) as world:
+        with dying(world, *dead):
+            for job in (runs, waits):
+                await world.until_state(job["metadata"]["uid"], State.RUNNING)
+        assert {p.uid for p in live(cluster.pods_of(runs["metadata"]["uid"]))} == before
+        await world.at_rest()

@@ -1,0 +1,142 @@
+"""Random histories: two to four ClusterQueues in a cohort tree, up to six nodes or quota alone, and what happens there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+from hypothesis import strategies as st
+
+from queuectl.domain.queues import (
+    ClusterQueue,
+    Cohort,
+    Protection,
+    QueueingStrategy,
+    ReclaimWithinCohort,
+    StopPolicy,
+    VictimKey,
+    WithinClusterQueue,
+)
+from queuectl.domain.rules import FairStrategy, Rules
+from tests.planner.queues import cohort, cq, quotas
+from tests.planner.story import (
+    Arrives,
+    Ends,
+    Goes,
+    Happening,
+    IsDeleted,
+    NodeFails,
+    NodeReturns,
+    QuotaIs,
+    Scene,
+    Step,
+    Stops,
+    Story,
+)
+
+FINAL, INITIAL = (
+    FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE,
+    FairStrategy.LESS_THAN_INITIAL_SHARE,
+)
+TREES: dict[str, tuple[tuple[Cohort, ...], tuple[str, ...]]] = {
+    "flat": ((cohort("top"),), ("top",)),
+    "lends": ((cohort("top", 2),), ("top",)),
+    "two": (
+        (cohort("top"), cohort("left", 0, "top"), cohort("right", 0, "top")),
+        ("left", "right"),
+    ),
+    "deep": ((cohort("top"), cohort("left", 1, "top")), ("top", "left")),
+}
+PAUSES = (0.0, 1.0, 30.0, 700.0, 4000.0)
+DRAINS = (0.0, 1.0, 60.0, 900.0)  # the last is later than a lease lasts
+
+
+@st.composite
+def cluster_queues(
+    draw: st.DrawFn, name: str, homes: tuple[str, ...], *, fair: bool
+) -> ClusterQueue:
+    reclaim = draw(st.sampled_from(list(ReclaimWithinCohort)))
+    borrows = not fair and reclaim is not ReclaimWithinCohort.NEVER
+    nominal = draw(st.sampled_from((4, 2, 3, 0, 6)))
+    borrowing = draw(st.sampled_from((None, None, 0, 2)))
+    lending = draw(st.sampled_from((None, None, 0, 2)))
+    lending = lending if lending is None else min(lending, nominal)
+    return replace(
+        cq(name, quotas(nominal, borrowing=borrowing, lending=lending), draw(st.sampled_from(homes))),
+        strategy=draw(st.sampled_from(list(QueueingStrategy)[::-1])),
+        within_cluster_queue=draw(st.sampled_from(list(WithinClusterQueue))),
+        reclaim_within_cohort=reclaim,
+        preempts_to_borrow=borrows and draw(st.booleans()),
+        borrow_threshold=draw(st.sampled_from((None, 0, 1))),
+        weight=draw(st.sampled_from((1000, 1000, 2000, 500, 0))) if fair else 1000,
+        victim_order=draw(st.sampled_from(
+            ((VictimKey.MAX_PRIORITY, VictimKey.LOST_WORK, VictimKey.COUNT),
+             (VictimKey.MAX_PRIORITY, VictimKey.COUNT, VictimKey.LOST_WORK),
+             (VictimKey.COUNT, VictimKey.LOST_WORK, VictimKey.MAX_PRIORITY)))),
+        protection=draw(protections),
+        evicts_within_nominal=draw(st.sampled_from((False, False, True))),
+    )  # fmt: skip
+
+
+protections = st.builds(
+    Protection,
+    min_runtime=st.sampled_from((0.0, 0.0, 600.0)),
+    max_evictions_per_day=st.sampled_from((None, None, 1, 2)),
+    cooldown=st.sampled_from((0.0, 0.0, 1800.0)),
+)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    fair = draw(st.sampled_from(((), (), (FINAL, INITIAL), (FINAL,), (INITIAL,))))
+    cohorts, homes = TREES[draw(st.sampled_from(sorted(TREES)))]
+    names = ("a", "b", "c", "d")[: draw(st.integers(2, 4))]
+    queues = tuple(draw(cluster_queues(name, homes, fair=bool(fair))) for name in names)
+    nodes = draw(st.one_of(st.just([]), st.lists(st.integers(2, 4), min_size=2, max_size=6)))
+    return Scene(queues, cohorts, tuple(nodes), Rules(fair_sharing=fair))
+
+
+KINDS = (
+    ("arrives",) * 10 + ("ends",) * 3 + ("deleted", "fails", "returns", "quota", "stops", "goes")
+)
+
+
+@st.composite
+def happenings(draw: st.DrawFn, names: list[str]) -> Happening:
+    """Arrivals for the most part."""
+    which = draw(st.integers(0, 5))
+    queue = names[which % len(names)]
+    match draw(st.sampled_from(KINDS)):
+        case "arrives":
+            return Arrives(
+                queue,
+                gpus=draw(st.sampled_from((1, 2, 3))),
+                pods=draw(st.sampled_from((1, 1, 2, 3))),
+                priority=draw(st.integers(0, 3)),
+                drain=draw(st.sampled_from(DRAINS)),
+                rack=draw(st.booleans()),
+            )
+        case "ends":
+            return Ends(which)
+        case "deleted":
+            return IsDeleted(which)
+        case "fails":
+            return NodeFails(which)
+        case "returns":
+            return NodeReturns(which)
+        case "quota":
+            return QuotaIs(queue, draw(st.integers(0, 6)))
+        case "stops":
+            hold, drain = StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN
+            return Stops(queue, draw(st.sampled_from((hold, drain))))
+        case _:
+            return Goes(queue)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    """About 20 steps, 60 at most; in several lists, so that they are not mostly short and still shrink to few."""
+    scene = draw(scenes())
+    step = st.builds(Step, happenings([q.name for q in scene.queues]), st.sampled_from(PAUSES))
+    chapters = [draw(st.lists(step, max_size=15)) for _ in range(4)]
+    return Story(scene, tuple(chain.from_iterable(chapters)))

@@ -1,0 +1,360 @@
+"""Whole histories in memory: the real planner, verifier, mirror, ledger and state machine; a clock that is only told.
+
+A :class:`~tests.planner.story.Story` is a scene (queues, nodes) and what happens there, step by step. :func:`play` carries it out as the control
+loop does and notes every cycle, start and eviction. The cluster is played here: pods come up at once, and take as long to
+end as the story says. After the last step nothing happens any more for :data:`QUIET` seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from queuectl.control.decide import Decider
+from queuectl.domain.consistency import violations
+from queuectl.domain.fleet import Node, NodeRules
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.plan import Plan
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import (
+    ClusterQueue,
+    StopPolicy,
+)
+from queuectl.domain.records import (
+    Deleted,
+    JobRecord,
+    NamespaceRecord,
+    NodeRecord,
+    Outcome,
+    PodPhase,
+    PodRecord,
+    Upserted,
+)
+from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
+from queuectl.planner import plan
+from queuectl.planner.preempt_shield import next_exposure
+from queuectl.planner.verify import verify
+from queuectl.state.alarms import alarm_of
+from queuectl.state.freeze import Freezer
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from queuectl.state.observe import Observer
+from queuectl.state.usage import Usage
+from tests.planner.build import LEVELS, NOW, resources
+from tests.planner.queues import quotas
+from tests.planner.story import (
+    NAMESPACE,
+    POOL,
+    Arrives,
+    Cycle,
+    Ends,
+    Evicted,
+    Goes,
+    Happening,
+    History,
+    IsDeleted,
+    NodeFails,
+    NodeReturns,
+    Outside,
+    QuotaIs,
+    Scene,
+    Started,
+    Stops,
+    Story,
+)
+
+QUIET = 2 * 86_400.0  # longer than any lease, time-out, cool-down or day of evictions
+RESTLESS = 40  # cycles at one moment, none of which changes anything outside
+
+
+class Restless(AssertionError):
+    """It goes on deciding although nothing changes."""
+
+
+class World:
+    """One story being played."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.now = NOW
+        self.history = History(scene)
+        self._config = scene.config()
+        self._mirror = Mirror({"jobs": "Job"})
+        self._ledger = Ledger()
+        self._usage = Usage(self._mirror, self._ledger)
+        self._freezer = Freezer(self._mirror, self._ledger, self._usage)
+        self._observer = Observer(self._mirror, self._ledger, self._usage, 300.0)
+        self._decider = Decider(self._mirror, self._ledger)
+        self._ending: dict[str, float] = {}  # pod -> when it ends
+        self._version = 0
+        self._plan_again = True
+        self._see(NamespaceRecord(NAMESPACE, 1))
+        for number in range(len(scene.nodes)):
+            self._see(NodeRecord(_node(scene, number), 1))
+        self.settle()
+
+    # Happenings.
+
+    def happen(self, what: Happening) -> str:
+        """Returns the uid of the gang it befell, "" if none."""
+        uid = self._befall(what)
+        if uid is None:
+            return ""
+        self.history.outside.append(Outside(self.now, what, uid))
+        self.settle()
+        return uid
+
+    def _befall(self, what: Happening) -> str | None:
+        """None = nothing to befall."""
+        match what:
+            case Arrives():
+                return self._submit(what)
+            case Ends():
+                uid = self._pick(what.which, self._ledger.uids(State.STARTING, State.RUNNING))
+                if uid is not None:
+                    self._end_pods(uid)
+                    self._see(replace(self._mirror.jobs[uid], outcome=Outcome.SUCCEEDED))
+                return uid
+            case IsDeleted():
+                known = self._ledger.uids(State.RESERVED) or [e.uid for e in self._ledger]
+                uid = self._pick(what.which, known)
+                if uid is not None:
+                    self._end_pods(uid)
+                    self._gone("jobs", uid)
+                return uid
+            case NodeFails() | NodeReturns():
+                return self._turn(what.which, ready=isinstance(what, NodeReturns))
+            case QuotaIs():
+                return self._requeue(what.queue, groups=_with(self._queue(what.queue), what.gpus))
+            case Stops():
+                return self._requeue(what.queue, stop_policy=what.policy)
+            case Goes():
+                return self._requeue(what.queue, stop_policy=StopPolicy.NONE)
+
+    def _submit(self, what: Arrives) -> str:
+        number = sum(isinstance(o.what, Arrives) for o in self.history.outside)
+        uid = f"{what.queue}-{what.name or number}"
+        wants = NodeRules(((POOL, what.pool),) if what.pool is not None else ())
+        shape = PodShape(resources(gpu=what.gpus, pods=1), wants)
+        rack = TopologyRequest(TopologyMode.REQUIRED, "rack") if what.rack else None
+        podsets = (PodSet("w", what.pods, shape, rack),)
+        self.history.drains[uid] = what.drain
+        job = JobRecord("Job", NAMESPACE, uid, uid, 0, self.now, what.queue, podsets)
+        self._see(replace(job, priority_class=f"p{what.priority}"))
+        return uid
+
+    def _pick(self, which: int | str, uids: Sequence[str]) -> str | None:
+        if isinstance(which, str):
+            return which if which in uids else None
+        return sorted(uids)[which % len(uids)] if uids else None
+
+    def _turn(self, which: int, *, ready: bool) -> str | None:
+        names = sorted(self._mirror.nodes)
+        if not names:
+            return None
+        record = self._mirror.nodes[names[which % len(names)]]
+        if record.node.ready is ready:
+            return None
+        self._see(replace(record, node=replace(record.node, ready=ready)))
+        for pod in list(self._mirror.pods.values()):
+            if pod.node == record.node.name:
+                self._gone("pods", pod.uid)
+        return ""
+
+    def _queue(self, name: str) -> ClusterQueue:
+        return self._config.cluster_queues[name]
+
+    def _requeue(self, name: str, **changes: Any) -> str | None:
+        old = self._queue(name)
+        new = replace(old, **changes)
+        if new == old:
+            return None
+        queues = {**self._config.cluster_queues, name: new}
+        self._config = replace(
+            self._config, revision=self._config.revision + 1, cluster_queues=queues
+        )
+        self._mirror.touched.update(e.uid for e in self._ledger)
+        self._plan_again = True
+        return ""
+
+    # The clock.
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, from one moment at which something is due to the next."""
+        until = self.now + seconds
+        while (due := min(self._due(), default=until)) <= until and due > self.now:
+            self._plan_again |= due == next_exposure(self.snapshot())
+            self.now = due
+            self.settle()
+        self.now = until
+        self.settle()
+
+    def _due(self) -> Iterator[float]:
+        moments = list(self._ending.values())
+        for entry in self._ledger:
+            job = self._mirror.jobs.get(entry.uid)
+            moments.append(alarm_of(entry, job, self._config.rules.pods_ready) or 0.0)
+            if entry.lease is not None:
+                moments.append(entry.lease.expires_at)
+        moments.append(next_exposure(self.snapshot()) or 0.0)
+        return (at for at in moments if at > self.now)
+
+    # The loop.
+
+    def settle(self) -> None:
+        """Cycles, as the loop makes them, until nothing is left to see, to decide or to carry out."""
+        for _ in range(RESTLESS):
+            self._act()
+            self._mirror.touched |= self._observer.alarms.due(self.now)
+            seen = self._observer.look(self._config, self.now)
+            self._commit(seen.changes)
+            self._plan_again |= seen.plan_again or any(
+                e.lease is not None and e.lease.expires_at <= self.now
+                for e in self._ledger.entries(State.RESERVED)
+            )
+            if self._plan_again:
+                self._plan_again = False
+                self.cycle()
+            elif not self._mirror.touched and not self._mirror.planning_changed:
+                return
+        raise Restless(f"{RESTLESS} cycles at one moment\n{self.history.story()}")
+
+    def cycle(self) -> Plan:
+        """Plan, verify and carry out, whether asked for or not."""
+        snapshot = self.snapshot()
+        made = plan(snapshot)
+        assert not made.cut
+        assert made.alarms == ()
+        assert verify(snapshot, made) == (), self.history.story()
+        self.history.cycles.append(Cycle(snapshot, made, len(self.history.outside)))
+        self._commit(self._decider.changes(snapshot, made, self.now))
+        return made
+
+    def snapshot(self) -> Snapshot:
+        return self._freezer.freeze(self._config, self.now, SolverLimits())
+
+    def _commit(self, changes: Sequence[Change]) -> None:
+        self._ledger.apply(changes)
+        self._usage.refresh_owned([c.after.uid for c in changes])
+        for change in changes:
+            self._note(change)
+            assert violations(change.after) == []
+            if change.after.state is State.FINISHED:
+                self._freezer.forget(change.after.uid)
+                self._decider.forget(change.after.uid)
+            elif change.before is not None and change.before.state is not change.after.state:
+                self._mirror.touched.add(change.after.uid)
+
+    def _note(self, change: Change) -> None:
+        before, after = change.before, change.after
+        if change.note is not None and change.note.event == "Repaired":
+            self.history.started.append(Started(self.now, after.uid))
+        if before is None or before.state is after.state:
+            return
+        if after.state is State.STARTING:
+            self.history.started.append(Started(self.now, after.uid))
+        elif after.state is State.EVICTING:
+            preemptor = after.reason.details.get("preemptor", "")
+            outside = len(self.history.outside)
+            since = before.started_at or 0.0
+            self.history.evicted.append(
+                Evicted(self.now, after.uid, after.reason.code, since, preemptor, outside)
+            )
+
+    # The cluster.
+
+    def _act(self) -> None:
+        """What actuator, job controllers and kubelets do at once."""
+        for entry in list(self._ledger):
+            job = self._mirror.jobs.get(entry.uid)
+            if job is None or job.outcome is not None:
+                continue
+            if entry.state.live:
+                if job.suspended or job.attempt != entry.attempt:
+                    job = replace(job, suspended=False, drained=False, attempt=entry.attempt)
+                    self._see(job)
+                self._bring_up(entry, job)
+            elif entry.state is State.EVICTING and entry.stop_at is None:
+                self._take_down(entry, job)
+
+    def _bring_up(self, entry: Entry, job: JobRecord) -> None:
+        assert entry.placement is not None
+        there = {pod.name for pod in self._mirror.pods_of(entry.uid)}
+        for podset, placed in zip(job.podsets, entry.placement.podsets, strict=True):
+            slots: list[tuple[str | None, int]] = [
+                (node, i) for node, count in placed.nodes for i in range(count)
+            ]
+            anywhere: list[tuple[str | None, int]] = [
+                (None, i) for i in range(placed.pods_of(podset))
+            ]
+            for node, i in slots or anywhere:
+                name = f"{entry.uid}/{entry.attempt}/{podset.name}/{node}/{i}"
+                if name in there or (node is not None and not self._ready(node)):
+                    continue
+                pod = PodRecord(NAMESPACE, name, name, 0, podset.shape.requests, entry.uid)
+                alive = replace(pod, node=node, attempt=entry.attempt, podset=podset.name)
+                self._see(replace(alive, phase=PodPhase.RUNNING, ready=True))
+
+    def _take_down(self, entry: Entry, job: JobRecord) -> None:
+        if not job.suspended:
+            job = replace(job, suspended=True)
+            self._see(job)
+        for pod in list(self._mirror.pods_of(entry.uid)):
+            if pod.uid not in self._ending:
+                self._ending[pod.uid] = self.now + self.history.drains[entry.uid]
+                self._see(replace(pod, terminating=True, ready=False))
+            if self._ending[pod.uid] <= self.now:
+                self._gone("pods", pod.uid)
+        if not job.drained and not self._mirror.pods_of(entry.uid):
+            self._see(replace(job, drained=True))
+
+    def _end_pods(self, uid: str) -> None:
+        for pod in list(self._mirror.pods_of(uid)):
+            self._gone("pods", pod.uid)
+
+    def _ready(self, node: str) -> bool:
+        return self._mirror.nodes[node].node.ready
+
+    def _see(self, record: Any) -> None:
+        self._version += 1
+        self._mirror.apply([Upserted(replace(record, version=self._version))])
+
+    def _gone(self, resource: str, uid: str) -> None:
+        self._version += 1
+        self._ending.pop(uid, None)
+        self._mirror.apply([Deleted(resource, uid, self._version)])
+
+    def end(self) -> History:
+        """Nothing happens any more."""
+        self.wait(QUIET)
+        self.history.unasked = plan(self.snapshot())
+        self.history.last = self.snapshot()
+        self.history.entries = {e.uid: e for e in self._ledger}
+        return self.history
+
+
+def play(story: Story) -> History:
+    """The whole story, and then the quiet."""
+    world = World(story.scene)
+    for step in story.steps:
+        world.happen(step.happening)
+        world.wait(step.then)
+    return world.end()
+
+
+def _node(scene: Scene, number: int) -> Node:
+    name = f"n{number}"
+    labels = dict(zip(LEVELS, ("b", f"r{number % 2}", name), strict=True))
+    labels |= {POOL: scene.pools[number]} if scene.pools else {}
+    return Node(name, labels, resources(gpu=scene.nodes[number], pods=scene.slots))
+
+
+def _with(queue: ClusterQueue, gpus: int) -> Any:
+    """Its resource groups with another quota in the first flavor."""
+    (group,) = queue.groups
+    first, *rest = group.flavors
+    limits = {"borrowing": first.borrowing.get(GPU), "lending": first.lending.get(GPU)}
+    if limits["lending"] is not None:
+        limits["lending"] = min(limits["lending"], gpus)
+    return (replace(group, flavors=(quotas(gpus, flavor=first.flavor, **limits), *rest)),)

@@ -1,0 +1,386 @@
+"""What must hold of every history, each law as complaints about one: none where it is kept.
+
+The laws are worked out from what happened, with sums and small searches of their own; nothing here asks the planner.
+Where the verifier is asked, it is the judge of plans that the planner did *not* make.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from itertools import combinations_with_replacement
+from typing import Final
+
+from queuectl.domain.plan import Admission, Plan, PreemptionReason, Refusal
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy, ResourceGroup
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Placement, PodSetPlacement, Workload
+from queuectl.planner.verify import verify
+from queuectl.planner.verify.cohorts import members_of
+from queuectl.planner.verify.order import place
+from tests.planner.build import FLAVOR
+from tests.planner.story import (
+    Cycle,
+    Evicted,
+    History,
+    IsDeleted,
+    NodeFails,
+    Outside,
+    QuotaIs,
+    Stops,
+)
+
+DAY: Final = 86_400.0
+
+Complaints = Iterator[str]
+
+
+def no_preemption_without_a_start(history: History) -> Complaints:
+    """Every eviction names a gang that starts before its lease ends.
+
+    Unless that gang was deleted or its queue stopped meanwhile, a node was lost or a quota changed, or somebody who leaves
+    takes longer to end than the lease lasts.
+    """
+    for eviction in history.preempted:
+        winner = eviction.preemptor
+        begins = [s.at for s in history.started if s.uid == winner and s.at >= eviction.at]
+        ends = _lease_end(history, eviction)
+        if begins and begins[0] <= ends:
+            continue
+        if _slowest(history, ends) >= ends:
+            continue  # somebody takes longer to end than the lease lasts: it belongs to nobody then
+        if any(_excuses(o, winner, history) for o in _between(history, eviction, ends)):
+            continue
+        yield f"{eviction.uid} left for {winner}, which did not start by {ends}: {begins}"
+
+
+def nobody_evicts_in_circles(history: History) -> Complaints:
+    """Without anything new from outside, nobody is evicted by those whom it evicted, nor twice for the same gang."""
+    edges: dict[int, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for eviction in history.preempted:
+        evicts = edges[eviction.outside]
+        if eviction.preemptor in _reached(evicts, eviction.uid):
+            yield f"{eviction.preemptor} evicts {eviction.uid}, which evicted it before"
+        if eviction.uid in evicts[eviction.preemptor]:
+            yield f"{eviction.preemptor} evicts {eviction.uid} again"
+        evicts[eviction.preemptor].add(eviction.uid)
+
+
+def protections_hold(history: History) -> Complaints:
+    """No gang is preempted more often in 24 hours, sooner after its start, or after the last time, than its queue allows."""
+    queues = {q.name: q for q in history.scene.queues}
+    by_uid: dict[str, list[Evicted]] = defaultdict(list)
+    for eviction in history.preempted:
+        by_uid[eviction.uid].append(eviction)
+    for uid, evictions in by_uid.items():
+        policy = queues[history.queue_of(uid)].protection
+        for number, eviction in enumerate(evictions):
+            if eviction.at - eviction.ran_since < policy.min_runtime:
+                yield f"{uid} ran only {eviction.at - eviction.ran_since} s"
+            if number and eviction.at - evictions[number - 1].at < policy.cooldown:
+                yield f"{uid} was evicted again within its cool-down"
+            within = [e for e in evictions[: number + 1] if e.at > eviction.at - DAY]
+            if len(within) > (policy.max_evictions_per_day or len(within)):
+                yield f"{uid} was evicted {len(within)} times in a day"
+
+
+def what_is_its_own_stays(history: History) -> Complaints:
+    """From another queue leaves only what that queue uses beyond its own, or, where a policy says so, lower work for room."""
+    for cycle in history.cycles:
+        gangs = {a.workload.uid: a for a in cycle.snapshot.admitted}
+        takes: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for preemption in cycle.made.preempted:
+            winner, victim = preemption.preemptor, preemption.victim
+            home = history.queue_of(victim)
+            if home == history.queue_of(winner):
+                continue
+            if preemption.reason == PreemptionReason.IN_COHORT_ROOM:
+                yield from _for_room(cycle, history, winner, gangs[victim].workload)
+            else:
+                takes[winner, home].append(victim)
+        for (winner, home), victims in takes.items():
+            sizes = [gangs[v].workload.gpus for v in victims]
+            queue = cycle.snapshot.config.cluster_queues[home]
+            before_last = _most_used(cycle.snapshot, cycle.made, home) - (sum(sizes) - max(sizes))
+            if before_last <= nominal(queue.groups):
+                yield f"{victims} of {home} leave for {winner}, though it used no more than its own"
+
+
+def nobody_is_passed(history: History) -> Complaints:
+    """No cycle starts, or clears room for, a later gang of a ClusterQueue where an earlier one could have started instead."""
+    for cycle in history.cycles:
+        chosen = {a.uid for a in cycle.made.admitted} | {p.preemptor for p in cycle.made.preempted}
+        new = [p for p in cycle.snapshot.pending if p.lease is None and p.workload.uid in chosen]
+        for pending in _refused(cycle):
+            later = {
+                p.workload.uid
+                for p in new
+                if p.workload.queue == pending.workload.queue
+                and place(p.workload) > place(pending.workload)
+            }
+            if later and could_start(cycle.snapshot, cycle.made, pending, without=later):
+                yield f"at {cycle.now} {pending.workload.uid} is passed by {sorted(later)}"
+            elif not _held_back(cycle.snapshot, pending) and could_start(
+                cycle.snapshot, cycle.made, pending
+            ):
+                yield f"at {cycle.now} {pending.workload.uid} could start and does not"
+
+
+def it_comes_to_rest(history: History) -> Complaints:
+    """At the end nobody leaves any more, and whoever fits on what is free, in an order that lets it, runs."""
+    assert history.last is not None
+    if leaving := [a.workload.uid for a in history.last.admitted if a.leaving]:
+        yield f"still leaving: {leaving}"
+    if leased := [p.workload.uid for p in history.last.pending if p.lease is not None]:
+        yield f"still waiting for victims: {leased}"
+    made = Plan(pending=tuple(_not_now(p.workload.uid) for p in history.last.pending))
+    for pending in history.last.pending:
+        if not _held_back(history.last, pending) and could_start(history.last, made, pending):
+            yield f"{pending.workload.uid} could run"
+
+
+def nothing_is_missed(history: History) -> Complaints:
+    """At the end a cycle that nothing gave occasion for would change nothing."""
+    if history.unasked.admitted or history.unasked.preempted or history.unasked.evicted:
+        starts = [a.uid for a in history.unasked.admitted]
+        leaves = [(p.victim, p.preemptor) for p in history.unasked.preempted]
+        yield f"only another cycle would start {starts} and evict {leaves}"
+
+
+def whole_and_never_over(history: History) -> Complaints:
+    """All pods of a gang have a place; no node is over, no queue or cohort tree goes further over."""
+    for cycle in history.cycles:
+        snapshot = cycle.snapshot
+        for admission in cycle.made.admitted:
+            workload = _known(snapshot)[admission.uid]
+            for podset, placed in zip(workload.podsets, admission.placement.podsets, strict=True):
+                if history.scene.nodes and placed.count != podset.count:
+                    yield f"{admission.uid} starts with {placed.count} of {podset.count} pods"
+        used: dict[str, int] = defaultdict(int)
+        for gang in snapshot.admitted:
+            for node, amounts in gang.placement.use(gang.workload).items():
+                used[node] += amounts[GPU]
+        for machine in snapshot.fleet.nodes:
+            if used[machine.name] > machine.allocatable[GPU]:
+                yield f"at {cycle.now} {machine.name} is over: {used[machine.name]}"
+        yield from _over_quota(cycle, history)
+
+
+LAWS: Final[tuple[Callable[[History], Complaints], ...]] = (
+    no_preemption_without_a_start,
+    nobody_evicts_in_circles,
+    protections_hold,
+    what_is_its_own_stays,
+    nobody_is_passed,
+    it_comes_to_rest,
+    nothing_is_missed,
+    whole_and_never_over,
+)
+
+
+def could_start(
+    snapshot: Snapshot, made: Plan, pending: Pending, without: AbstractSet[str] = frozenset()
+) -> bool:
+    """Whether the verifier would let this gang start beside the plan, once those of ``without`` wait instead."""
+    uid = pending.workload.uid
+    admitted = tuple(a for a in made.admitted if a.uid not in without)
+    refused = tuple(
+        _not_now(r.uid) if r.uid in without else r for r in made.pending if r.uid != uid
+    )
+    refused += tuple(_not_now(a.uid) for a in made.admitted if a.uid in without)
+    preempted = tuple(p for p in made.preempted if p.preemptor not in without)
+    base = replace(made, admitted=admitted, pending=refused, preempted=preempted, uneven=())
+    return any(
+        not verify(snapshot, replace(base, admitted=(*admitted, Admission(uid, place))))
+        for place in _places(snapshot, base, pending)
+    )
+
+
+def _places(snapshot: Snapshot, made: Plan, pending: Pending) -> Iterator[Placement]:
+    """Everywhere its pods fit beside all that is there now and starts."""
+    (podset,) = pending.workload.podsets
+    queue = snapshot.config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
+    assert queue is not None
+    (flavor,) = (f.flavor for group in queue.groups for f in group.flavors)
+    charged = {GPU: flavor}
+    if not snapshot.fleet.nodes:
+        yield Placement((PodSetPlacement("w", (), charged),))
+        return
+    free = {n.name: n.allocatable[GPU] if n.ready else 0 for n in snapshot.fleet.nodes}
+    known = _known(snapshot)
+    placed = [(a.workload, a.placement) for a in snapshot.admitted]
+    placed += [(known[a.uid], a.placement) for a in made.admitted if not a.repaired]
+    for workload, placement in placed:
+        for node, use in placement.use(workload).items():
+            free[node] -= use[GPU]
+    size = podset.shape.requests[GPU]
+    slots = [n for n, amount in free.items() if amount >= size]
+    for chosen in combinations_with_replacement(slots, podset.count):
+        counts = {n: chosen.count(n) for n in chosen}
+        if all(counts[n] * size <= free[n] for n in counts):
+            yield Placement((PodSetPlacement("w", tuple(counts.items()), charged),))
+
+
+def _not_now(uid: str) -> Refusal:
+    return Refusal(uid, (Reason(Code.PENDING_EVALUATION, "supposed to wait"),))
+
+
+def _known(snapshot: Snapshot) -> dict[str, Workload]:
+    known = {p.workload.uid: p.workload for p in snapshot.pending}
+    return known | {a.workload.uid: a.workload for a in snapshot.admitted}
+
+
+def _refused(cycle: Cycle) -> Iterator[Pending]:
+    waiting = {r.uid for r in cycle.made.pending if r.lease is None}
+    return (p for p in cycle.snapshot.pending if p.workload.uid in waiting and p.blocked is None)
+
+
+# Quota, in GPUs.
+
+
+def nominal(groups: tuple[ResourceGroup, ...]) -> int:
+    return sum(f.nominal.get(GPU, 0) for group in groups for f in group.flavors)
+
+
+def _use(gangs: Iterable[Admitted]) -> dict[str, int]:
+    used: dict[str, int] = defaultdict(int)
+    for gang in gangs:
+        used[gang.workload.queue or ""] += _held(gang)
+    return used
+
+
+def _held(gang: Admitted) -> int:
+    """What it is charged: of one that leaves its nodes, only what it still has there."""
+    (podset,), (placed,) = gang.workload.podsets, gang.placement.podsets
+    pods = placed.count if gang.leaving and placed.pods is None else placed.pods_of(podset)
+    return pods * podset.shape.requests[GPU]
+
+
+def _most_used(snapshot: Snapshot, made: Plan, queue: str) -> int:
+    """At most so much the queue uses, were all that starts or is promised in the cycle there already."""
+    known = _known(snapshot)
+    uids = [a.uid for a in made.admitted if not a.repaired]
+    uids += [r.uid for r in made.pending if r.lease is not None]
+    coming = sum(known[uid].gpus for uid in uids if known[uid].queue == queue)
+    return coming + _use(a for a in snapshot.admitted if not a.leaving)[queue]
+
+
+def _for_room(cycle: Cycle, history: History, winner: str, victim: Workload) -> Complaints:
+    config, home = cycle.snapshot.config, history.queue_of(winner)
+    workload = _known(cycle.snapshot)[winner]
+    if not config.cluster_queues[home].evicts_within_nominal:
+        yield f"{victim.uid} makes room for {winner}, whose queue does not ask for that"
+    if victim.priority >= workload.priority:
+        yield f"{victim.uid} makes room for {winner}, which is no higher"
+    leaves = {p.victim for p in cycle.made.preempted}
+    stays = [a for a in cycle.snapshot.admitted if a.workload.uid not in leaves and not a.leaving]
+    if _use(stays)[home] + workload.gpus > nominal(config.cluster_queues[home].groups):
+        yield f"{victim.uid} makes room for {winner}, which borrows"
+
+
+def _over_quota(cycle: Cycle, history: History) -> Complaints:
+    config = cycle.snapshot.config
+    known = _known(cycle.snapshot)
+    before = _use(cycle.snapshot.admitted)
+    after = defaultdict(int, before)
+    for admission in cycle.made.admitted:
+        if not admission.repaired:
+            after[known[admission.uid].queue or ""] += known[admission.uid].gpus
+    for name, queue in config.cluster_queues.items():
+        limits = [f.borrowing.get(GPU) for group in queue.groups for f in group.flavors]
+        most = None if None in limits else nominal(queue.groups) + sum(n or 0 for n in limits)
+        if most is not None and after[name] > max(most, before[name]):
+            yield f"at {cycle.now} {name} uses {after[name]}, {most} allowed"
+    all_of_it = sum(nominal(q.groups) for q in config.cluster_queues.values())
+    all_of_it += sum(nominal(c.groups) for c in config.cohorts.values())
+    if sum(after.values()) > max(all_of_it, sum(before.values())):
+        yield f"at {cycle.now} all use {sum(after.values())}, there are {all_of_it}"
+
+
+def _held_back(snapshot: Snapshot, pending: Pending) -> bool:
+    """By a victim that will be back before it in its StrictFIFO queue, by the head of another one, for whom quota of the cohort
+    may be kept, or by what others use beyond their quota.
+    """
+    config = snapshot.config
+    queue = config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
+    assert queue is not None
+    if queue.strategy is QueueingStrategy.STRICT_FIFO and any(
+        gang.returns
+        and gang.workload.queue == queue.name
+        and place(gang.workload) < place(pending.workload)
+        for gang in snapshot.admitted
+    ):
+        return True
+    if _anybody_over(snapshot):
+        return True
+    heads = (_strict(snapshot.config, p) for p in snapshot.pending)
+    return any(head is not None and head is not queue for head in heads)
+
+
+def _anybody_over(snapshot: Snapshot) -> bool:
+    """Whether a lowered quota left some queue or cohort over it."""
+    members = members_of(snapshot.config)
+    use = {(name, FLAVOR, GPU): n for name, n in _use(snapshot.admitted).items()}
+    found = [m for queue in members.values() for m in queue.up()]
+    limits = [(m.uses(use, FLAVOR, GPU), m.limit(FLAVOR, GPU)) for m in found]
+    return any(limit is not None and used > limit for used, limit in limits)
+
+
+def _strict(config: QueueConfig, pending: Pending) -> ClusterQueue | None:
+    queue = config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
+    if queue is None or pending.blocked is not None:
+        return None
+    return queue if queue.strategy is QueueingStrategy.STRICT_FIFO else None
+
+
+# Leases.
+
+
+def _lease_end(history: History, eviction: Evicted) -> float:
+    """When the lease ends that the victim left for."""
+    pair = (eviction.uid, eviction.preemptor)
+    cycle = next(
+        c
+        for c in history.cycles
+        if c.now == eviction.at and pair in {(p.victim, p.preemptor) for p in c.made.preempted}
+    )
+    leases = {r.uid: r.lease for r in cycle.made.pending}
+    lease = leases[eviction.preemptor]
+    assert lease is not None
+    return lease.expires_at
+
+
+def _slowest(history: History, until: float) -> float:
+    """When the last of all who leave by then has ended."""
+    return max(e.at + history.drains[e.uid] for e in history.evicted if e.at <= until)
+
+
+def _between(history: History, eviction: Evicted, until: float) -> Iterator[Outside]:
+    return (o for o in history.outside[eviction.outside :] if o.at <= until)
+
+
+def _excuses(outside: Outside, winner: str, history: History) -> bool:
+    """Whether a gang need not start after this."""
+    match outside.what:
+        case IsDeleted():
+            return outside.uid == winner
+        case Stops(queue=queue):
+            return queue == history.queue_of(winner)
+        case NodeFails() | QuotaIs():
+            return True
+        case _:
+            return False
+
+
+def _reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
+    found, todo = {start}, [start]
+    while todo:
+        for uid in edges.get(todo.pop(), ()):
+            if uid not in found:
+                found.add(uid)
+                todo.append(uid)
+    return found

@@ -1,0 +1,232 @@
+"""What happens in a history, where it happens, and what came of it: the values that tests of whole histories speak in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from queuectl.domain.ledger import Entry
+from queuectl.domain.plan import Plan
+from queuectl.domain.queues import (
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    QueueConfig,
+    ResourceFlavor,
+    StopPolicy,
+    Topology,
+)
+from queuectl.domain.reasons import Code
+from queuectl.domain.rules import Rules
+from queuectl.domain.snapshot import Snapshot
+from tests.planner.build import FLAVOR, LEVELS, NOW
+
+NAMESPACE = "team"
+POOL = "pool"  # node label
+PRIORITIES = range(6)
+
+
+# What may happen.
+
+
+@dataclass(frozen=True)
+class Arrives:
+    """A gang is submitted.
+
+    Attributes:
+        drain: seconds its pods take to end once it is evicted.
+        rack: it wants one rack.
+        pool: of the nodes it wants, in a scene that has pools.
+        name: else it is numbered.
+    """
+
+    queue: str
+    gpus: int = 1
+    pods: int = 1
+    priority: int = 0
+    drain: float = 0.0
+    rack: bool = False
+    pool: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Ends:
+    """One of the running gangs succeeds; which one, counted round."""
+
+    which: int | str = 0
+
+
+@dataclass(frozen=True)
+class IsDeleted:
+    """One of the gangs is deleted; of those that wait for victims if there are any."""
+
+    which: int | str = 0
+
+
+@dataclass(frozen=True)
+class NodeFails:
+    """Its pods are gone with it, those that were to end there too."""
+
+    which: int = 0
+
+
+@dataclass(frozen=True)
+class NodeReturns:
+    which: int = 0
+
+
+@dataclass(frozen=True)
+class QuotaIs:
+    queue: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Stops:
+    queue: str
+    policy: StopPolicy = StopPolicy.HOLD
+
+
+@dataclass(frozen=True)
+class Goes:
+    """A stopped queue goes on."""
+
+    queue: str
+
+
+Happening = Arrives | Ends | IsDeleted | NodeFails | NodeReturns | QuotaIs | Stops | Goes
+
+
+@dataclass(frozen=True)
+class Step:
+    happening: Happening
+    then: float = 1.0  # seconds until the next step
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where it happens.
+
+    Attributes:
+        nodes: GPUs of each node, two racks in turn; empty = quota only.
+        pools: of each node its pool, which is a flavor as well; empty = one flavor for all.
+        slots: pods that a node takes.
+    """
+
+    queues: tuple[ClusterQueue, ...]
+    cohorts: tuple[Cohort, ...] = ()
+    nodes: tuple[int, ...] = ()
+    rules: Rules = Rules()
+    pools: tuple[str, ...] = ()
+    slots: int = 110
+
+    def config(self) -> QueueConfig:
+        topology = "gpus" if self.nodes else None
+        return QueueConfig(
+            1,
+            {q.name: q for q in self.queues},
+            {(NAMESPACE, q.name): LocalQueue(NAMESPACE, q.name, q.name) for q in self.queues},
+            {
+                name: ResourceFlavor(name, ((POOL, name),) if self.pools else (), topology=topology)
+                for name in self.pools or (FLAVOR,)
+            },
+            {"gpus": Topology("gpus", LEVELS)},
+            {f"p{n}": n for n in PRIORITIES},
+            {c.name: c for c in self.cohorts},
+            self.rules,
+        )
+
+
+@dataclass(frozen=True)
+class Story:
+    scene: Scene
+    steps: tuple[Step, ...]
+
+
+# What happened.
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """One plan that was carried out. ``outside``: number of happenings before it."""
+
+    snapshot: Snapshot
+    made: Plan
+    outside: int
+
+    @property
+    def now(self) -> float:
+        return self.snapshot.now
+
+
+@dataclass(frozen=True)
+class Started:
+    """It starts, or has new places for the pods that it lost."""
+
+    at: float
+    uid: str
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """``preemptor``: of a preemption, else ""; ``ran_since``: when the attempt started; ``outside`` as in :class:`Cycle`."""
+
+    at: float
+    uid: str
+    code: Code
+    ran_since: float
+    preemptor: str = ""
+    outside: int = 0
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A happening, and the uid of the gang it befell, "" if none."""
+
+    at: float
+    what: Happening
+    uid: str = ""
+
+
+@dataclass
+class History:
+    """Everything that was done, in order.
+
+    Attributes:
+        drains: seconds each gang's pods take to end.
+        last: the picture at the end.
+        entries: the ledger then.
+        unasked: what one more cycle would do then, for which nothing gave occasion.
+    """
+
+    scene: Scene
+    cycles: list[Cycle] = field(default_factory=list)
+    started: list[Started] = field(default_factory=list)
+    evicted: list[Evicted] = field(default_factory=list)
+    outside: list[Outside] = field(default_factory=list)
+    drains: dict[str, float] = field(default_factory=dict)
+    last: Snapshot | None = None
+    unasked: Plan = field(default_factory=Plan)
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+    @property
+    def preempted(self) -> list[Evicted]:
+        return [e for e in self.evicted if e.code is Code.PREEMPTED]
+
+    def queue_of(self, uid: str) -> str:
+        return uid.partition("-")[0]
+
+    def running(self) -> set[str]:
+        return {e.uid for e in self.entries.values() if e.state.live}
+
+    def waiting(self) -> set[str]:
+        return {e.uid for e in self.entries.values() if e.state.waiting}
+
+    def story(self) -> str:
+        """Line by line, for the message of a failure."""
+        lines: list[tuple[float, int, str]] = []
+        lines += [(o.at, 0, f"{o.what} {o.uid}") for o in self.outside]
+        lines += [(e.at, 1, f"evicted {e.uid} {e.code} {e.preemptor}") for e in self.evicted]
+        lines += [(s.at, 2, f"started {s.uid}") for s in self.started]
+        return "\n".join(f"{at - NOW:10.0f}  {text}" for at, _, text in sorted(lines))

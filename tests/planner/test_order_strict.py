@@ -1,0 +1,182 @@
+"""What a gang that waits means for others: behind it in its queue by strategy, in its cohort by what is its own.
+
+| a head that waits                      | behind it in StrictFIFO     | behind it in BestEffortFIFO | in its cohort                     |
+| -------------------------------------- | --------------------------- | --------------------------- | --------------------------------- |
+| for quota or nodes                     | wait, on flavors it can use | go on                       | strict: leave it its own, as far  |
+|                                        |                             |                             | as it needs it; else go on        |
+| asking more than its own quota         | wait, on flavors it can use | go on                       | go on                             |
+| that never fits, or is held or stopped | go on                       | go on                       | go on                             |
+| for its victims, on a lease            | wait, on flavors it can use | go on beside the lease      | go on beside the lease            |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.plan import Admission, Plan
+from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.rules import Rules, UsageFairness
+from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.planner import plan
+from queuectl.planner.verify import Rule, verify
+from tests.planner.build import gang, holding, node, podset, queue, world
+from tests.planner.queues import cq, gpus, group, quota_only, quotas, running
+
+STRICT, BEST = QueueingStrategy.STRICT_FIFO, QueueingStrategy.BEST_EFFORT_FIFO
+
+
+def planned(snapshot: Snapshot) -> Plan:
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    return made
+
+
+def started(snapshot: Snapshot) -> list[str]:
+    return [a.uid for a in planned(snapshot).admitted]
+
+
+def pair(
+    strategy: QueueingStrategy,
+    mine: Sequence[tuple[int, int]],
+    theirs: Sequence[int] = (),
+    *,
+    uses: tuple[int, int] = (0, 0),
+) -> Snapshot:
+    """``mine`` and ``theirs`` own 4 GPUs each and share them; ``mine`` waits as (GPUs, priority), all of it before ``theirs``."""
+    queues = [cq("mine", 4, strategy=strategy), cq("theirs", 4)]
+    pending = [gpus(f"m{i}", n, "mine", float(i), p) for i, (n, p) in enumerate(mine)]
+    pending += [gpus(f"t{i}", n, "theirs", 10.0 + i) for i, n in enumerate(theirs)]
+    used = zip(("mine", "theirs"), uses, strict=True)
+    return quota_only(queues, pending, [running(f"r-{q}", n, q) for q, n in used if n])
+
+
+@pytest.mark.parametrize(("strategy", "starts"), [(STRICT, []), (BEST, ["m1"])])
+def test_behind_a_head_that_waits(strategy: QueueingStrategy, starts: list[str]) -> None:
+    assert started(pair(strategy, [(5, 0), (1, 0)], uses=(0, 4))) == starts
+
+
+@pytest.mark.parametrize(("strategy", "starts"), [(STRICT, []), (BEST, ["m0"])])
+def test_the_head_is_who_has_the_highest_priority_however_late_it_came(
+    strategy: QueueingStrategy, starts: list[str]
+) -> None:
+    assert started(pair(strategy, [(1, 0), (5, 7)], uses=(0, 4))) == starts
+
+
+@pytest.mark.parametrize(("strategy", "starts"), [(STRICT, []), (BEST, ["t0"])])
+def test_a_strict_head_keeps_its_own_unused_quota_from_borrowers(
+    strategy: QueueingStrategy, starts: list[str]
+) -> None:
+    """Others have borrowed 2 of its 4, so that it waits; of the other 2 a neighbour would borrow more."""
+    assert started(pair(strategy, [(4, 0)], [1], uses=(0, 6))) == starts
+
+
+@pytest.mark.parametrize(("strategy", "starts"), [(STRICT, 2), (BEST, 4)])
+def test_it_lends_what_it_does_not_need(strategy: QueueingStrategy, starts: int) -> None:
+    """The head needs two GPUs of one node, and the only such node is half full: 2 of its 4 stay with it, 2 are lent."""
+    nodes = [node("n0", gpu=2), *(node(f"n{i}", gpu=1) for i in range(1, 6))]
+    queues = [
+        replace(queue("mine", strategy=strategy, gpu=4), cohort="all"),
+        replace(queue("theirs", gpu=0), cohort="all"),
+    ]
+    others = [gang(f"t{i}", podset(gpu=1), queue="theirs", queued_at=1.0 + i) for i in range(5)]
+    stranger = {"n0": podset(gpu=1).shape.requests}
+    head = gang("m0", podset(gpu=2), queue="mine", priority=1)
+    snapshot = world(nodes, [head, *others], (), *queues, strangers=stranger)
+    assert len(started(snapshot)) == starts
+
+
+@pytest.mark.parametrize("strategy", [STRICT, BEST])
+def test_what_a_head_would_borrow_itself_is_not_kept_for_it(strategy: QueueingStrategy) -> None:
+    """It asks 6 with 4 of its own: until they are free, its neighbour may use all that is."""
+    assert started(pair(strategy, [(6, 9)], [4], uses=(3, 0))) == ["t0"]
+
+
+@pytest.mark.parametrize("strategy", [STRICT, BEST])
+def test_a_head_that_never_fits_or_is_held_keeps_nothing(strategy: QueueingStrategy) -> None:
+    never = pair(strategy, [(9, 5), (1, 0)], [5])
+    assert started(never) == ["m1", "t0"]
+    first, *rest = never.pending
+    held = replace(first, blocked=Reason(Code.HELD, "held"))
+    assert started(replace(never, pending=(held, *rest))) == ["m1", "t0"]
+
+
+def test_strict_queues_hold_back_only_their_own() -> None:
+    assert started(pair(STRICT, [(5, 0), (1, 0)], [1], uses=(1, 3))) == ["t0"]
+
+
+@pytest.mark.parametrize(("asks", "starts"), [(6, ["m1"]), (4, [])])
+def test_a_strict_head_holds_back_only_flavors_it_could_use(asks: int, starts: list[str]) -> None:
+    """Six never fit spot (4), so that spot is free for those behind; four could use it if it were not in use."""
+    both = group(quotas(4, flavor="spot"), quotas(6, flavor="on-demand"))
+    strict = cq("mine", cohort=None, strategy=STRICT, groups=both)
+    pending = [gpus("m0", asks, "mine"), gpus("m1", 1, "mine", 1.0)]
+    busy = [running("r", 3, "mine", "on-demand"), running("s", 1, "mine", "spot")]
+    snapshot = quota_only([strict], pending, busy, flavors=("spot", "on-demand"))
+    assert started(snapshot) == starts
+
+
+@pytest.mark.parametrize(("strategy", "starts"), [(STRICT, ["t0"]), (BEST, ["m1", "t0"])])
+def test_beside_a_head_that_waits_for_its_victim(
+    strategy: QueueingStrategy, starts: list[str]
+) -> None:
+    """Its lease holds 8 of the 16 GPUs of both; the rest is free to others, but not to those behind it in a strict queue."""
+    nodes = [node("n0", gpu=8), node("n1", gpu=4), node("n2", gpu=4)]
+    queues = [
+        replace(queue("mine", strategy=strategy, gpu=12), cohort="all"),
+        replace(queue("theirs", gpu=4, within=WithinClusterQueue.NEVER), cohort="all"),
+    ]
+    victim = holding(gang("low", podset(gpu=8), queue="mine", priority=-1), {"n0": 1})
+    pending = [
+        gang("head", podset(gpu=8), queue="mine", priority=1),
+        gang("m1", podset(gpu=4), queue="mine", queued_at=1.0),
+        gang("t0", podset(gpu=4), queue="theirs", queued_at=2.0),
+        gang("t1", podset(gpu=4), queue="theirs", queued_at=3.0),
+    ]
+    made = planned(world(nodes, pending, [victim], *queues))
+    assert [p.victim for p in made.preempted] == ["low"]
+    if strategy is BEST:
+        assert [a.uid for a in made.admitted] == starts
+    else:  # what m1 may not have, t1 borrows
+        assert [a.uid for a in made.admitted] == ["t0", "t1"]
+
+
+# The independent check.
+
+
+def _passed(snapshot: Snapshot, starts: str, flavor: str = "default") -> list[str]:
+    """Whom the verifier finds passed if ``starts`` started instead of whoever the plan starts."""
+    made = plan(snapshot)
+    (admission,) = made.admitted
+    refusal = next(r for r in made.pending if r.uid == starts)
+    (waits,) = (p for p in snapshot.pending if p.workload.uid == starts)
+    (other,) = (p for p in snapshot.pending if p.workload.uid == admission.uid)
+    assert waits.workload.podsets == other.workload.podsets
+    swapped = replace(
+        made,
+        admitted=(Admission(starts, admission.placement),),
+        pending=tuple(
+            replace(refusal, uid=admission.uid) if r is refusal else r for r in made.pending
+        ),
+    )
+    return [v.subject for v in verify(snapshot, swapped) if v.rule is Rule.ORDER]
+
+
+@pytest.mark.parametrize("strategy", [STRICT, BEST])
+def test_nobody_is_passed_by_one_who_asks_the_same(strategy: QueueingStrategy) -> None:
+    snapshot = pair(strategy, [(4, 0), (4, 0)], uses=(0, 4))
+    assert started(snapshot) == ["m0"]
+    assert _passed(snapshot, "m1")
+
+
+def test_where_past_use_decides_no_order_is_enforced_but_within_a_local_queue() -> None:
+    rules = Rules(usage_fairness=UsageFairness(half_life=60.0))
+    mine = cq("mine", 4, None, strategy=STRICT, usage_fairness=True)
+    waits = [Pending(gpus("m0", 4, "mine")), Pending(gpus("m1", 4, "mine", 1.0))]
+    apart = replace(waits[1], workload=replace(waits[1].workload, queue="other"))
+    for second, found in ((waits[1], True), (apart, False)):
+        snapshot = quota_only([mine], [waits[0], second], rules=rules, locals_={"other": "mine"})
+        assert bool(_passed(snapshot, "m1")) is found

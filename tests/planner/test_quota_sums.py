@@ -1,0 +1,155 @@
+"""What spares searches and sorting says the same as they do: sums of what could come free, quota as a model, lines kept."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.plan import Plan
+from queuectl.domain.queues import ResourceFlavor
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
+from queuectl.domain.workload import Placement
+from queuectl.planner import plan
+from queuectl.planner.arena import survey
+from queuectl.planner.asking import demand_of
+from queuectl.planner.ledger import Kept, Ledger, open_ledger
+from queuectl.planner.lines import Lines, lines_of
+from queuectl.planner.preempt_prospect import Prospect
+from queuectl.planner.quota_model import confirm_quota
+from queuectl.planner.solve import Solver, Status
+from tests.planner.build import FLAVOR, NOW, config, gang, holding, node, podset, world
+from tests.planner.generate_cohorts import FLAVORS, contest
+from tests.planner.queues import cq, gpus, quota_only, quotas
+
+SEEDS = range(120)
+
+
+def bare(made: Plan) -> Plan:
+    """What a plan decides, without what it took."""
+    return replace(made, stats={})
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("nodes", [False, True])
+def test_whom_sums_refuse_the_search_refuses_too(
+    fair: bool, nodes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: Counter[bool] = Counter()
+    by_sums = Prospect.conceivable
+
+    def counted(self: Prospect) -> bool:
+        answer = by_sums(self)
+        answers[answer] += 1
+        return answer
+
+    snapshots = [contest(seed, fair=fair, nodes=nodes) for seed in SEEDS]
+    monkeypatch.setattr(Prospect, "conceivable", counted)
+    with_sums = [bare(plan(snapshot)) for snapshot in snapshots]
+    monkeypatch.setattr(Prospect, "conceivable", lambda _: True)
+    assert with_sums == [bare(plan(snapshot)) for snapshot in snapshots]
+    assert answers[False] >= 50, "the sums refuse many"
+    assert sum(bool(made.preempted) for made in with_sums) >= 10, (
+        "and let through whom victims help"
+    )
+
+
+def _with_all_kept(snapshot: Snapshot) -> Ledger:
+    """As if every waiting gang had been started, whether it has the quota or not."""
+    arena = survey(snapshot)
+    ledger = open_ledger(arena)
+    for pending in snapshot.pending:
+        workload = pending.workload
+        queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+        requests = workload.podsets[0].shape.requests
+        flavors = ({r: flavor for r, flavor in FLAVORS.items() if requests[r]},)
+        demand = demand_of(arena, pending, queue, flavors)
+        ledger.keep(Kept(demand, ()))
+    return ledger
+
+
+def test_the_quota_model_holds_everybody_exactly_where_each_has_quota_beside_the_others() -> None:
+    answers: Counter[bool] = Counter()
+    for seed in range(300):
+        snapshot = contest(seed)
+        some = tuple(p for p in snapshot.pending if random.Random(seed).random() < 0.6)
+        ledger = _with_all_kept(replace(snapshot, pending=some))
+        fits = all(
+            not need or ledger.quota_now.left(kept.demand.queue or "", row) >= 0
+            for kept in ledger.kept
+            for row, need in kept.demand.charges.items()
+        )
+        solver = Solver(snapshot.limits)
+        assert confirm_quota(ledger, solver).status is (Status.FOUND if fits else Status.REFUTED)
+        answers[fits] += 1
+    assert min(answers[True], answers[False]) >= 30
+
+
+@pytest.mark.parametrize(("limit", "lent", "holds"), [(None, None, 4), (1, None, 3), (None, 1, 3)])
+def test_the_quota_model_knows_limits_of_borrowing_and_lending(
+    limit: int | None, lent: int | None, holds: int
+) -> None:
+    queues = [
+        cq("a", quotas(2, borrowing=limit)),
+        cq("b", quotas(2, lending=lent)),
+    ]
+    for started in range(1, 6):
+        waiting = [gpus(f"g{number}", 1, "a") for number in range(started)]
+        ledger = _with_all_kept(quota_only(queues, waiting))
+        status = confirm_quota(ledger, Solver(SolverLimits())).status
+        assert status is (Status.FOUND if started <= holds else Status.REFUTED)
+
+
+def test_gangs_that_take_no_nodes_start_on_a_solution_of_the_solver() -> None:
+    made = plan(quota_only([cq("a", 2)], [gpus("one", 1, "a"), gpus("two", 1, "a")]))
+    assert [a.uid for a in made.admitted] == ["one", "two"]
+    assert made.stats["solves"] == 1
+
+
+def _seen(lines: Lines) -> object:
+    """All that a walk sees of them."""
+    queues = {name: [line.gangs for line in found] for name, found in lines.by_queue.items()}
+    kinds = {gang.workload.uid: lines.kinds[id(gang)] for gang in lines.in_order}
+    return list(queues.items()), list(lines.in_order), list(lines.blocked), kinds
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_kept_from_cycle_to_cycle_are_those_made_afresh(seed: int) -> None:
+    rng = random.Random(seed)
+    names = ["a", "b", "c"]
+    snapshot = quota_only([cq(name, 2) for name in names], [])
+    waiting: dict[str, Pending] = {}
+    lease = CapacityLease(Placement(()), (), NOW, NOW + 60)
+    reason = next(iter(plan(quota_only([cq("a", 0)], [gpus("x", 1, "a")])).pending)).reasons[0]
+    for cycle in range(30):
+        for uid in rng.sample(sorted(waiting), min(len(waiting), rng.choice((0, 1, 3, 30)))):
+            del waiting[uid]
+        for number in range(rng.choice((0, 1, 2, 8))):
+            uid = f"u{cycle}-{number}"
+            gang = gpus(uid, rng.choice((1, 2)), rng.choice(names), at=float(rng.randrange(9)))
+            waiting[uid] = Pending(replace(gang, priority=rng.choice((0, 1))))
+        for uid in rng.sample(
+            sorted(waiting), min(len(waiting), 2)
+        ):  # the same gang, another record
+            change = rng.choice(
+                ({"lease": lease}, {"lease": None}, {"blocked": reason}, {"blocked": None})
+            )
+            waiting[uid] = replace(waiting[uid], **change)
+        now = replace(snapshot, pending=tuple(waiting.values()))
+        kept = lines_of(now)
+        assert _seen(kept) == _seen(lines_of(replace(now, config=replace(now.config))))
+
+
+def test_what_fits_the_empty_fleet_under_one_configuration_need_not_under_another() -> None:
+    """The same gang and nodes: first the flavor is of all nodes, then of small ones that can never hold it."""
+    nodes = [node("big", "r0", gpu=8), node("small", "r0", gpu=2, labels={"pool": "small"})]
+    busy, waits = gang("busy", podset("w", 1, gpu=8)), gang("waits", podset("w", 1, gpu=8))
+    first = world(nodes, [waits], [holding(busy, {"big": 1})])
+    reasons = [plan(first).pending[0].reasons[0].code]
+    small = ResourceFlavor(FLAVOR, node_labels=(("pool", "small"),), topology="gpus")
+    later = config(*first.config.cluster_queues.values(), flavors=[small])
+    reasons.append(plan(replace(first, config=later)).pending[0].reasons[0].code)
+    assert reasons == [Code.TOPOLOGY_PLACEMENT_FAILED, Code.SHAPE_NEVER_FITS]

@@ -1,0 +1,109 @@
+"""Explaining beside a plan that is at hand: nothing is decided twice, and the answers are worth the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from queuectl.domain.changes import apply_all
+from queuectl.domain.diagnosis import Diagnosis, Remedy
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import choose, plan
+from queuectl.planner.planning import begin, turns
+from queuectl.planner.preempt import Blocked
+from queuectl.planner.why import diagnose, diagnose_those
+from queuectl.planner.why.known import know, of_plan
+from tests.planner.build import gang, holding, node, podset, queue, world
+from tests.planner.generate import contested, snapshots
+from tests.planner.relaxed import helped, starts
+
+_SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
+RACKS = [node(f"{rack}-{i}", rack, gpu=8) for rack in ("r1", "r2") for i in range(4)]
+
+
+def _waiting(snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(r.uid for r in plan(snapshot).pending if r.lease is None)
+
+
+def _window(snapshot: Snapshot) -> list[Diagnosis]:
+    return list(diagnose_those(snapshot, _waiting(snapshot), plan=plan(snapshot)))
+
+
+@_SLOW
+@given(snapshots(gangs=3) | contested())
+def test_a_walk_that_knows_its_plan_comes_to_the_same_plan(snapshot: Snapshot) -> None:
+    planned = plan(snapshot)
+    cycle = begin(snapshot)
+    know(cycle.walk, of_plan(planned))
+    for _ in turns(cycle):
+        pass
+    assert set(cycle.walk.starting) == {a.uid for a in planned.admitted if not a.repaired}
+    assert {(v.victim, v.preemptor) for v in cycle.walk.preempted} == {
+        (v.victim, v.preemptor) for v in planned.preempted
+    }
+    held = {r.uid: r.lease is not None for r in planned.pending}
+    assert {uid: r.lease is not None for uid, r in cycle.walk.refused.items()} == held
+
+
+@_SLOW
+@given(snapshots(gangs=3) | contested())
+def test_every_way_out_beside_a_plan_makes_the_planner_start_the_gang(snapshot: Snapshot) -> None:
+    for diagnosis in _window(snapshot):
+        for way in diagnosis.ways:
+            works = helped if way.remedy is Remedy.ALLOW_PREEMPTION else starts
+            assert works(apply_all(way.changes, snapshot), diagnosis.uid), way
+
+
+@_SLOW
+@given(snapshots(gangs=3))
+def test_the_conflict_does_not_depend_on_whether_the_plan_is_at_hand(snapshot: Snapshot) -> None:
+    for diagnosis in _window(snapshot):
+        alone = diagnose(snapshot, diagnosis.uid)
+        assert [o.limit for o in diagnosis.conflict] == [o.limit for o in alone.conflict]
+
+
+@_SLOW
+@given(snapshots(gangs=3))
+def test_work_shared_within_a_window_changes_no_answer(snapshot: Snapshot) -> None:
+    planned = plan(snapshot)
+    for diagnosis in _window(snapshot):
+        assert diagnosis == diagnose(snapshot, diagnosis.uid, plan=planned)
+
+
+def test_nobody_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three gangs start, the fourth finds no rack."""
+    first = [gang(f"w{i}", podset("w", 1, gpu=8), queued_at=float(i)) for i in range(3)]
+    last = gang("w3", podset("w", 4, gpu=8, required="rack"), queued_at=9.0)
+    snapshot = world(RACKS[:6], [*first, last])
+    planned = plan(snapshot)
+
+    def again(*_: object) -> None:
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr(choose, "decide", again)
+    diagnosis = diagnose(snapshot, "w3", plan=planned)
+    assert diagnosis.conflict
+    with pytest.raises(AssertionError, match="searched again"):
+        diagnose(snapshot, "w3")
+
+
+def test_equal_gangs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five alike wait on a full cluster: whom to end for one of them is searched for once."""
+    running = [holding(gang("a", podset("w", 8, gpu=8)), {n.name: 1 for n in RACKS})]
+    alike = [gang(f"w{i}", podset("w", 1, gpu=8), queued_at=float(i)) for i in range(5)]
+    snapshot = world(RACKS, alike, running, queue())
+    searched = []
+    solve = Blocked.solve
+
+    def counted(blocked: Blocked) -> object:
+        if blocked.scheme is None:  # not for a plan, where policy counts
+            searched.append(blocked.demand.pending.workload.uid)
+        return solve(blocked)
+
+    monkeypatch.setattr(Blocked, "solve", counted)
+    found = list(diagnose_those(snapshot, _waiting(snapshot), plan=plan(snapshot)))
+    assert len(found) == 5
+    assert searched == ["w0"]
+    assert {tuple(o.limit for o in d.conflict) for d in found} == {
+        tuple(o.limit for o in found[0].conflict)
+    }

@@ -1,0 +1,105 @@
+"""What people do to queues, rules and workloads in the system tests, and how the tests wait for what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from typer.testing import CliRunner
+
+from queuectl.cli.main import app
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Document
+from queuectl.domain.quantity import GPU, Resources
+from tests.system.house import House, Room
+
+
+def die(room: Room) -> None:
+    """SIGKILL, and a new process on the same database."""
+    room.house.controller.kill()
+    room.house.controller.restart()
+
+
+def ask(room: Room, name: str, action: str) -> None:
+    """``queuectl hold`` and its like, by alice; waits for a controller that is just coming up."""
+
+    def asked() -> bool:
+        server = room.house.controller.api
+        command = [action, f"{room.namespace}/{name}", "--by", "alice", "--server", server]
+        return CliRunner().invoke(app, command).exit_code == 0
+
+    room.until(asked, f"{action} {name} is taken")
+
+
+def reason(room: Room, name: str) -> tuple[str, str]:
+    """State and reason code of a workload."""
+    found = room.workload(name)
+    return str(found.get("state", "")), str(found.get("reason", {}).get("code", ""))
+
+
+def until_reason(room: Room, name: str, state: str, code: str) -> dict[str, Any]:
+    room.until(lambda: reason(room, name) == (state, code), f"{name} {state} {code}")
+    return room.workload(name)
+
+
+def until_empty(room: Room, name: str) -> None:
+    """Wait until no pod of a gang is left but those that ended by themselves."""
+    room.until(lambda: not [p for p in room.pods(name) if not p.terminal], f"{name} has no pod")
+
+
+def remove(room: Room, name: str) -> None:
+    """Delete a job."""
+    (path,) = (path for path in room.made if path.endswith(f"/{name}"))
+    room.client.delete(path, propagationPolicy="Background")
+    room.made.remove(path)
+
+
+def stop_queue(room: Room, gpus: int, policy: str) -> None:
+    """Set the stopPolicy of the queue of ``main``."""
+    queue = m.cluster_queue(room.namespace, "gpu", {GPU: gpus, "cpu": "1M"})
+    queue["spec"]["stopPolicy"] = policy
+    put(room, queue)
+
+
+def put(room: Room, *documents: Document) -> None:
+    """Configure, once the controller answers."""
+    room.house.controller.wait_ready()
+    room.rest.apply(documents)
+
+
+@contextmanager
+def rules(room: Room, **fields: Any) -> Iterator[None]:
+    """A Configuration that holds for all queues, until the end."""
+    document: Document = {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Configuration",
+        "metadata": {"name": "default"},
+    }
+    put(room, document | fields)
+    try:
+        yield
+    finally:
+        put(room, document)
+
+
+@contextmanager
+def cohort(home: House, teams: Mapping[str, int], **specs: Mapping[str, Any]) -> Iterator[Room]:
+    """A room with a LocalQueue for each team and its ClusterQueue of so many GPUs, all in one cohort.
+
+    ``specs``: further fields of a team's ClusterQueue. No team may ever hold more than the cohort has.
+    """
+    with home.room(0) as room:
+        documents = []
+        for team, gpus in teams.items():
+            name = f"{room.namespace}-{team}"
+            queue = m.cluster_queue(name, "gpu", {GPU: gpus, "cpu": "1M"})
+            queue["spec"] |= {
+                "cohortName": room.namespace,
+                "preemption": {"reclaimWithinCohort": "Any"},
+                **specs.get(team, {}),
+            }
+            documents += [queue, m.local_queue(room.namespace, team, name)]
+            room.limits[room.namespace, team] = Resources({GPU: sum(teams.values())})
+        put(room, *documents)
+        yield room

@@ -1,0 +1,128 @@
+"""What ResourceQuotas say of a namespace, and what pods that are still to come will take of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from queuectl.domain.allowance import Allowance, Limit
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.records import Deleted, PodPhase, ResourceQuotaRecord
+from queuectl.objects.allowances import read_resource_quota
+from queuectl.objects.errors import RequestError
+from queuectl.objects.wire import WireResourceQuota
+from tests.unit.test_state import ENTRY, JOB, LIVE, RESUMED, RUNNING, World, on, pod
+
+GPUS = "requests.nvidia.com/gpu"
+
+
+def read(**parts: Any) -> ResourceQuotaRecord:
+    meta = {"name": "team", "namespace": "a", "uid": "q1", "resourceVersion": "7"}
+    return read_resource_quota(msgspec.convert({"metadata": meta, **parts}, WireResourceQuota))
+
+
+def quota(used: int, hard: int = 64, version: int = 7, uid: str = "q1") -> ResourceQuotaRecord:
+    limits = (Limit("pods", "pods", 9, 0), Limit(GPUS, "nvidia.com/gpu", hard, used))
+    return ResourceQuotaRecord("a", uid, version, True, Allowance(uid, limits))
+
+
+def test_what_is_enforced_is_what_counts() -> None:
+    record = read(
+        spec={"hard": {"requests.cpu": "9"}},
+        status={"hard": {"requests.cpu": "2500m"}, "used": {"requests.cpu": "1"}},
+    )
+    assert record.allowance.limits == (Limit("requests.cpu", "cpu", 2500, 1000),)
+    assert (record.namespace, record.uid, record.version, record.counted) == ("a", "q1", 7, True)
+
+
+def test_a_new_quota_that_nobody_counted_yet_is_read_from_its_spec() -> None:
+    record = read(spec={"hard": {"pods": "3", "configmaps": "9"}})
+    assert (record.allowance.limits, record.counted) == ((Limit("pods", "pods", 3, 0),), False)
+
+
+def test_contradicting_scopes_take_in_nobody() -> None:
+    spec = {"hard": {"pods": "3"}, "scopes": ["BestEffort", "NotBestEffort"]}
+    assert read(spec=spec).allowance.limits == ()
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"spec": {"hard": {"pods": "many"}}}, "spec.hard: pods: 'many' is not a quantity"),
+        (
+            {"status": {"hard": {"cpu": "1"}, "used": {"cpu": "-1"}}, "spec": {}},
+            "status.used: cpu: '-1' is negative",
+        ),
+    ],
+)
+def test_what_no_api_server_stores_is_told(parts: Any, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        read(**parts)
+
+
+@pytest.mark.parametrize(
+    ("after", "again"),
+    [
+        (quota(8, version=8), True),  # something ended
+        (quota(24, version=8), False),  # pods came
+        (quota(16, hard=128, version=8), True),
+        (quota(16, hard=32, version=8), False),
+        (quota(8, version=6), False),  # older than what is known
+        (quota(0, version=8, uid="q2"), True),  # another
+    ],
+)
+def test_plans_are_made_anew_when_a_quota_lets_in_more(
+    after: ResourceQuotaRecord, again: bool
+) -> None:
+    world = World(records=[quota(16)])
+    world.mirror.planning_changed = False
+    world.see(after)
+    assert world.mirror.planning_changed is again
+
+
+def test_a_deleted_quota_lets_everybody_in() -> None:
+    world = World(records=[quota(16)])
+    world.mirror.planning_changed = False
+    world.mirror.apply([Deleted("resourcequotas", "q1", 9)])
+    assert world.mirror.planning_changed
+    assert world.freeze().allowances == {}
+
+
+STARTED = replace(RUNNING, unready_since=None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "pods", "promised"),
+    [
+        pytest.param(ENTRY, [], (), id="a waiting gang is promised nothing"),
+        pytest.param(LIVE, [], (2, 16), id="none of its pods is there"),
+        pytest.param(LIVE, [pod("p1")], (1, 8), id="a gated pod is counted by the API server"),
+        pytest.param(LIVE, [pod("p1", attempt=7)], (2, 16), id="one of another attempt is another"),
+        pytest.param(LIVE, [on("p1", "n1"), on("p2", "n2")], (), id="all are there"),
+        pytest.param(STARTED, [], (), id="what is ready is not counted again"),
+        pytest.param(
+            replace(STARTED, unready_since=12.0), [on("p1", "n1")], (1, 8), id="a lost pod comes again"
+        ),
+        pytest.param(
+            LIVE, [on("p1", "n1"), pod("p2", gated=False, phase=PodPhase.FAILED)], (1, 8),
+            id="a failed pod is followed by another",
+        ),
+        pytest.param(replace(LIVE, state=State.EVICTING), [], (), id="what leaves creates nothing"),
+    ],
+)  # fmt: skip
+def test_pods_that_do_not_exist_yet_are_promised(
+    entry: Entry, pods: list[Any], promised: tuple[int, ...]
+) -> None:
+    world = World(entry, records=[RESUMED if entry.state.live else JOB, quota(0), *pods])
+    [allowance] = world.freeze().allowances["a"]
+    assert allowance.promised == promised
+
+
+def test_only_pods_that_the_scopes_take_in_are_promised() -> None:
+    record = quota(0)
+    busy = replace(record, allowance=replace(record.allowance, best_effort=False))
+    [allowance] = World(LIVE, records=[RESUMED, busy]).freeze().allowances["a"]
+    assert allowance.promised == ()

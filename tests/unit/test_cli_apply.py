@@ -1,0 +1,176 @@
+"""``queuectl apply`` with what kubectl prints, and ``--dry-run``: what an administrator reads before he changes anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.api.serving import serving
+from tests.api.support import CLUSTER_QUEUE, CONFIGURATION, DOCUMENTS, FixedDiagnoser, running
+from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.unit.test_cli_clients import Cli, queuectl, stream
+
+__all__ = ["queuectl"]
+
+Doc = dict[str, Any]
+EVERY = stream(*DOCUMENTS.values())
+KNOWS = FixedDiagnoser()
+
+
+@pytest.fixture(scope="module")
+def serves() -> Iterator[tuple[MemoryStore, str]]:
+    store = MemoryStore()
+    with serving(store, KNOWS) as address:
+        yield store, address
+
+
+@pytest.fixture
+def database(serves: tuple[MemoryStore, str]) -> MemoryDatabase:
+    serves[0].database = MemoryDatabase()
+    KNOWS.running = running(("old", 1.0), ("new", 2.0))
+    return serves[0].database
+
+
+@pytest.fixture
+def server(serves: tuple[MemoryStore, str], database: MemoryDatabase) -> str:
+    return serves[1]
+
+
+def as_kubectl_prints(document: Doc) -> Doc:
+    """With what a server adds."""
+    body = deepcopy(document)
+    body["metadata"] |= {
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(document)},
+        "creationTimestamp": "2026-08-22T10:00:00Z",
+        "finalizers": ["kueue.x-k8s.io/resource-in-use"],
+        "generation": 4,
+        "managedFields": [{"manager": "kubectl", "operation": "Update"}],
+        "resourceVersion": "12345",
+        "uid": "8e2a",
+    }
+    body["status"] = {"conditions": [{"type": "Active", "status": "True"}], "pendingWorkloads": 3}
+    return body
+
+
+def listed(*documents: Doc) -> str:
+    """What ``kubectl get … -o yaml`` prints."""
+    items = [as_kubectl_prints(document) for document in documents]
+    return yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items, "metadata": {}})
+
+
+def queue_of(gpus: int, **spec: Any) -> Doc:
+    queue = deepcopy(CLUSTER_QUEUE)
+    queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = gpus
+    queue["spec"] |= spec
+    return queue
+
+
+QUOTA = "    spec.resourceGroups[0].flavors[h100].resources[nvidia.com/gpu].nominalQuota: 64 -> {}"
+
+
+class TestWhatKubectlPrints:
+    def test_is_taken_as_it_is_and_once_taken_changes_nothing(self, queuectl: Cli) -> None:
+        first = queuectl("apply", "-f", "-", stdin=listed(*DOCUMENTS.values()))
+        assert (first.code, first.err) == (0, "")
+        assert first.out.count(" created\n") == len(DOCUMENTS)
+        again = queuectl("apply", "-f", "-", stdin=EVERY)
+        assert again.out.count(" unchanged\n") == len(DOCUMENTS)
+
+    def test_a_change_is_told_field_by_field_and_so_is_what_has_no_effect(self, queuectl: Cli) -> None:  # fmt: skip
+        queuectl("apply", "-f", "-", stdin=EVERY)
+        changed = queue_of(32, admissionChecks=["prov"])
+        result = queuectl("apply", "-f", "-", stdin=listed(changed))
+        assert result.out.splitlines() == [
+            "clusterqueue/team-a configured",
+            '    spec.admissionChecks: (none) -> ["prov"]',
+            QUOTA.format(32),
+        ]
+        assert result.err == "warning: ClusterQueue/team-a: spec.admissionChecks: not honoured yet\n"  # fmt: skip
+
+    def test_the_file_of_kueues_manager_is_the_configuration(self, queuectl: Cli) -> None:
+        settings = {
+            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+            "kind": "Configuration",
+            "clientConnection": {"qps": 300, "burst": 500},
+            "integrations": {"frameworks": ["batch/job"]},
+            "waitForPodsReady": {"timeout": "10m"},
+        }
+        result = queuectl("apply", "-f", "-", stdin=stream(settings))
+        assert (result.code, result.out) == (0, "configuration/default created\n")
+        assert result.err == "warning: Configuration/default: integrations: not honoured yet\n"
+        printed = yaml.safe_load(queuectl("get", "configuration", "default", "-o", "yaml").out)
+        assert printed["waitForPodsReady"] == {"timeout": "10m"}
+
+    def test_another_name_for_it_is_bad_input(self, queuectl: Cli) -> None:
+        other = {**CONFIGURATION, "metadata": {"name": "other"}}
+        result = queuectl("apply", "-f", "-", stdin=stream(other))
+        assert result.code == 2
+        assert "metadata.name: 'other': there is one Configuration" in result.err
+
+
+class TestDryRun:
+    def test_it_shows_every_change_and_stores_none(
+        self, queuectl: Cli, database: MemoryDatabase
+    ) -> None:
+        queuectl("apply", "-f", "-", stdin=EVERY)
+        before = dict(database.documents)
+        new = {**CLUSTER_QUEUE, "metadata": {"name": "team-b"}}
+        result = queuectl("apply", "--dry-run", "-f", "-", stdin=listed(queue_of(80), new, CONFIGURATION))  # fmt: skip
+        assert result.code == 0
+        assert result.out.splitlines() == [
+            "configuration/default unchanged",
+            "clusterqueue/team-a would be configured",
+            QUOTA.format(80),
+            "clusterqueue/team-b would be created",
+            "no running gang would be over quota",
+        ]
+        assert database.documents == before
+
+    def test_gangs_that_would_be_over_quota_are_named_the_youngest_first(
+        self, queuectl: Cli
+    ) -> None:
+        queuectl("apply", "-f", "-", stdin=EVERY)
+        result = queuectl("apply", "--dry-run", "-f", "-", stdin=stream(queue_of(8)))
+        assert result.code == 0
+        assert result.out.splitlines()[-1] == (
+            "over quota: ClusterQueue team-a: 64 nvidia.com/gpu of flavor h100 in use, 8 allowed:"
+            " team-a/new, team-a/old"
+        )
+
+    def test_who_does_not_know_what_runs_says_so(self, queuectl: Cli) -> None:
+        KNOWS.running = None
+        result = queuectl("apply", "--dry-run", "-f", "-", stdin=stream(CLUSTER_QUEUE))
+        assert result.code == 0
+        assert result.out.endswith(
+            "which running gangs would be over quota is not known: this server does not lead\n"
+        )
+
+    def test_every_wrong_document_is_named_and_the_others_are_shown(
+        self, queuectl: Cli, database: MemoryDatabase, tmp_path: Path
+    ) -> None:
+        wrong = {**CLUSTER_QUEUE, "spec": {"color": "red"}}
+        worse = {**DOCUMENTS["/api/v1/topologies/racks"], "spec": {"levels": []}}
+        file = tmp_path / "new.yaml"
+        file.write_text(stream(wrong, worse, DOCUMENTS["/api/v1/cohorts/all"]))
+        result = queuectl("apply", "--dry-run", "-f", str(file))
+        assert result.code == 2
+        assert f"{file}: document 1 (ClusterQueue/team-a): spec.color: unknown field" in result.err
+        assert f"{file}: document 2 (Topology/racks): spec.levels: 0 levels" in result.err
+        assert "cohort/all would be created" in result.out
+        assert not database.documents
+
+    def test_a_namespace_is_given_to_documents_that_name_none(self, queuectl: Cli) -> None:
+        local = deepcopy(DOCUMENTS["/api/v1/namespaces/team-a/localqueues/default"])
+        del local["metadata"]["namespace"]
+        arguments = ("apply", "-n", "team-c", "-f", "-")
+        created = queuectl(*arguments, "--dry-run", stdin=stream(local))
+        assert created.out.startswith("localqueue/default in team-c would be created\n")
+        queuectl(*arguments, stdin=stream(local))
+        unchanged = queuectl(*arguments, "--dry-run", stdin=stream(local))
+        assert unchanged.out.startswith("localqueue/default in team-c unchanged\n")

@@ -1,0 +1,666 @@
+"""Every field of every configuration kind: what it means here, that it is only warned about, or what it refuses.
+
+One row a field. Field names and meanings are Kueue's unless they stand under ``policy`` or ``queuectl``. The last tests see
+to it that no field of the reader is missing from the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+import pytest
+
+from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
+from queuectl.domain.queues import (
+    ClusterQueue,
+    Cohort,
+    Defragment,
+    FlavorPreference,
+    FlavorQuotas,
+    Fungibility,
+    LabelSelector,
+    LocalQueue,
+    Protection,
+    QueueingStrategy,
+    ReclaimWithinCohort,
+    ResourceFlavor,
+    ResourceGroup,
+    StopPolicy,
+    Topology,
+    VictimKey,
+    WhenCan,
+    WithinClusterQueue,
+)
+from queuectl.domain.rules import (
+    FairStrategy,
+    KueueKeys,
+    PodsReady,
+    Retention,
+    Rules,
+    Transformation,
+    UsageFairness,
+)
+from queuectl.objects.config import CONFIG_KINDS, build, validate
+from queuectl.objects.errors import DocumentError
+
+OURS = "queuectl.dev/v1"
+GPU = "nvidia.com/gpu"
+HOST = "kubernetes.io/hostname"
+FINAL = FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE
+INITIAL = FairStrategy.LESS_THAN_INITIAL_SHARE
+
+Fields = dict[str, Any]
+
+
+def nested(path: str, value: Any) -> Fields:
+    """``a.b`` and a value as the document fragment that says it."""
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    fragment: Fields = value
+    return fragment
+
+
+def merged(*parts: Fields) -> Fields:
+    result: Fields = {}
+    for part in parts:
+        for key, value in part.items():
+            known = result.get(key)
+            both = isinstance(known, dict) and isinstance(value, dict)
+            result[key] = merged(known, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+BARE: dict[str, Fields] = {
+    "ClusterQueue": {"spec": {}},
+    "LocalQueue": {"spec": {"clusterQueue": "cq"}},
+    "Cohort": {"spec": {}},
+    "ResourceFlavor": {"spec": {}},
+    "Topology": {"spec": {"levels": [{"nodeLabel": "rack"}]}},
+    "WorkloadPriorityClass": {"value": 0},
+    "Configuration": {},
+}
+
+
+def document(kind: str, *parts: Fields, version: str = OURS) -> Fields:
+    name = "default" if kind == "Configuration" else "x"
+    head = {"apiVersion": version, "kind": kind, "metadata": {"name": name}}
+    return merged(head, BARE[kind], *parts)
+
+
+def read(kind: str, *parts: Fields, version: str = OURS) -> Any:
+    """What the planner sees of it."""
+    kept, _ = validate(document(kind, *parts, version=version))
+    config = build([kept], 1)
+    if kind == "Configuration":
+        return config.rules
+    tables: dict[str, Mapping[Any, Any]] = {
+        "ClusterQueue": config.cluster_queues,
+        "LocalQueue": config.local_queues,
+        "Cohort": config.cohorts,
+        "ResourceFlavor": config.flavors,
+        "Topology": config.topologies,
+        "WorkloadPriorityClass": config.priority_classes,
+    }
+    (value,) = tables[kind].values()
+    return value
+
+
+def group(**changes: Any) -> Fields:
+    quota = {"name": GPU, "nominalQuota": 8, **changes}
+    return {"coveredResources": [GPU], "flavors": [{"name": "h100", "resources": [quota]}]}
+
+
+def groups(**changes: Any) -> list[Fields]:
+    return [group(**changes)]
+
+
+def quotas(**limits: Any) -> tuple[ResourceGroup, ...]:
+    return (ResourceGroup((GPU,), (FlavorQuotas("h100", {GPU: 8}, **limits),)),)
+
+
+# ---- honoured: kind, field, value as written, what it changes in the domain's value
+
+IN_COHORT = {"spec": {"cohortName": "c"}}
+
+HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
+    # kind, field, value, fields the domain's value gets, what else the document says
+    ("ClusterQueue", "spec.resourceGroups", groups(), {"groups": quotas()}, {}),
+    ("ClusterQueue", "spec.resourceGroups.borrowingLimit", groups(borrowingLimit=4),
+     {"groups": quotas(borrowing={GPU: 4}), "cohort": "c"}, IN_COHORT),
+    ("ClusterQueue", "spec.resourceGroups.lendingLimit", groups(lendingLimit="2"),
+     {"groups": quotas(lending={GPU: 2}), "cohort": "c"}, IN_COHORT),
+    ("ClusterQueue", "spec.cohort", "c", {"cohort": "c"}, {}),
+    ("ClusterQueue", "spec.cohortName", "c", {"cohort": "c"}, {}),
+    ("ClusterQueue", "spec.queueingStrategy", "StrictFIFO", {"strategy": QueueingStrategy.STRICT_FIFO}, {}),
+    ("ClusterQueue", "spec.namespaceSelector", {}, {"namespace_selector": LabelSelector()}, {}),
+    ("ClusterQueue", "spec.namespaceSelector.matchLabels", {"team": "a"},
+     {"namespace_selector": LabelSelector((Requirement("team", "In", ("a",)),))}, {}),
+    ("ClusterQueue", "spec.namespaceSelector.matchExpressions", [{"key": "env", "operator": "In", "values": ["dev"]}],
+     {"namespace_selector": LabelSelector((Requirement("env", "In", ("dev",)),))}, {}),
+    ("ClusterQueue", "spec.flavorFungibility.whenCanBorrow", "TryNextFlavor",
+     {"fungibility": Fungibility(when_can_borrow=WhenCan.TRY_NEXT_FLAVOR)}, {}),
+    ("ClusterQueue", "spec.flavorFungibility.whenCanPreempt", "MayStopSearch",
+     {"fungibility": Fungibility(when_can_preempt=WhenCan.MAY_STOP_SEARCH)}, {}),
+    ("ClusterQueue", "spec.flavorFungibility.preference", "PreemptionOverBorrowing",
+     {"fungibility": Fungibility(WhenCan.TRY_NEXT_FLAVOR, WhenCan.TRY_NEXT_FLAVOR,
+                                 FlavorPreference.PREEMPTION_OVER_BORROWING)},
+     nested("spec.flavorFungibility", {"whenCanBorrow": "TryNextFlavor", "whenCanPreempt": "TryNextFlavor"})),
+    ("ClusterQueue", "spec.preemption.withinClusterQueue", "LowerOrNewerEqualPriority",
+     {"within_cluster_queue": WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY}, {}),
+    ("ClusterQueue", "spec.preemption.reclaimWithinCohort", "Any",
+     {"reclaim_within_cohort": ReclaimWithinCohort.ANY}, {}),
+    ("ClusterQueue", "spec.preemption.borrowWithinCohort.policy", "LowerPriority",
+     {"reclaim_within_cohort": ReclaimWithinCohort.LOWER_PRIORITY, "preempts_to_borrow": True},
+     nested("spec.preemption.reclaimWithinCohort", "LowerPriority")),
+    ("ClusterQueue", "spec.preemption.borrowWithinCohort.maxPriorityThreshold", -5,
+     {"reclaim_within_cohort": ReclaimWithinCohort.ANY, "preempts_to_borrow": True, "borrow_threshold": -5},
+     nested("spec.preemption", {"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "LowerPriority"}})),
+    ("ClusterQueue", "spec.stopPolicy", "HoldAndDrain", {"stop_policy": StopPolicy.HOLD_AND_DRAIN}, {}),
+    ("ClusterQueue", "spec.fairSharing.weight", "500m", {"weight": 500}, {}),
+    ("ClusterQueue", "spec.admissionScope.admissionMode", "UsageBasedAdmissionFairSharing",
+     {"usage_fairness": True}, {}),
+    ("ClusterQueue", "spec.policy.victimOrder", ["count"], {"victim_order": (VictimKey.COUNT,)}, {}),
+    ("ClusterQueue", "spec.policy.minRuntimeSeconds", 60, {"protection": Protection(min_runtime=60.0)}, {}),
+    ("ClusterQueue", "spec.policy.maxEvictionsPerDay", 0, {"protection": Protection(max_evictions_per_day=0)}, {}),
+    ("ClusterQueue", "spec.policy.cooldownSeconds", 5, {"protection": Protection(cooldown=5.0)}, {}),
+    ("ClusterQueue", "spec.policy.defragment", "Execute", {"defragment": Defragment.EXECUTE}, {}),
+    ("ClusterQueue", "spec.policy.defragmentBudget", 7200, {"defragment_budget": 7200}, {}),
+    ("ClusterQueue", "spec.policy.splitFlavors", True, {"split_flavors": True}, {}),
+    ("ClusterQueue", "spec.policy.evictWithinNominal", True, {"evicts_within_nominal": True}, {}),
+    ("ClusterQueue", "spec.policy.quotaFromNodes", True, {"headroom": 0.0}, {}),
+    ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "12.5%", {"headroom": 0.125}, {}),
+    ("LocalQueue", "spec.clusterQueue", "other", {"cluster_queue": "other"}, {}),
+    ("LocalQueue", "spec.stopPolicy", "Hold", {"stop_policy": StopPolicy.HOLD}, {}),
+    ("LocalQueue", "spec.fairSharing.weight", 2, {"weight": 2000}, {}),
+    ("Cohort", "spec.parentName", "root", {"parent": "root"}, {}),
+    ("Cohort", "spec.resourceGroups", groups(), {"groups": quotas()}, {}),
+    ("Cohort", "spec.resourceGroups.borrowingLimit", groups(borrowingLimit=4),
+     {"groups": quotas(borrowing={GPU: 4}), "parent": "p"}, nested("spec.parentName", "p")),
+    ("Cohort", "spec.fairSharing.weight", 0, {"weight": 0}, {}),
+    ("ResourceFlavor", "spec.nodeLabels", {"gpu": "h100"}, {"node_labels": (("gpu", "h100"),)}, {}),
+    ("ResourceFlavor", "spec.nodeTaints", [{"key": "spot", "value": "1", "effect": "NoSchedule", "timeAdded": "now"}],
+     {"node_taints": (Taint("spot", Effect.NO_SCHEDULE, "1"),)}, {}),
+    ("ResourceFlavor", "spec.tolerations",
+     [{"key": "spot", "operator": "Equal", "value": "1", "effect": "NoExecute", "tolerationSeconds": 5}],
+     {"tolerations": (Toleration("spot", "Equal", "1", Effect.NO_EXECUTE, 5),)}, {}),
+    ("ResourceFlavor", "spec.topologyName", "racks", {"topology": "racks"}, {}),
+    ("Topology", "spec.levels", [{"nodeLabel": "rack"}, {"nodeLabel": HOST}], {"levels": ("rack", HOST)}, {}),
+    ("Configuration", "fairSharing.preemptionStrategies", [INITIAL], {"fair_sharing": (INITIAL,)}, {}),
+    ("Configuration", "fairSharing.preemptionStrategies", [], {"fair_sharing": (FINAL, INITIAL)}, {}),
+    ("Configuration", "fairSharing.enable", True, {"fair_sharing": (FINAL, INITIAL)}, {}),
+    ("Configuration", "admissionFairSharing.usageHalfLifeTime", "168h",
+     {"usage_fairness": UsageFairness(half_life=604800.0)}, {}),
+    ("Configuration", "admissionFairSharing.usageSamplingInterval", "1m30s",
+     {"usage_fairness": UsageFairness(half_life=60.0, sampling=90.0)}, nested("admissionFairSharing.usageHalfLifeTime", "1m")),
+    ("Configuration", "admissionFairSharing.resourceWeights", {"cpu": 0, GPU: 2.5},
+     {"usage_fairness": UsageFairness(half_life=60.0, resource_weights={"cpu": 0.0, GPU: 2.5})},
+     nested("admissionFairSharing.usageHalfLifeTime", "1m")),
+    ("Configuration", "queuectl.usageBeforePriority", True,
+     {"usage_fairness": UsageFairness(half_life=60.0, before_priority=True)},
+     nested("admissionFairSharing.usageHalfLifeTime", "1m")),
+    ("Configuration", "queuectl.userLabel", "example.com/user",
+     {"usage_fairness": UsageFairness(half_life=60.0, user_label="example.com/user")},
+     nested("admissionFairSharing.usageHalfLifeTime", "1m")),
+    ("Configuration", "queuectl.backoffJitter", 0.5, {"pods_ready": PodsReady(backoff_jitter=0.5)}, {}),
+    ("Configuration", "queuectl.evictionGrace", "30s", {"eviction_grace": 30.0}, {}),
+    ("Configuration", "queuectl.kueueKeys", "on", {"kueue_keys": KueueKeys.ON}, {}),
+    ("Configuration", "resources.quotaCheckStrategy", "IgnoreUndeclared", {"ignore_undeclared": True}, {}),
+    ("Configuration", "resources.excludeResourcePrefixes", ["networking.example.com/"],
+     {"excluded_prefixes": ("networking.example.com/",)}, {}),
+    ("Configuration", "resources.transformations",
+     [{"input": "cpu", "strategy": "Replace", "multiplyBy": GPU, "outputs": {"example.com/credits": "1.5"}}],
+     {"transformations": (Transformation("cpu", {"example.com/credits": Fraction(3, 2)}, GPU, retain=False),)}, {}),
+    ("Configuration", "waitForPodsReady.timeout", "10m",
+     {"pods_ready": PodsReady(timeout=600.0, recovery_timeout=600.0)}, {}),
+    ("Configuration", "waitForPodsReady.recoveryTimeout", "3m", {"pods_ready": PodsReady(recovery_timeout=180.0)}, {}),
+    ("Configuration", "waitForPodsReady.requeuingStrategy.timestamp", "Creation",
+     {"pods_ready": PodsReady(requeue_by_eviction=False)}, {}),
+    ("Configuration", "waitForPodsReady.requeuingStrategy.backoffLimitCount", 3,
+     {"pods_ready": PodsReady(backoff_limit=3)}, {}),
+    ("Configuration", "waitForPodsReady.requeuingStrategy.backoffBaseSeconds", 5,
+     {"pods_ready": PodsReady(backoff_base=5.0)}, {}),
+    ("Configuration", "waitForPodsReady.requeuingStrategy.backoffMaxSeconds", 90,
+     {"pods_ready": PodsReady(backoff_ceiling=90.0)}, {}),
+    ("Configuration", "objectRetentionPolicies.workloads.afterFinished", "24h",
+     {"retention": Retention(after_finished=86400.0)}, {}),
+    ("Configuration", "objectRetentionPolicies.workloads.afterDeactivatedByKueue", "0s",
+     {"retention": Retention(after_deactivated=0.0)}, {}),
+]  # fmt: skip
+
+
+def written(field: str, value: Any) -> Fields:
+    """A row's value at its place. Fields of quotas stand inside the groups that the row gives."""
+    for inner in (".borrowingLimit", ".lendingLimit"):
+        field = field.removesuffix(inner)
+    return nested(field, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "means", "beside"), HONOURED, ids=lambda v: str(v)[:60]
+)
+def test_an_honoured_field_means_this_and_nothing_else(
+    kind: str, field: str, value: Any, means: Fields, beside: Fields
+) -> None:
+    parts = (beside, written(field, value))
+    _, warnings = validate(document(kind, *parts))
+    usage = "usage_fairness" in means and "usageBeforePriority" not in field
+    assert len(warnings) == (kind == "Configuration" and usage)  # that it counts after priority
+    plain = DEFAULTS[kind]
+    assert read(kind, *parts) == replace(plain, **means)
+    assert means, "a row says what changes"
+
+
+DEFAULTS: dict[str, Any] = {
+    "ClusterQueue": ClusterQueue("x"),
+    "LocalQueue": LocalQueue("default", "x", "cq"),
+    "Cohort": Cohort("x"),
+    "ResourceFlavor": ResourceFlavor("x"),
+    "Topology": Topology("x", ("rack",)),
+    "Configuration": Rules(),
+}
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_without_a_field_its_default_holds(kind: str) -> None:
+    assert read(kind) == DEFAULTS[kind]
+    assert validate(document(kind))[1] == ()
+
+
+def test_a_priority_class_has_a_value_and_a_description() -> None:
+    assert read("WorkloadPriorityClass", {"value": -7, "description": "low"}) == -7
+
+
+# ---- known, not honoured: one warning naming the field, and the object means what it means without it
+
+WARNED: list[tuple[str, str, Any]] = [
+    ("ClusterQueue", "spec.admissionChecks", ["prov"]),
+    ("ClusterQueue", "spec.admissionChecksStrategy", {"admissionChecks": [{"name": "a", "onFlavors": ["f"]}]}),
+    ("ClusterQueue", "spec.concurrentAdmissionPolicy", {"migration": {"mode": "TryPreferredFlavors"}}),
+    ("ClusterQueue", "spec.policy.idleReclaim", "DryRun"),
+    ("ClusterQueue", "spec.policy.maxPerUser", {GPU: 8}),
+    ("Configuration", "waitForPodsReady.blockAdmission", True),
+    ("Configuration", "waitForPodsReady.enable", False),
+    ("Configuration", "resources.deviceClassMappings", [{"name": "e.com/d", "deviceClassNames": ["d"], "sources": []}]),
+    ("Configuration", "manageJobsWithoutQueueName", True),
+    ("Configuration", "managedJobsNamespaceSelector", {"matchLabels": {"team": "a"}, "matchExpressions": [{"key": "env", "operator": "NotIn", "values": ["x"]}]}),
+    ("Configuration", "integrations", {"frameworks": ["batch/job"], "externalFrameworks": ["F.v1.e.com"],
+                                       "labelKeysToCopy": ["a"], "podOptions": {"podSelector": {}, "namespaceSelector": {}}}),
+    ("Configuration", "multiKueue", {"gcInterval": "1m", "origin": "o", "workerLostTimeout": "15m", "dispatcherName": "d",
+                                     "externalFrameworks": [], "clusterProfile": {}, "incrementalDispatcherConfig": {}}),
+    ("Configuration", "featureGates", {"TopologyAwareScheduling": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), WARNED, ids=lambda v: str(v)[:60])
+def test_a_known_field_without_effect_is_told(kind: str, field: str, value: Any) -> None:
+    part = nested(field, value)
+    _, warnings = validate(document(kind, part))
+    (warning,) = warnings
+    name = document(kind)["metadata"]["name"]
+    assert warning.startswith(f"{kind}/{name}: {field}: ")
+    assert warning.endswith(": not honoured yet") or "is not honoured" in warning
+    assert read(kind, part) == DEFAULTS[kind]
+
+
+# ---- about a Kueue manager's own process: nothing to honour, nothing to tell
+
+PASSED_OVER: list[tuple[str, Any]] = [
+    ("namespace", "kueue-system"),
+    ("webhook", {"port": 9443, "host": "", "certDir": "certs"}),
+    ("metrics", {"bindAddress": ":8443", "enableClusterQueueResources": True, "customLabels": [], "localQueueMetrics": {}}),
+    ("health", {"healthProbeBindAddress": ":8081", "readinessEndpointName": "r", "livenessEndpointName": "l"}),
+    ("leaderElection", {"leaderElect": True, "leaseDuration": "15s", "renewDeadline": "10s", "retryPeriod": "2s",
+                        "resourceLock": "leases", "resourceName": "n", "resourceNamespace": "ns"}),
+    ("controller", {"groupKindConcurrency": {"Job.batch": 5}, "cacheSyncTimeout": 5}),
+    ("clientConnection", {"qps": 300, "burst": 500}),
+    ("internalCertManagement", {"enable": False, "webhookServiceName": "s", "webhookSecretName": "t"}),
+    ("pprofBindAddress", ":8083"),
+    ("queueVisibility", {"clusterQueues": {"maxCount": 10}, "updateIntervalSeconds": 5}),
+    ("visibilityServer", {"bindAddress": "0.0.0.0", "bindPort": 8082}),
+    ("tls", {"minVersion": "VersionTLS12", "cipherSuites": [], "curvePreferences": []}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), PASSED_OVER, ids=lambda v: str(v)[:40])
+def test_what_runs_a_kueue_manager_means_nothing_here(field: str, value: Any) -> None:
+    part = nested(field, value)
+    assert validate(document("Configuration", part))[1] == ()
+    assert read("Configuration", part) == Rules()
+    if isinstance(value, dict):
+        with pytest.raises(
+            DocumentError, match=rf"Configuration/default: {field}\.colour: unknown field"
+        ):
+            validate(document("Configuration", part, nested(f"{field}.colour", "red")))
+
+
+# ---- refused
+
+WAITS, REQUEUE = "waitForPodsReady", "waitForPodsReady.requeuingStrategy"
+TRANSFORM = "resources.transformations"
+REFUSED: list[tuple[str, str, Any, str]] = [
+    ("ClusterQueue", "spec.fairSharing.weight", "-1", "'-1' is no number from 0 on"),
+    ("ClusterQueue", "spec.fairSharing.weight", "heavy", "'heavy' is no number from 0 on"),
+    ("LocalQueue", "spec.fairSharing.weight", -1, "'-1' is no number from 0 on"),
+    ("Cohort", "spec.fairSharing.weight", "1 kg", "'1 kg' is no number from 0 on"),
+    ("ClusterQueue", "spec.fairSharing.wait", 1, "unknown field"),
+    ("ClusterQueue", "spec.admissionScope.admissionMode", "Fair", "invalid enum value 'Fair'"),
+    ("ClusterQueue", "spec.admissionScope", {}, ".admissionMode: is required"),
+    ("ClusterQueue", "spec.preemption.reclaimWithinCohort", "Lower", "invalid enum value 'Lower'"),
+    ("ClusterQueue", "spec.preemption.borrowWithinCohort.policy", "Any", "invalid enum value 'Any'"),
+    ("ClusterQueue", "spec.preemption.borrowWithinCohort.maxPriorityThreshold", 2**31, "expected `int` <= 2147483647"),
+    ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "120%", "'120%' is not between 0% and 100%"),
+    ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "0.1", "'0.1' is not between 0% and 100%"),
+    ("ClusterQueue", "spec.policy.quotaFromNodes.part", "1%", "unknown field"),
+    ("Configuration", "colour", "red", "unknown field"),
+    ("Configuration", "metadata.name", "other", "'other': there is one Configuration, and its name is default"),
+    ("Configuration", "metadata.namespace", "kueue-system", "a Configuration lives in no namespace"),
+    ("Configuration", "fairSharing.preemptionStrategies", [INITIAL, FINAL],
+     "[LessThanInitialShare, LessThanOrEqualToFinalShare] is not [LessThanOrEqualToFinalShare, LessThanInitialShare] or"),
+    ("Configuration", "fairSharing.preemptionStrategies", ["Least"], "invalid enum value 'Least'"),
+    ("Configuration", "admissionFairSharing", {}, ".usageHalfLifeTime: is required"),
+    ("Configuration", "admissionFairSharing", {"usageHalfLifeTime": "a week"},
+     ".usageHalfLifeTime: 'a week' is not a duration like 30s, 5m or 1h30m"),
+    ("Configuration", "admissionFairSharing", {"usageHalfLifeTime": "-1h"}, ".usageHalfLifeTime: '-1h' is negative"),
+    ("Configuration", "admissionFairSharing", {"usageHalfLifeTime": "1h", "usageSamplingInterval": "0s"},
+     ".usageSamplingInterval: must be more than 0"),
+    ("Configuration", "admissionFairSharing", {"usageHalfLifeTime": "1h", "resourceWeights": {"cpu": -1}},
+     ".resourceWeights[...]: expected `float` >= 0.0"),
+    ("Configuration", "queuectl.usageBeforePriority", True, "means nothing without admissionFairSharing"),
+    ("Configuration", "queuectl.userLabel", "user", "means nothing without admissionFairSharing"),
+    ("Configuration", "queuectl.userLabel", "no label", "'no label' is not the key of a label"),
+    ("Configuration", "queuectl.backoffJitter", 1.5, "expected `float` <= 1.0"),
+    ("Configuration", "queuectl.evictionGrace", "soon", "'soon' is not a duration like 30s, 5m or 1h30m"),
+    ("Configuration", "queuectl.kueueKeys", "never", "invalid enum value 'never'"),
+    ("Configuration", "resources.quotaCheckStrategy", "Ignore", "invalid enum value 'Ignore'"),
+    ("Configuration", "resources.excludeResourcePrefixes", [""], "[0]: is empty"),
+    ("Configuration", TRANSFORM, [{"outputs": {}}], "[0].input: is required"),
+    ("Configuration", TRANSFORM, [{"input": "cpu"}, {"input": "cpu"}], ": input 'cpu' stands there 2 times"),
+    ("Configuration", TRANSFORM, [{"input": "c p u"}], "[0].input: 'c p u' is not the name of a resource"),
+    ("Configuration", TRANSFORM, [{"input": "cpu", "strategy": "Drop"}], "[0].strategy: invalid enum value 'Drop'"),
+    ("Configuration", TRANSFORM, [{"input": "cpu", "outputs": {"x": "many"}}], "[0].outputs: x: 'many' is not a quantity"),
+    ("Configuration", "resources.deviceClassMappings", [{"name": f"d{i}"} for i in range(17)], "at most 16 are possible"),
+    ("Configuration", f"{WAITS}.timeout", "5", "'5' is not a duration like 30s, 5m or 1h30m"),
+    ("Configuration", f"{WAITS}.recoveryTimeout", "-1s", "'-1s' is negative"),
+    ("Configuration", f"{REQUEUE}.timestamp", "Now", "invalid enum value 'Now'"),
+    ("Configuration", f"{REQUEUE}.backoffLimitCount", -1, "expected `int` >= 0"),
+    ("Configuration", f"{REQUEUE}.backoffBaseSeconds", -1, "expected `int` >= 0"),
+    ("Configuration", f"{REQUEUE}.backoffMaxSeconds", -1, "expected `int` >= 0"),
+    ("Configuration", "objectRetentionPolicies.workloads.afterFinished", "1 day", "'1 day' is not a duration like"),
+    ("Configuration", "objectRetentionPolicies.workloads.afterDeactivated", "1h", "unknown field"),
+    ("WorkloadPriorityClass", "value", 2**31, "expected `int` <= 2147483647"),
+    ("WorkloadPriorityClass", "description", "x" * 2049, "expected `str` of length <= 2048"),
+    ("ResourceFlavor", "spec.nodeLabels", {f"l{i}": "" for i in range(9)}, "9 entries, but at most 8 are possible"),
+    ("ResourceFlavor", "spec.nodeTaints", [{"key": f"k{i}", "effect": "NoSchedule"} for i in range(9)], "9 entries"),
+    ("ResourceFlavor", "spec.nodeTaints", [{"key": "k", "effect": "NoSchedule"}] * 2,
+     ": taint 'k:NoSchedule' stands there 2 times"),
+    ("ResourceFlavor", "spec.tolerations", [{"operator": "Exists"}] * 9, "9 entries, but at most 8 are possible"),
+    ("ResourceFlavor", "spec.tolerations", [{"key": "k", "tolerationSeconds": 1}],
+     "[0].effect: must be NoExecute where tolerationSeconds is set"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "field", "value", "says"), REFUSED, ids=lambda v: str(v)[:60])
+def test_a_wrong_value_is_refused_naming_object_and_field(
+    kind: str, field: str, value: Any, says: str
+) -> None:
+    with pytest.raises(DocumentError) as caught:
+        validate(document(kind, nested(field, value)))
+    text = str(caught.value)
+    assert text.startswith(f"{kind}/")
+    assert f": {field}" in text
+    assert says in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "field"),
+    [("ClusterQueue", "kueue.x-k8s.io/v1beta2", "spec.policy"), ("Configuration", "config.kueue.x-k8s.io/v1beta2", "queuectl")],
+)  # fmt: skip
+def test_our_own_fields_are_none_of_kueues(kind: str, version: str, field: str) -> None:
+    with pytest.raises(
+        DocumentError, match=rf"{field}: is a field of queuectl.dev/v1, not of Kueue's API"
+    ):
+        validate(document(kind, nested(field, {}), version=version))
+
+
+# ---- limits on numbers, as in Kueue's CRDs
+
+
+def many(number: int, flavors: int = 1, resources: int = 1) -> list[Fields]:
+    """So many resource groups of so many flavors and resources each, no two alike."""
+    return [
+        {
+            "coveredResources": [f"r{g}-{r}" for r in range(resources)],
+            "flavors": [
+                {"name": f"f{g}-{f}", "resources": [{"name": f"r{g}-{r}", "nominalQuota": 0} for r in range(resources)]}
+                for f in range(flavors)
+            ],
+        }
+        for g in range(number)
+    ]  # fmt: skip
+
+
+NUMBERS = [
+    (many(16), None),
+    (many(17), "spec.resourceGroups: 17 groups, but at most 16 are possible"),
+    (many(1, flavors=64), None),
+    (many(1, flavors=65), "spec.resourceGroups[0].flavors: 65 flavors, but at most 64 are possible"),
+    (many(1, resources=64), None),
+    (many(1, resources=65), "spec.resourceGroups[0].coveredResources: 65 resources, but at most 64 are possible"),
+    (many(4, flavors=64), None),
+    (many(5, flavors=52), "spec.resourceGroups: 260 flavors in all, but at most 256 are possible"),
+    (many(5, resources=52), "spec.resourceGroups: 260 resources in all, but at most 256 are possible"),
+    (many(1, flavors=64, resources=8), None),
+    (many(1, flavors=64, resources=9), "spec.resourceGroups[0]: 576 quotas, but at most 512 are possible"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["ClusterQueue", "Cohort"])
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    NUMBERS,
+    ids=lambda v: (v or "taken")[:50] if not isinstance(v, list) else "",
+)
+def test_a_queue_has_so_many_flavors_and_resources_and_no_more(
+    kind: str, given: list[Fields], refusal: str | None
+) -> None:
+    body = document(kind, nested("spec.resourceGroups", given))
+    if refusal is None:
+        validate(body)
+        return
+    with pytest.raises(DocumentError) as caught:
+        validate(body)
+    assert str(caught.value) == f"{kind}/x: {refusal}"
+
+
+# ---- pairs that touch each other
+
+RECLAIM, BORROW = "spec.preemption.reclaimWithinCohort", "spec.preemption.borrowWithinCohort.policy"
+LIMIT = "spec.resourceGroups[0].flavors[0].resources[0]"
+KUEUE_TAKES = "Kueue takes it only beside a reclaimWithinCohort other than Never"
+
+
+def pair(**fields: Any) -> Fields:
+    return merged(*(nested(path.replace("__", "."), value) for path, value in fields.items()))
+
+
+PAIRS: list[tuple[str, str, Fields, str | None]] = [
+    # kind, what happens (taken, warned, refused), the fields, what is said
+    ("ClusterQueue", "refused", pair(spec__preemption={"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "LowerPriority"}}),
+     f"{BORROW}: must be Never where reclaimWithinCohort is Never"),
+    ("ClusterQueue", "taken", pair(spec__preemption={"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "Never"}}), None),
+    ("ClusterQueue", "taken", pair(spec__preemption={"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "LowerPriority"}}), None),
+    ("ClusterQueue", "warned", pair(spec__preemption={"borrowWithinCohort": {"policy": "LowerPriority"}}), f"{BORROW}: {KUEUE_TAKES}"),
+    ("ClusterQueue", "warned", pair(spec__preemption={"borrowWithinCohort": {"maxPriorityThreshold": 5}}),
+     "spec.preemption.borrowWithinCohort.maxPriorityThreshold: has no effect: the policy is Never"),
+    ("ClusterQueue", "warned", pair(spec__flavorFungibility={"whenCanBorrow": "TryNextFlavor", "preference": "BorrowingOverPreemption"}),
+     "spec.flavorFungibility.preference: Kueue takes it only where whenCanBorrow and whenCanPreempt are TryNextFlavor"),
+    ("ClusterQueue", "warned", pair(spec__resourceGroups=groups(borrowingLimit=1)), f"{LIMIT}.borrowingLimit: has no effect: in no cohort"),
+    ("ClusterQueue", "warned", pair(spec__resourceGroups=groups(lendingLimit=1)), f"{LIMIT}.lendingLimit: has no effect: in no cohort"),
+    ("ClusterQueue", "taken", pair(spec__cohortName="c", spec__resourceGroups=groups(lendingLimit=8)), None),
+    ("ClusterQueue", "refused", pair(spec__cohortName="c", spec__resourceGroups=groups(lendingLimit="9")),
+     f"{LIMIT}.lendingLimit: '9' is more than nominalQuota"),
+    ("ClusterQueue", "taken", pair(spec__cohortName="c", spec__policy__quotaFromNodes=True, spec__resourceGroups=groups(lendingLimit=9)), None),
+    ("Cohort", "taken", pair(spec__parentName="p", spec__resourceGroups=groups(lendingLimit=9)), None),
+    ("Cohort", "warned", pair(spec__resourceGroups=groups(lendingLimit=1)), f"{LIMIT}.lendingLimit: has no effect: this Cohort has no parent"),
+    ("ClusterQueue", "refused", pair(spec__cohort="a", spec__cohortName="b"), "spec.cohortName: 'b' differs from spec.cohort 'a'"),
+    ("ClusterQueue", "taken", pair(spec__cohort="a", spec__cohortName="a"), None),
+    ("Configuration", "refused", pair(resources={"quotaCheckStrategy": "IgnoreUndeclared", "excludeResourcePrefixes": ["a"]}),
+     "resources.quotaCheckStrategy: IgnoreUndeclared and excludeResourcePrefixes exclude each other"),
+    ("Configuration", "taken", pair(resources={"quotaCheckStrategy": "BlockUndeclared", "excludeResourcePrefixes": ["a"]}), None),
+    ("Configuration", "taken", pair(admissionFairSharing__usageHalfLifeTime="1h", queuectl__usageBeforePriority=False), None),
+    ("Configuration", "warned", pair(admissionFairSharing__usageHalfLifeTime="1h"),
+     "admissionFairSharing: past use counts after priority here; queuectl.usageBeforePriority: true puts it before, as in Kueue"),
+    ("Configuration", "taken", pair(queuectl__kueueKeys="off"), None),
+    ("Configuration", "taken", pair(queuectl__kueueKeys=True), None),  # YAML's bare on
+    ("Configuration", "taken", pair(queuectl__kueueKeys=False), None),
+    ("Configuration", "taken", pair(fairSharing={"enable": False, "preemptionStrategies": [FINAL]}), None),
+    ("Configuration", "taken", pair(waitForPodsReady={"timeout": "5m", "recoveryTimeout": "0s"}), None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "happens", "fields", "says"), PAIRS, ids=lambda v: str(v)[:70])
+def test_fields_that_touch_each_other(
+    kind: str, happens: str, fields: Fields, says: str | None
+) -> None:
+    body = document(kind, fields)
+    named = f"{kind}/{body['metadata']['name']}: {says}"
+    if happens == "refused":
+        with pytest.raises(DocumentError) as caught:
+            validate(body)
+        assert str(caught.value) == named
+    else:
+        assert validate(body)[1] == ((named,) if happens == "warned" else ())
+
+
+def test_a_recovery_timeout_is_the_timeout_unless_it_says_otherwise_and_0_is_none() -> None:
+    said = [
+        read("Configuration", nested("waitForPodsReady", waits)).pods_ready.recovery_timeout
+        for waits in ({"timeout": "5m"}, {"timeout": "5m", "recoveryTimeout": "0s"}, {"recoveryTimeout": "1m"})
+    ]  # fmt: skip
+    assert said == [300.0, None, 60.0]
+
+
+def test_fair_sharing_that_is_disabled_is_off() -> None:
+    off = {"enable": False, "preemptionStrategies": [FINAL]}
+    assert read("Configuration", nested("fairSharing", off)).fair_sharing == ()
+
+
+def test_the_least_weight_above_0_is_not_0() -> None:
+    assert read("ClusterQueue", nested("spec.fairSharing.weight", "0.0001")).weight == 1
+
+
+# ---- v1beta1, whose defaults differ
+
+OLD = "config.kueue.x-k8s.io/v1beta1"
+OLDER: list[tuple[Fields, Fields]] = [
+    (nested("fairSharing.preemptionStrategies", [FINAL]), {}),  # enable is false unless it is said
+    (nested("fairSharing.enable", True), {"fair_sharing": (FINAL, INITIAL)}),
+    (nested("waitForPodsReady", {"enable": True}), {"pods_ready": PodsReady(timeout=300.0, recovery_timeout=300.0)}),
+    (nested("waitForPodsReady", {"timeout": "1m"}), {}),
+    (nested("waitForPodsReady", {"enable": True, "timeout": "1m", "blockAdmission": False}),
+     {"pods_ready": PodsReady(timeout=60.0, recovery_timeout=60.0)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "means"), OLDER, ids=str)
+def test_v1beta1_keeps_its_own_defaults(fields: Fields, means: Fields) -> None:
+    assert read("Configuration", fields, version=OLD) == replace(Rules(), **means)
+
+
+@pytest.mark.parametrize(
+    ("waits", "warned"),
+    [({"enable": True}, ["blockAdmission"]), ({"enable": False}, ["enable"]), ({"enable": True, "blockAdmission": False}, [])],
+)  # fmt: skip
+def test_what_v1beta1_does_by_default_is_told_where_it_is_not_done(
+    waits: Fields, warned: list[str]
+) -> None:
+    _, warnings = validate(
+        document("Configuration", nested("waitForPodsReady", waits), version=OLD)
+    )
+    assert [w.split(": ")[1] for w in warnings] == [f"waitForPodsReady.{field}" for field in warned]
+
+
+# ---- the file of Kueue's manager has no name; what is kept has one and stays as it is
+
+
+def test_the_one_configuration_needs_no_name() -> None:
+    kept, _ = validate(
+        {"apiVersion": OLD, "kind": "Configuration", "waitForPodsReady": {"enable": True}}
+    )
+    assert kept["metadata"] == {"name": "default"}
+    assert build([kept], 1).rules.pods_ready.timeout == 300.0
+
+
+EVERY_ROW: list[Fields] = [
+    *(document(kind, beside, written(field, value)) for kind, field, value, _, beside in HONOURED),
+    *(document(kind, nested(field, value)) for kind, field, value in WARNED),
+    *(document("Configuration", nested(field, value)) for field, value in PASSED_OVER),
+    *(document("Configuration", fields, version=OLD) for fields, _ in OLDER),
+    *(document(kind, fields) for kind, happens, fields, _ in PAIRS if happens != "refused"),
+]
+
+
+@pytest.mark.parametrize(
+    "body", EVERY_ROW, ids=lambda body: str({k: body[k] for k in body if k != "metadata"})[:70]
+)
+def test_a_kept_document_is_kept_as_it_is_and_means_the_same(body: Fields) -> None:
+    kept, warnings = validate(body)
+    assert validate(kept) == (kept, warnings)
+    first, again = build([body], 1), build([kept], 1)
+    for part in (
+        "cluster_queues",
+        "local_queues",
+        "flavors",
+        "topologies",
+        "priority_classes",
+        "cohorts",
+        "rules",
+    ):
+        assert getattr(first, part) == getattr(again, part)
+
+
+# ---- no field of the reader is missing above
+
+
+def structs(kind: Any) -> Iterator[type[msgspec.Struct]]:
+    if get_origin(kind) in (Union, type(int | str), list, dict) or get_args(kind):
+        for argument in get_args(kind):
+            yield from structs(argument)
+    elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+
+
+def paths(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
+    """Every field, and every field inside a field."""
+    for field in msgspec.structs.fields(struct):
+        path = f"{prefix}{field.encode_name}"
+        inner = list(structs(field.type))
+        yield path
+        for one in inner:
+            yield from paths(one, f"{path}.")
+
+
+def given_paths(value: Any, prefix: str = "") -> Iterator[str]:
+    """The same of a document."""
+    if isinstance(value, list):
+        for item in value:
+            yield from given_paths(item, prefix)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield f"{prefix}{key}"
+            yield from given_paths(item, f"{prefix}{key}.")
+
+
+HEAD = {"apiVersion", "kind", "metadata", "status"}
+
+
+@pytest.mark.parametrize("kind", CONFIG_KINDS)
+def test_every_field_of_the_reader_stands_in_a_table(kind: str) -> None:
+    rows = [*EVERY_ROW, *(document(k, nested(f, v)) for k, f, v, _ in REFUSED)]
+    seen = {path for row in rows if row["kind"] == kind for path in given_paths(row)}
+    known = {path for path in paths(CONFIG_KINDS[kind].wire) if path.split(".")[0] not in HEAD}
+    assert known - seen == set()

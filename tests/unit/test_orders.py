@@ -1,0 +1,56 @@
+"""People's commands as the leader carries them out: one change and one answer each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuectl.control.orders import DONE, GONE, NOTHING_NEW, carry_out
+from queuectl.domain.commands import Action, Command
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.rules import Rules
+from queuectl.state.ledger import Ledger
+
+WAITS = Entry("u1", "Job", "a", "train", State.PENDING, version=3)
+BY_BOB = Reason(Code.HELD, "held by bob")
+HELD = replace(WAITS, state=State.HELD, parked=BY_BOB, reason=BY_BOB)
+
+
+def command(number: int, action: Action, uid: str = "u1", priority: int | None = None) -> Command:
+    return Command(number, uid, action, "alice", f"r{number}", 1.0, priority)
+
+
+def carried(
+    entry: Entry, *commands: Command, observed: tuple[Change, ...] = ()
+) -> tuple[list[State], dict[int, str]]:
+    changes, answers = carry_out(commands, Ledger([entry]), observed, 9.0, Rules())
+    return [change.after.state for change in changes], {a.id: a.outcome for a in answers}
+
+
+@pytest.mark.parametrize(
+    ("entry", "asked", "states", "outcome"),
+    [
+        pytest.param(WAITS, command(1, Action.HOLD), [State.HELD], DONE, id="done"),
+        pytest.param(HELD, command(1, Action.HOLD), [], NOTHING_NEW, id="held already"),
+        pytest.param(WAITS, command(1, Action.HOLD, "u2"), [], GONE, id="gone meanwhile"),
+        pytest.param(
+            WAITS, command(1, Action.RELEASE), [], "a/train is Pending, and nobody holds it", id="makes no sense any more"
+        ),
+    ],
+)  # fmt: skip
+def test_every_command_is_answered(
+    entry: Entry, asked: Command, states: list[State], outcome: str
+) -> None:
+    assert carried(entry, asked) == (states, {1: outcome})
+
+
+def test_a_second_command_for_the_same_workload_waits_for_the_next_commit() -> None:
+    hold, release = command(1, Action.HOLD), command(2, Action.RELEASE)
+    assert carried(WAITS, hold, release) == ([State.HELD], {1: DONE})
+
+
+def test_a_command_waits_while_its_workload_changes_by_itself() -> None:
+    seen = Change(WAITS, replace(WAITS, version=4, gpus=8), 8.0)
+    assert carried(WAITS, command(1, Action.HOLD), observed=(seen,)) == ([], {})
