@@ -14,7 +14,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.node_quota import quota_from_nodes
 from queuectl.planner import StopSignal
-from queuectl.planner.overquota import over_quota
+from queuectl.planner.queueing.overquota import over_quota
 from queuectl.planner.why import diagnose
 
 PATIENCE_SECONDS: Final = 5.0  # then it is stopped; clients wait no longer

@@ -35,8 +35,8 @@ from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.objects.config import build
 from queuectl.objects.protocol import Write, owed
 from queuectl.planner import StopSignal, plan
-from queuectl.planner.preempt_shield import next_exposure
 from queuectl.planner.verify import Violation, verify
+from queuectl.planner.victims.shield import next_exposure
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

@@ -17,9 +17,9 @@ from dataclasses import replace
 from queuectl.domain.plan import Admission, Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.batch import Walk
-from queuectl.planner.order import place
+from queuectl.planner.mending.repair import Repaired
 from queuectl.planner.placing import placement_of
-from queuectl.planner.repair import Repaired
+from queuectl.planner.queueing.order import place
 
 
 def answer(

@@ -4,7 +4,7 @@ Layout: matrices are (R, N), R resources (``arena.resources``, sorted by name) b
 in the units of :mod:`queuectl.domain.quantity`; nothing is rounded. Static parts are cached per Fleet identity, and the
 use of gangs that stay where they were is carried over from the snapshot before.
 
-Contract with :mod:`queuectl.planner.preempt` (called for one blocked gang and one choice of flavors)::
+Contract with :mod:`queuectl.planner.victims.find` (called for one blocked gang and one choice of flavors)::
 
     find_victims(ledger: Ledger, demand: Demand, queue: ClusterQueue, solver: Solver) -> Victims | None
 

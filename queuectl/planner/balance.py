@@ -18,8 +18,8 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
 from queuectl.planner.counts import Counts
 from queuectl.planner.demand import ANYWHERE, Pods, Unit
+from queuectl.planner.packing.scratch import levels_to_try
 from queuectl.planner.partial import as_placed
-from queuectl.planner.scratch import levels_to_try
 from queuectl.planner.topology import Ints
 
 

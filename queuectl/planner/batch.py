@@ -20,7 +20,6 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner import explain
-from queuectl.planner.allowances import Allowances
 from queuectl.planner.arena import Arena
 from queuectl.planner.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
 from queuectl.planner.classes import Class, Classes
@@ -30,7 +29,6 @@ from queuectl.planner.explain import Explained
 from queuectl.planner.flavors import Choice
 from queuectl.planner.leases import Leases
 from queuectl.planner.ledger import Kept, Ledger
-from queuectl.planner.order import NEVER, Head, StrictOrder, barred
 from queuectl.planner.partial import (
     Counts,
     Largest,
@@ -41,9 +39,11 @@ from queuectl.planner.partial import (
     with_counts,
 )
 from queuectl.planner.placing import placement_of
-from queuectl.planner.preempt import Victims
+from queuectl.planner.queueing.allowances import Allowances
+from queuectl.planner.queueing.order import NEVER, Head, StrictOrder, barred
 from queuectl.planner.solve import Solver
 from queuectl.planner.split import split
+from queuectl.planner.victims.find import Victims
 
 _NOT_YET = Reason(Code.PENDING_EVALUATION, "behind others; not looked at yet")
 
@@ -72,7 +72,7 @@ class Walk:
     )  # uids whose answer holds, but is not proved the best
     moves: int = 0
     opened: int = 0  # gangs looked at and not refuted: what the window counts
-    # Repairs of gangs that a refuted one may evict are undone for a second look (:mod:`mending`).
+    # Repairs of gangs that a refuted one may evict are undone for a second look (:mod:`queuectl.planner.mending.giveway`).
     give_way: Callable[[Pending, ClusterQueue | None, Class, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:

@@ -28,10 +28,10 @@ from queuectl.planner.decide import Decision, decide, place
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.ledger import Heights, Ledger
-from queuectl.planner.order import NEVER
-from queuectl.planner.preempt import Victims, find_victims
-from queuectl.planner.shortage import short_of_quota
+from queuectl.planner.queueing.order import NEVER
+from queuectl.planner.queueing.shortage import short_of_quota
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.victims.find import Victims, find_victims
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from queuectl.planner.asking import demand_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.flavors import Choice, Options, options_of
-from queuectl.planner.lines import Kind, kind_of
-from queuectl.planner.order import NEVER
 from queuectl.planner.partial import admissible
-from queuectl.planner.quota import pools_of
+from queuectl.planner.queueing.lines import Kind, kind_of
+from queuectl.planner.queueing.order import NEVER
+from queuectl.planner.queueing.quota import pools_of
 
 
 @dataclass(slots=True)

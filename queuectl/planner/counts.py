@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from queuectl.planner.demand import ANYWHERE, Slices
-from queuectl.planner.fewest import fewest_inside, needed
+from queuectl.planner.packing.fewest import fewest_inside, needed
 from queuectl.planner.topology import Ints, Tree
 
 

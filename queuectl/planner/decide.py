@@ -13,18 +13,18 @@ from typing import Final
 
 import numpy as np
 
-from queuectl.planner import witness
 from queuectl.planner.arena import caps
-from queuectl.planner.bounds import exceeds
-from queuectl.planner.cells import Cells, asked_pods
 from queuectl.planner.demand import ANYWHERE, Demand, Pods, Shape, Unit
-from queuectl.planner.fill import Capacity
-from queuectl.planner.joint import certify, decide_together
 from queuectl.planner.ledger import Kept, Ledger, Spots, give_back, take
-from queuectl.planner.quota_model import confirm_quota
+from queuectl.planner.packing import witness
+from queuectl.planner.packing.bounds import exceeds
+from queuectl.planner.packing.cells import Cells, asked_pods
+from queuectl.planner.packing.fill import Capacity
+from queuectl.planner.packing.joint import certify, decide_together
+from queuectl.planner.packing.unpack import Answer
+from queuectl.planner.queueing.quota_model import confirm_quota
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.topology import Ints, Mask
-from queuectl.planner.unpack import Answer
 
 _MORE: Final = (0, 2)  # domains beside those that hold it by sums
 

@@ -19,9 +19,9 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Kept, Ledger, Spots, fits
-from queuectl.planner.order import barred, place
 from queuectl.planner.partial import as_placed
 from queuectl.planner.placing import spots_of
+from queuectl.planner.queueing.order import barred, place
 from queuectl.planner.topology import Mask
 
 

@@ -6,7 +6,7 @@ Two views of every amount, of nodes and of quota (invariants I2, I4):
 - *later*: once everything leaving has left, less the leases. A lease must fit here.
 
 A gang that is not a lease's holder may use the smaller of the two, resource by resource. What quota leaves it, through
-its cohorts, :mod:`queuectl.planner.quota` says.
+its cohorts, :mod:`queuectl.planner.queueing.quota` says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.arena import Arena, caps
 from queuectl.planner.demand import Demand, Pods, Shape, Unit
-from queuectl.planner.quota import FlavorResource, QuotaUse, use_of
+from queuectl.planner.queueing.quota import FlavorResource, QuotaUse, use_of
 from queuectl.planner.topology import Ints
 
 Heights: TypeAlias = tuple[int, ...]  # per podset, how far up the cohorts it borrows; 0 = not

@@ -14,17 +14,17 @@ from queuectl.planner.balance import uneven
 from queuectl.planner.batch import Walk
 from queuectl.planner.classes import Classes
 from queuectl.planner.decide import confirm
-from queuectl.planner.defragment import defragment
 from queuectl.planner.leases import standing_leases
 from queuectl.planner.ledger import open_ledger
-from queuectl.planner.lines import Lines, lines_of
-from queuectl.planner.mending import Mending
-from queuectl.planner.order import StrictOrder
-from queuectl.planner.repair import Repaired
+from queuectl.planner.mending.giveway import Mending
+from queuectl.planner.mending.repair import Repaired
+from queuectl.planner.moving.defragment import defragment
+from queuectl.planner.packing.unpack import Answer
+from queuectl.planner.queueing.lines import Lines, lines_of
+from queuectl.planner.queueing.order import StrictOrder
+from queuectl.planner.queueing.turns import Turns
 from queuectl.planner.solve import Solver, Status, StopSignal
-from queuectl.planner.tidy import tidy
-from queuectl.planner.turns import Turns
-from queuectl.planner.unpack import Answer
+from queuectl.planner.tidying.tidy import tidy
 
 
 def plan(snapshot: Snapshot, stop: StopSignal | None = None) -> Plan:

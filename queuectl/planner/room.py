@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from queuectl.planner.arena import COMMON, caps
-from queuectl.planner.cells import asked_pods
 from queuectl.planner.demand import ANYWHERE, Pods, Unit
-from queuectl.planner.fill import Capacity
+from queuectl.planner.packing.cells import asked_pods
+from queuectl.planner.packing.fill import Capacity
 from queuectl.planner.topology import Ints
 from queuectl.planner.words import TIMES, amount, each, level_of, requests_of
 

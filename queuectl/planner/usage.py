@@ -18,7 +18,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.planner.fleetindex import FleetIndex, index_of
-from queuectl.planner.quota import QuotaRow
+from queuectl.planner.queueing.quota import QuotaRow
 from queuectl.planner.topology import Ints
 
 Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)

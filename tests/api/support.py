@@ -32,7 +32,7 @@ from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
-from queuectl.planner.overquota import over_quota
+from queuectl.planner.queueing.overquota import over_quota
 
 DIAGNOSIS = Diagnosis(
     "uid-pending",

@@ -18,9 +18,9 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import TopologyMode, TopologyRequest
 from queuectl.planner.arena import survey
 from queuectl.planner.asking import demand_of
-from queuectl.planner.defrag import Room, find_room
-from queuectl.planner.defrag_movers import movers_of
 from queuectl.planner.ledger import open_ledger
+from queuectl.planner.moving.movers import movers_of
+from queuectl.planner.moving.search import Room, find_room
 from queuectl.planner.solve import Solver
 from tests.bench.tenants import FLAVORS, MIXED, NOW, Line, admitted, config, fleet_of, gang
 

@@ -20,12 +20,12 @@ from queuectl.planner.arena import Arena, caps, survey
 from queuectl.planner.asking import demand_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import open_ledger
-from queuectl.planner.preempt import Victims, find_victims
-from queuectl.planner.preempt_parts import parts_of
-from queuectl.planner.preempt_policy import schemes
-from queuectl.planner.preempt_roster import Bench
-from queuectl.planner.preempt_scene import domains_of, sums
 from queuectl.planner.solve import Solver
+from queuectl.planner.victims.find import Victims, find_victims
+from queuectl.planner.victims.parts import parts_of
+from queuectl.planner.victims.policy import schemes
+from queuectl.planner.victims.roster import Bench
+from queuectl.planner.victims.scene import domains_of, sums
 from tests.bench.tenants import BLEND, FLAT, FLAVORS, MANY, MIXED, SMALL, Line, snapshot
 
 TRIES = 8  # snapshots per line

@@ -1,7 +1,7 @@
 """What the tidying solve gains and costs: ``python -m tests.bench.bench_tidy``.
 
 The same batches planned without it and with it. Domains, nodes and what is broken into are sums over all batches (the
-measure of :mod:`queuectl.planner.measure`); time is CPU of the planning thread in milliseconds, both of whole plans.
+measure of :mod:`queuectl.planner.packing.measure`); time is CPU of the planning thread in milliseconds, both of whole plans.
 """
 
 from __future__ import annotations

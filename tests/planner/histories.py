@@ -34,8 +34,8 @@ from queuectl.domain.records import (
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
 from queuectl.planner import plan
-from queuectl.planner.preempt_shield import next_exposure
 from queuectl.planner.verify import verify
+from queuectl.planner.victims.shield import next_exposure
 from queuectl.state.alarms import alarm_of
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger

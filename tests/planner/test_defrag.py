@@ -10,17 +10,17 @@ import pytest
 
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot, SolverLimits
-from queuectl.planner import defrag
 from queuectl.planner.arena import survey
 from queuectl.planner.asking import demand_of
 from queuectl.planner.cost import costs
-from queuectl.planner.defrag import MoveSearch, Room, find_room
-from queuectl.planner.defrag_movers import movers_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.flavors import options_of
 from queuectl.planner.ledger import fits, open_ledger
-from queuectl.planner.preempt_search import Found
+from queuectl.planner.moving import search as defrag
+from queuectl.planner.moving.movers import movers_of
+from queuectl.planner.moving.search import MoveSearch, Room, find_room
 from queuectl.planner.solve import Solver
+from queuectl.planner.victims.search import Found
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable
 

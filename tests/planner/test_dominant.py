@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from queuectl.domain.queues import Cohort, QueueConfig
-from queuectl.planner.dominant import share_of, shares_above
-from queuectl.planner.quota import QuotaUse, pools_of
+from queuectl.planner.queueing.dominant import share_of, shares_above
+from queuectl.planner.queueing.quota import QuotaUse, pools_of
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, quotas
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.bounds import bounds, exceeds
-from queuectl.planner.fewest import fewest_then_tightest
-from queuectl.planner.fill import Capacity
-from queuectl.planner.pack import greedy
+from queuectl.planner.packing.bounds import bounds, exceeds
+from queuectl.planner.packing.fewest import fewest_then_tightest
+from queuectl.planner.packing.fill import Capacity
+from queuectl.planner.packing.pack import greedy
 from queuectl.planner.topology import grow
 from tests.planner.build import node
 

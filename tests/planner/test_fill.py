@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
 from queuectl.planner.demand import ANYWHERE
-from queuectl.planner.fewest import most_even
-from queuectl.planner.fill import Capacity
+from queuectl.planner.packing.fewest import most_even
+from queuectl.planner.packing.fill import Capacity
 from queuectl.planner.topology import grow
 
 MANY = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))

@@ -18,8 +18,9 @@ from ortools.sat.python import cp_model
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending, SolverLimits
-from queuectl.planner import StopSignal, pack, plan
-from queuectl.planner.pack import add_exact, greedy, maximal_patterns
+from queuectl.planner import StopSignal, plan
+from queuectl.planner.packing import pack
+from queuectl.planner.packing.pack import add_exact, greedy, maximal_patterns
 from queuectl.planner.solve import LARGEST, Model, Solver, Status
 from queuectl.planner.verify import verify
 from tests.planner import cases

@@ -15,18 +15,21 @@ from queuectl.domain.queues import ClusterQueue, ResourceFlavor, WithinClusterQu
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSetPlacement
-from queuectl.planner import preempt, preempt_goal, preempt_mixed, preempt_search
 from queuectl.planner.arena import survey
 from queuectl.planner.asking import demand_of
 from queuectl.planner.cost import RESTART_COST, costs
 from queuectl.planner.demand import Demand
 from queuectl.planner.flavors import options_of
 from queuectl.planner.ledger import open_ledger
-from queuectl.planner.preempt import Victims, find_victims
-from queuectl.planner.preempt_parts import parts_of
-from queuectl.planner.preempt_search import Found
 from queuectl.planner.solve import Model, Outcome, Solver, Status
 from queuectl.planner.verify import verify
+from queuectl.planner.victims import find as preempt
+from queuectl.planner.victims import goal as preempt_goal
+from queuectl.planner.victims import mixed as preempt_mixed
+from queuectl.planner.victims import search as preempt_search
+from queuectl.planner.victims.find import Victims, find_victims
+from queuectl.planner.victims.parts import parts_of
+from queuectl.planner.victims.search import Found
 from tests.planner import cases, generate
 from tests.planner.build import (
     FLAVOR,

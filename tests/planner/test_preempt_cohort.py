@@ -19,9 +19,9 @@ from queuectl.planner.arena import survey
 from queuectl.planner.asking import demand_of
 from queuectl.planner.cost import costs
 from queuectl.planner.ledger import open_ledger
-from queuectl.planner.preempt import Victims, find_victims
 from queuectl.planner.solve import Solver
 from queuectl.planner.verify import Rule, verify
+from queuectl.planner.victims.find import Victims, find_victims
 from tests.planner.documents import (
     Doc,
     cluster_queue,

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.planner import preempt_search
 from queuectl.planner.arena import survey
 from queuectl.planner.asking import demand_of
 from queuectl.planner.ledger import open_ledger
-from queuectl.planner.preempt_dual import places_of, share_out
-from queuectl.planner.preempt_ground import Ground, greedy, ground_of
-from queuectl.planner.preempt_parts import parts_of
-from queuectl.planner.preempt_policy import schemes
-from queuectl.planner.preempt_price import floor_of, prices
-from queuectl.planner.preempt_scene import scene_of
-from queuectl.planner.preempt_terms import Terms
 from queuectl.planner.topology import Ints
+from queuectl.planner.victims import search as preempt_search
+from queuectl.planner.victims.dual import places_of, share_out
+from queuectl.planner.victims.ground import Ground, greedy, ground_of
+from queuectl.planner.victims.parts import parts_of
+from queuectl.planner.victims.policy import schemes
+from queuectl.planner.victims.price import floor_of, prices
+from queuectl.planner.victims.scene import scene_of
+from queuectl.planner.victims.terms import Terms
 from tests.planner.build import FLAVOR, NOW, gang, node, podset, world
 from tests.planner.test_preempt import CLUSTERS, SOME, agrees_with_brute_force, low
 

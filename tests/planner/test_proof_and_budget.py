@@ -11,9 +11,9 @@ from ortools.sat.python import cp_model
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.planner import plan
-from queuectl.planner.preempt import find_victims
 from queuectl.planner.solve import Model, Solver
 from queuectl.planner.verify import verify
+from queuectl.planner.victims.find import find_victims
 from tests.planner import cases
 from tests.planner.build import gang, holding, node, podset, world
 

@@ -21,12 +21,12 @@ from queuectl.planner import plan, planning
 from queuectl.planner.arena import Arena, survey
 from queuectl.planner.asking import demand_of
 from queuectl.planner.ledger import Kept
-from queuectl.planner.measure import Wholes, score, standings
+from queuectl.planner.packing.measure import Wholes, score, standings
 from queuectl.planner.placing import spots_of
 from queuectl.planner.solve import Model
-from queuectl.planner.tidy import may_move
-from queuectl.planner.tidy_model import TidyModel
-from queuectl.planner.tidy_units import bundle
+from queuectl.planner.tidying.model import TidyModel
+from queuectl.planner.tidying.tidy import may_move
+from queuectl.planner.tidying.units import bundle
 from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, placed, podset, resources, world

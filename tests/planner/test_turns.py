@@ -18,9 +18,9 @@ from queuectl.domain.snapshot import CapacityLease, PastUse, Pending, Snapshot, 
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
 from queuectl.planner import plan
 from queuectl.planner.batch import Walk
-from queuectl.planner.dominant import share_of
 from queuectl.planner.planning import begin, turns
-from queuectl.planner.quota import Pool
+from queuectl.planner.queueing.dominant import share_of
+from queuectl.planner.queueing.quota import Pool
 from queuectl.planner.verify import verify
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, gpus, quota_only, quotas, running

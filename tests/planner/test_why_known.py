@@ -10,7 +10,7 @@ from queuectl.domain.diagnosis import Diagnosis, Remedy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import choose, plan
 from queuectl.planner.planning import begin, turns
-from queuectl.planner.preempt import Blocked
+from queuectl.planner.victims.find import Blocked
 from queuectl.planner.why import diagnose, diagnose_those
 from queuectl.planner.why.known import know, of_plan
 from tests.planner.build import gang, holding, node, podset, queue, world

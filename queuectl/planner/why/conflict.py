@@ -15,7 +15,7 @@ from queuectl.domain.diagnosis import Limit
 from queuectl.domain.fleet import PASSING_TAINTS, NodeRules, Toleration
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import PodSet, Workload
-from queuectl.planner.quota import FlavorResource
+from queuectl.planner.queueing.quota import FlavorResource
 from queuectl.planner.solve import Status
 from queuectl.planner.why.trial import World, as_it_is, ask, books, demands, shortage
 from queuectl.planner.why.turn import HOLDERS, Turn

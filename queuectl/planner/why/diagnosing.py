@@ -8,9 +8,9 @@ from typing import Final
 from queuectl.domain.diagnosis import Diagnosis, Way
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.order import barred
 from queuectl.planner.partial import smallest
 from queuectl.planner.planning import begin, turns
+from queuectl.planner.queueing.order import barred
 from queuectl.planner.solve import StopSignal
 from queuectl.planner.why.allow import more_quota, one_more_flavor
 from queuectl.planner.why.conflict import conflict_of

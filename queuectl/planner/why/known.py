@@ -21,8 +21,8 @@ from queuectl.planner.explain import Explained
 from queuectl.planner.ledger import Spots, fits
 from queuectl.planner.partial import shrinks
 from queuectl.planner.placing import placement_of, spots_of
-from queuectl.planner.preempt import Victims
 from queuectl.planner.solve import Status
+from queuectl.planner.victims.find import Victims
 
 
 @dataclass(frozen=True, slots=True)

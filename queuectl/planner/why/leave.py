@@ -28,14 +28,14 @@ from queuectl.domain.words import counted
 from queuectl.planner.cost import ages_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
-from queuectl.planner.preempt import Blocked
-from queuectl.planner.preempt_goal import complete
-from queuectl.planner.preempt_roster import Bench, rows_of
-from queuectl.planner.preempt_search import Found
-from queuectl.planner.preempt_shield import protected_until
-from queuectl.planner.quota import Pool, QuotaRow, pools_of
+from queuectl.planner.queueing.quota import Pool, QuotaRow, pools_of
 from queuectl.planner.solve import Solver
 from queuectl.planner.topology import Ints
+from queuectl.planner.victims.find import Blocked
+from queuectl.planner.victims.goal import complete
+from queuectl.planner.victims.roster import Bench, rows_of
+from queuectl.planner.victims.search import Found
+from queuectl.planner.victims.shield import protected_until
 from queuectl.planner.why.offer import Idea, finish, offer
 from queuectl.planner.why.trial import ask, books, demands, past_heads
 from queuectl.planner.why.turn import Turn

@@ -11,8 +11,8 @@ from queuectl.domain.plan import Proof
 from queuectl.domain.queues import Defragment
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
-from queuectl.planner.defrag import Room, find_room
-from queuectl.planner.defrag_movers import movers_of
+from queuectl.planner.moving.movers import movers_of
+from queuectl.planner.moving.search import Room, find_room
 from queuectl.planner.placing import placement_of
 from queuectl.planner.why.offer import Idea, finish
 from queuectl.planner.why.trial import books, demands, past_heads

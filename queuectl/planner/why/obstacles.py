@@ -15,7 +15,7 @@ from queuectl.domain.words import counted
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Demand, Pods, Unit
 from queuectl.planner.flavors import options_of
-from queuectl.planner.quota import FlavorResource
+from queuectl.planner.queueing.quota import FlavorResource
 from queuectl.planner.room import room_of, scarcest
 from queuectl.planner.topology import Mask
 from queuectl.planner.why.conflict import Member, world_of

@@ -24,7 +24,7 @@ from queuectl.domain.changes import (
 )
 from queuectl.domain.diagnosis import Remedy, Way
 from queuectl.planner.planning import begin, turns
-from queuectl.planner.quota import FlavorResource
+from queuectl.planner.queueing.quota import FlavorResource
 from queuectl.planner.why.known import know
 from queuectl.planner.why.trial import World, as_it_is, ask, quota_alone
 from queuectl.planner.why.turn import Turn, turn_of

@@ -19,8 +19,8 @@ from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClus
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
 from queuectl.planner.arena import survey
-from queuectl.planner.preempt_policy import schemes
-from queuectl.planner.preempt_shield import protected_until
+from queuectl.planner.victims.policy import schemes
+from queuectl.planner.victims.shield import protected_until
 from queuectl.planner.why.offer import turn_after
 from queuectl.planner.why.trial import ask, demands, past_heads
 from queuectl.planner.why.turn import HOLDERS, Turn

@@ -23,7 +23,7 @@ from queuectl.planner.classes import Classes
 from queuectl.planner.decide import Decision, decide, place
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger, Spots
-from queuectl.planner.quota import FlavorResource
+from queuectl.planner.queueing.quota import FlavorResource
 from queuectl.planner.solve import Status
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.why.merge import fits_in_pieces

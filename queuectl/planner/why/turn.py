@@ -26,11 +26,11 @@ from queuectl.planner.decide import Decision
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger, Spots, use_of_spots
 from queuectl.planner.partial import admissible, shrinks, with_counts
-from queuectl.planner.preempt_roster import Bench
-from queuectl.planner.preempt_search import Found
-from queuectl.planner.quota import QuotaRow, QuotaUse, use_of
+from queuectl.planner.queueing.quota import QuotaRow, QuotaUse, use_of
 from queuectl.planner.solve import Solver
 from queuectl.planner.topology import Ints
+from queuectl.planner.victims.roster import Bench
+from queuectl.planner.victims.search import Found
 from queuectl.planner.why.known import Known, is_refused, of_walk
 from queuectl.planner.why.loosen import any_flavor
 

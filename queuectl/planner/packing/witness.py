@@ -1,0 +1,218 @@
+"""A placement of one demand found greedily and checked on real vectors: a witness that it fits.
+
+A witness proves that a gang fits; none proves nothing, unless the gang is a single podset, where
+:mod:`queuectl.planner.packing.fill` is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from queuectl.planner.arena import caps
+from queuectl.planner.demand import Demand, Pods, Shape, Unit
+from queuectl.planner.ledger import Spots
+from queuectl.planner.packing.compact import Order, narrowed, told_in
+from queuectl.planner.packing.scratch import Beside, Scratch, inside
+from queuectl.planner.packing.site import Spot
+from queuectl.planner.packing.together import weight
+from queuectl.planner.topology import Ints, Mask, Tree
+
+
+def exact(demand: Demand) -> bool:
+    """Whether "no witness" is a proof: one unit whose pods are all alike, or all on one node."""
+    return not demand.units or (
+        len(demand.units) == 1 and (len(demand.units[0].pods) == 1 or demand.units[0].on_one_node)
+    )
+
+
+def find(
+    demand: Demand,
+    free: Ints,
+    caps_of: Callable[[Shape], Ints],
+    within: Sequence[Mask | None] | None = None,
+) -> Spots | None:
+    """Spots for the whole demand, or None.
+
+    Args:
+        demand: the gang under one choice of flavors.
+        free: (R, N).
+        caps_of: pods of a shape that fit each node of ``free``.
+        within: per unit, the nodes it is confined to; None for no bounds.
+    """
+    packer = _packer(demand, free, caps_of, within)
+    if not packer.competing:
+        return packer.first()
+    nodes = packer.useful()
+    packer = packer.part(nodes)
+    found = packer.first()
+    return None if found is None else told_in(nodes, packer.narrowed(found))
+
+
+def find_any(
+    demand: Demand,
+    free: Ints,
+    caps_of: Callable[[Shape], Ints],
+    within: Sequence[Mask | None],
+) -> Spots | None:
+    """The first placement met: several units are not drawn together, see :func:`narrow`."""
+    return _packer(demand, free, caps_of, within).first()
+
+
+def find_beside(
+    demand: Demand,
+    free: Ints,
+    caps_of: Callable[[Shape], Ints],
+    within: Sequence[Mask | None],
+    near: Mask,
+) -> Spots | None:
+    """The same on as few nodes outside ``near`` as greedy filling finds, and in the domains of those first."""
+    packer = _packer(demand, free, caps_of, within, near)
+    return packer.pack(tuple(range(len(demand.units))), True)
+
+
+def narrow(demand: Demand, free: Ints, found: Spots) -> Spots:
+    """A placement found otherwise, or a narrower one."""
+    packer = _packer(demand, free, lambda shape: caps(free, shape), None)
+    if not packer.competing:
+        return found
+    nodes = packer.useful()
+    number = np.zeros(free.shape[1], dtype=np.int64)
+    number[nodes] = np.arange(len(nodes))
+    return told_in(nodes, packer.part(nodes).narrowed(told_in(number, found)))
+
+
+def _packer(
+    demand: Demand,
+    free: Ints,
+    caps_of: Callable[[Shape], Ints],
+    within: Sequence[Mask | None] | None,
+    near: Mask | None = None,
+) -> _Packer:
+    return _Packer(
+        demand,
+        free,
+        caps_of,
+        within if within is not None else [None] * len(demand.units),
+        near if near is not None else np.zeros(free.shape[1], dtype=np.bool_),
+        free.shape[1],
+        _hardest_first(demand.units, free),
+    )
+
+
+@dataclass(eq=False)
+class _Packer:
+    """All units of one demand on what is free, in any order; see :class:`queuectl.planner.packing.compact.Packer`.
+
+    Attributes:
+        free: (R, n); the nodes of the fleet, or some of them.
+        caps_of: pods of a shape that fit each node of ``free``.
+        within: per unit, the nodes it is confined to; None for no bounds.
+        near: nodes that count as used already.
+        fleet: nodes of the fleet.
+        hardest: the units, the hardest first; an order tells them by their places here.
+    """
+
+    demand: Demand
+    free: Ints
+    caps_of: Callable[[Shape], Ints]
+    within: Sequence[Mask | None]
+    near: Mask
+    fleet: int
+    hardest: Sequence[int]
+
+    @property
+    def competing(self) -> bool:
+        """Whether it has several units, all of one topology."""
+        units = self.demand.units
+        return len(units) > 1 and all(unit.tree is units[0].tree for unit in units)
+
+    @cached_property
+    def fits(self) -> list[Ints]:
+        """Of each pods of the demand, how many fit each node by themselves."""
+        return [
+            inside(self.caps_of(p.shape), mask)
+            for unit, mask in zip(self.demand.units, self.within, strict=True)
+            for p in unit.pods
+        ]
+
+    def useful(self) -> Ints:
+        """Nodes that hold any of its pods, in topology order."""
+        order = self.demand.units[0].tree.order
+        fitting: Mask = np.logical_or.reduce([f > 0 for f in self.fits])
+        return order[fitting[order]]
+
+    def part(self, nodes: Ints) -> _Packer:
+        """The same on some nodes alone, in topology order: number i of them is its node i."""
+        tree = self.demand.units[0].tree.within(nodes)
+        units = tuple(
+            _on(tree, nodes, unit, mask)
+            for unit, mask in zip(self.demand.units, self.within, strict=True)
+        )
+        free = self.free[:, nodes]
+        return _Packer(
+            replace(self.demand, units=units),
+            free,
+            lambda shape: caps(free, shape),
+            [None] * len(units),
+            self.near[nodes],
+            self.fleet,
+            self.hardest,
+        )
+
+    def first(self) -> Spots | None:
+        """The first placement met, the hardest units first or last."""
+        forwards = tuple(range(len(self.demand.units)))
+        orders = dict.fromkeys((forwards, forwards[::-1]))
+        return next((f for order in orders if (f := self.pack(order, False)) is not None), None)
+
+    def pack(self, order: Order, beside: bool) -> Spots | None:
+        """See :class:`queuectl.planner.packing.compact.Packer`."""
+        scratch = Scratch(self.free, self.caps_of)
+        if beside:
+            scratch = Beside(self.free, self.caps_of, near=self.near.copy())
+        units = self.demand.units
+        placed: dict[int, tuple[Spot, ...]] = {}
+        for number in (self.hardest[i] for i in order):
+            scratch.within = self.within[number]
+            spots = scratch.place(units[number])
+            if spots is None:
+                return None
+            placed[number] = spots
+            if len(placed) < len(units):
+                scratch.take(units[number].pods, spots)
+        return tuple(spot for number in range(len(units)) for spot in placed[number])
+
+    def alone(self, number: int) -> Spots | None:
+        """One unit, as if the others were not there."""
+        return Scratch(self.free, self.caps_of, self.within[number]).place(
+            self.demand.units[number]
+        )
+
+    def narrowed(self, found: Spots) -> Spots:
+        """The narrowest placement met, or the one found. What is spread evenly is not drawn together."""
+        return found if any(p.balanced for p in self.demand.pods) else narrowed(self, found)
+
+
+def _on(tree: Tree, nodes: Ints, unit: Unit, within: Mask | None) -> Unit:
+    """A unit on the tree of some nodes, its shapes confined as it was."""
+
+    def there(pods: Pods) -> Pods:
+        eligible = pods.shape.eligible if within is None else pods.shape.eligible & within
+        return replace(pods, shape=replace(pods.shape, eligible=eligible[nodes]))
+
+    bundle = there(unit.bundle) if unit.bundle is not None else None
+    return replace(unit, tree=tree, pods=tuple(map(there, unit.pods)), bundle=bundle)
+
+
+def _hardest_first(units: tuple[Unit, ...], free: Ints) -> list[int]:
+    """Finer required level first, then the larger; ties as asked."""
+    if len(units) == 1:
+        return [0]
+    totals = np.maximum(free, 0).sum(axis=1)
+    return sorted(
+        range(len(units)), key=lambda i: (-units[i].required, -weight(units[i].pods, totals))
+    )

@@ -1,0 +1,212 @@
+"""What a ClusterQueue may still use, through its cohorts: the one place that answers it.
+
+Kueue's rules. Every ClusterQueue and Cohort has a *subtree quota* per flavor and resource: its own nominal quota and what
+its members lend. What a lending limit withholds is its *local* quota: nobody else ever sees it. Use beyond the local quota
+is passed up and counts against the parent, so a cohort's use is what its members take from the common pool. A borrowing
+limit bounds what a member takes from there beyond what it put in.
+
+Amounts are those of :mod:`queuectl.domain.quantity`; a flavor and resource that nobody gave a quota has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+from queuectl.domain.queues import WEIGHT_UNIT, Cohort, QueueConfig, ResourceGroup
+
+FlavorResource: TypeAlias = tuple[str, str]
+QuotaRow: TypeAlias = tuple[str, str, str]  # ClusterQueue, flavor, resource
+
+
+@dataclass(eq=False, slots=True)
+class Pool:
+    """A ClusterQueue or a Cohort as a node of its tree; compared by identity.
+
+    Attributes:
+        subtree: own nominal quota plus what the members lend.
+        local: the part of ``subtree`` that the parent never sees; absent = none of it.
+        borrowing: most taken from the parent beyond what was put in; absent = no limit.
+        height: 0 for a ClusterQueue; for a Cohort, levels of members below it.
+        weight: in fair sharing, in thousandths.
+        lendable: resource to what it could get hold of, over all flavors; filled by :mod:`queuectl.planner.queueing.dominant`.
+    """
+
+    name: str
+    parent: Pool | None = None
+    members: list[Pool] = field(default_factory=list)
+    subtree: dict[FlavorResource, int] = field(default_factory=dict)
+    local: dict[FlavorResource, int] = field(default_factory=dict)
+    borrowing: dict[FlavorResource, int] = field(default_factory=dict)
+    height: int = 0
+    weight: int = WEIGHT_UNIT
+    lendable: dict[str, int] | None = None
+    _queues: tuple[str, ...] | None = None
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Names of the ClusterQueues in it, itself included if it is one."""
+        if self._queues is None:
+            below = [name for member in self.members for name in member.queues]
+            own = [self.name] if not self.height and not self.members else []
+            self._queues = tuple(sorted(own + below))
+        return self._queues
+
+    def most(self, row: FlavorResource) -> int:
+        """What it could use if nothing else were used."""
+        subtree = self.subtree.get(row, 0)
+        if self.parent is None:
+            return subtree
+        most = self.local.get(row, 0) + self.parent.most(row)
+        limit = self.borrowing.get(row)
+        return most if limit is None else min(most, subtree + limit)
+
+    def passed_up(self, row: FlavorResource, used: int) -> int:
+        """The part of its use that counts against the parent."""
+        return max(0, used - self.local.get(row, 0))
+
+
+_TREES: Final[WeakKeyDictionary[QueueConfig, Mapping[str, Pool]]] = WeakKeyDictionary()
+
+
+def pools_of(config: QueueConfig) -> Mapping[str, Pool]:
+    """ClusterQueue name to its pool; the trees of one configuration are built once."""
+    known = _TREES.get(config)
+    if known is None:
+        known = _TREES[config] = _build(config)
+    return known
+
+
+def _build(config: QueueConfig) -> Mapping[str, Pool]:
+    named = {queue.cohort for queue in config.cluster_queues.values()}
+    named |= {cohort.parent for cohort in config.cohorts.values()} | config.cohorts.keys()
+    cohorts = {name: Pool(name) for name in sorted(n for n in named if n is not None)}
+    limits: dict[Pool, dict[FlavorResource, int]] = {}
+    for name, pool in cohorts.items():
+        stated = config.cohorts.get(name, Cohort(name))
+        pool.weight = stated.weight
+        limits[pool] = _own(pool, stated.groups)
+        _join(pool, cohorts, stated.parent)
+    queues = {name: Pool(name) for name in sorted(config.cluster_queues)}
+    for name, pool in queues.items():
+        pool.weight = config.cluster_queues[name].weight
+        limits[pool] = _own(pool, config.cluster_queues[name].groups)
+        _join(pool, cohorts, config.cluster_queues[name].cohort)
+    for pool in [*cohorts.values(), *queues.values()]:
+        if pool.parent is None:
+            _add_up(pool, limits)
+    return queues
+
+
+def _own(pool: Pool, groups: Iterable[ResourceGroup]) -> dict[FlavorResource, int]:
+    """Note a pool's own quotas; its lending limits are returned."""
+    lending: dict[FlavorResource, int] = {}
+    for group in groups:
+        for quotas in group.flavors:
+            for resource in group.covered:
+                row = (quotas.flavor, resource)
+                pool.subtree[row] = quotas.nominal.get(resource, 0)
+                if resource in quotas.borrowing:
+                    pool.borrowing[row] = quotas.borrowing[resource]
+                if resource in quotas.lending:
+                    lending[row] = quotas.lending[resource]
+    return lending
+
+
+def _join(pool: Pool, cohorts: Mapping[str, Pool], parent: str | None) -> None:
+    if parent is not None:
+        pool.parent = cohorts[parent]
+        pool.parent.members.append(pool)
+
+
+def _add_up(pool: Pool, lending: Mapping[Pool, Mapping[FlavorResource, int]]) -> None:
+    """Subtree and local quotas and heights, members first."""
+    for member in pool.members:
+        _add_up(member, lending)
+        for row, amount in member.subtree.items():
+            lent = amount - member.local.get(row, 0)
+            pool.subtree[row] = pool.subtree.get(row, 0) + lent
+        pool.height = max(pool.height, member.height + 1)
+    for row, limit in lending[pool].items():
+        pool.local[row] = max(0, pool.subtree.get(row, 0) - limit)
+
+
+@dataclass(eq=False, slots=True)
+class QuotaUse:
+    """What is used of every pool of one configuration, in one view of time.
+
+    Attributes:
+        pools: ClusterQueue name to its pool.
+        used: per pool, flavor and resource.
+        changes: how often it was changed.
+    """
+
+    pools: Mapping[str, Pool]
+    used: dict[Pool, dict[FlavorResource, int]] = field(default_factory=dict)
+    changes: int = 0
+
+    def add(self, row: QuotaRow, amount: int) -> None:
+        """Use so much more (or, below 0, less) of a ClusterQueue's flavor and resource."""
+        self.changes += 1
+        pool = self.pools.get(row[0])
+        flavor_resource = row[1:]
+        while pool is not None and amount:
+            used = self.used.setdefault(pool, {})
+            before = used.get(flavor_resource, 0)
+            used[flavor_resource] = before + amount
+            amount = pool.passed_up(flavor_resource, before + amount) - pool.passed_up(
+                flavor_resource, before
+            )
+            pool = pool.parent
+
+    def of(self, queue: str, row: FlavorResource) -> int:
+        """What a ClusterQueue itself uses."""
+        return self._used(self.pools[queue], row)
+
+    def left(self, queue: str, row: FlavorResource) -> int:
+        """What a ClusterQueue may still use, borrowing included; below 0 when more is used than quota allows.
+
+        One unit that the queue itself gives back adds exactly one to it, whatever the limits.
+        """
+        return self._left(self.pools[queue], row)
+
+    def fits(self, queue: str, charges: Mapping[FlavorResource, int]) -> bool:
+        """Whether a ClusterQueue may use all of this more."""
+        pool = self.pools[queue]
+        return all(not need or need <= self._left(pool, row) for row, need in charges.items())
+
+    def reach(self, queue: str, row: FlavorResource, need: int) -> Pool:
+        """The lowest pool whose own subtree has room for ``need`` more; the root when none has.
+
+        The queue's own pool = nothing is borrowed; the higher the pool, the more of others' quota is used.
+        """
+        pool = self.pools[queue]
+        while pool.parent is not None and self._used(pool, row) + need > pool.subtree.get(row, 0):
+            need -= max(0, pool.local.get(row, 0) - self._used(pool, row))
+            pool = pool.parent
+        return pool
+
+    def _used(self, pool: Pool, row: FlavorResource) -> int:
+        used = self.used.get(pool)
+        return used.get(row, 0) if used is not None else 0
+
+    def _left(self, pool: Pool, row: FlavorResource) -> int:
+        subtree, used = pool.subtree.get(row, 0), self._used(pool, row)
+        if pool.parent is None:
+            return subtree - used
+        local = pool.local.get(row, 0)
+        common = self._left(pool.parent, row)
+        limit = pool.borrowing.get(row)
+        if limit is not None:
+            common = min(common, subtree - local - max(0, used - local) + limit)
+        return max(0, local - used) + common
+
+
+def use_of(config: QueueConfig, rows: Mapping[QuotaRow, int]) -> QuotaUse:
+    """The use that these amounts add up to."""
+    use = QuotaUse(pools_of(config))
+    for row, amount in rows.items():
+        use.add(row, amount)
+    return use

@@ -1,0 +1,82 @@
+"""The quota of everybody who starts, as rows of a model: for gangs that take no nodes, all there is to confirm.
+
+A variable for each ClusterQueue and charge says how many gangs start on it; all of them must. With u(X) what a pool uses then,
+of one flavor and resource, and over(X) what it passes up,
+
+    over(X) >= u(X) - local(X),   0 <= over(X) <= subtree(X) - local(X) + borrowing(X),   u(root) <= subtree(root)
+
+for the pools on the way from those queues to their roots; what the rest of the tree uses is a constant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from queuectl.planner.ledger import Ledger
+from queuectl.planner.queueing.quota import FlavorResource, Pool
+from queuectl.planner.solve import Model, Outcome, Solver
+
+_Terms: TypeAlias = dict[int, int]  # variable to coefficient
+
+
+def confirm_quota(ledger: Ledger, solver: Solver) -> Outcome:
+    """Whether CP-SAT holds a solution with the quota of every kept gang, beside all that is used now."""
+    charged = Counter(
+        (kept.demand.queue, tuple(sorted(kept.demand.charges.items())))
+        for kept in ledger.kept
+        if kept.demand.queue is not None
+    )
+    building = _Building(ledger)
+    for (queue, charges), gangs in sorted(charged.items()):
+        building.start(queue, dict(charges), gangs)
+    building.bound()
+    building.model.hint = building.hint
+    return solver.solve(building.model)
+
+
+@dataclass(eq=False, slots=True)
+class _Building:
+    ledger: Ledger
+    model: Model = field(default_factory=Model)
+    hint: list[int] = field(default_factory=list)
+    _started: dict[FlavorResource, dict[Pool, _Terms]] = field(default_factory=dict)
+
+    def start(self, queue: str, charges: Mapping[FlavorResource, int], gangs: int) -> None:
+        """So many gangs of a ClusterQueue, charged the same."""
+        number = self._var(gangs, gangs, gangs)
+        pool = self.ledger.quota_now.pools[queue]
+        for row, amount in charges.items():
+            if amount:
+                self._started.setdefault(row, {}).setdefault(pool, {})[number] = amount
+
+    def bound(self) -> None:
+        """The rows of all pools on the way to the roots, members first."""
+        for row, touched in self._started.items():
+            waiting = dict(touched)
+            while waiting:
+                pool = min(waiting, key=lambda p: (p.height, p.name))
+                over = self._passes(pool, row, waiting.pop(pool))
+                if pool.parent is not None:
+                    waiting.setdefault(pool.parent, {})[over] = 1
+
+    def _passes(self, pool: Pool, row: FlavorResource, terms: _Terms) -> int:
+        """What a pool passes up, as a variable; at the top, nothing may be."""
+        used = self.ledger.quota_now.used.get(pool, {}).get(row, 0)
+        others = used - sum(c * self.hint[v] for v, c in terms.items())
+        subtree, local = pool.subtree.get(row, 0), pool.local.get(row, 0)
+        now = pool.passed_up(row, used)
+        if pool.parent is None:
+            self.model.at_most(list(terms), list(terms.values()), subtree - others)
+            return -1
+        limit = pool.borrowing.get(row)
+        most = now if limit is None else min(now, subtree - local + limit)
+        over = self._var(0, most, now)
+        self.model.at_most([*terms, over], [*terms.values(), -1], local - others)
+        return over
+
+    def _var(self, low: int, high: int, hint: int) -> int:
+        self.hint.append(hint)
+        return self.model.var(low, high)

@@ -1,0 +1,1 @@
+"""The second, budgeted solve: the same gangs started, fewer whole nodes and domains broken into."""

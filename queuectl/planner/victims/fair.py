@@ -1,0 +1,188 @@
+"""Whether some victims may all leave by fair shares: an order in which each exit passes a strategy when its turn comes.
+
+Shares are compared at the two members of the lowest common pool, one with the preemptor below it (its demand counted in),
+one with the victim. By ``LessThanOrEqualToFinalShare`` the preemptor's is at most what the victim's is after the exit; by
+``LessThanInitialShare`` it is less than what that is before. And the victim's queue, and every pool up to the common one,
+must borrow something until then. A preemptor whose queue stays within its nominal quota needs no comparison.
+
+Exits on the preemptor's side make its share smaller, so they go first, the nearest before the farther. On the victims' side
+exits make the share smaller; by the first strategy only the share after all of them counts, by the second the one before
+the last. Where both are in force the second comes after the first, once for each ClusterQueue, as in Kueue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations, product
+from typing import Final, TypeAlias
+
+from queuectl.domain.rules import FairStrategy
+from queuectl.planner.queueing.dominant import share_of
+from queuectl.planner.queueing.quota import Pool, QuotaUse
+from queuectl.planner.victims.contest import Meeting
+from queuectl.planner.victims.model import VictimModel
+from queuectl.planner.victims.order import Cut, Foreign, smallest
+
+Rank: TypeAlias = tuple[bool, Fraction]
+_SPLITS: Final = 512  # ways to say who leaves by the second strategy
+
+
+@dataclass(eq=False, slots=True)
+class Fair:
+    """The strategies in force, first to last.
+
+    Attributes:
+        use: what is used, the preemptor's demand counted in.
+        unbound: the preemptor's queue stays within its nominal quota of what it contends for.
+    """
+
+    foreign: Foreign
+    strategies: tuple[FairStrategy, ...]
+    certain: bool = True
+    narrowing: bool = False
+    use: QuotaUse = field(init=False)
+    unbound: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        contest = self.foreign.contest
+        tree = list(_pools(contest.path[-1]))
+        used = {pool: dict(contest.use.used[pool]) for pool in tree if pool in contest.use.used}
+        self.use = QuotaUse(contest.use.pools, used)
+        for row, need in contest.needs.items():
+            self.use.add((contest.queue, *row), need)
+        own = contest.path[0]
+        self.unbound = all(
+            self.use.of(own.name, row) <= own.subtree.get(row, 0) for row in contest.rows
+        )
+
+    def legal(self, victims: Collection[int]) -> bool:
+        inside = [v for v in victims if v not in self.foreign.owner]
+        return self._leave(list(self.foreign.by_top(victims).items()), inside, [])
+
+    def may_join(self, where: Meeting, theirs: list[int], everyone: Collection[int]) -> bool:
+        return any(True for _ in self._ways(where.level, where.top, theirs, list(everyone), []))
+
+    def _leave(
+        self, tops: Sequence[tuple[tuple[int, Pool], list[int]]], gone: list[int], late: list[int]
+    ) -> bool:
+        """Whether the victims below one member after the other may leave, who leaves ``late`` said in any way that works."""
+        if not tops:
+            return True
+        ((level, top), theirs), *rest = tops
+        for split in self._ways(level, top, theirs, gone, late):
+            if self._leave(rest, [*gone, *theirs], [*late, *split]):
+                return True
+            if not any(further > level for (further, _), _ in rest):
+                return False  # how these leave changes nothing for the others
+        return False
+
+    def _ways(
+        self, level: int, top: Pool, theirs: list[int], gone: list[int], late: list[int]
+    ) -> Iterator[list[int]]:
+        """Who of one member's victims leaves by the second strategy, every way in which all of them may leave.
+
+        Args:
+            level: where the member meets the preemptor's path.
+            top: the member.
+            theirs: the victims below it.
+            gone: who has left before.
+            late: of those, who left by the second strategy.
+        """
+        use, foreign = self.use, self.foreign
+        own = foreign.contest.path[level - 1]
+        mine = [g for g in gone if self._inside(g, level)]
+        early = [g for g in mine if g not in late]
+        foreign.remove(use, early)
+        first = share_of(own, use).rank
+        foreign.remove(use, [g for g in mine if g in late])
+        second = share_of(own, use).rank
+        foreign.remove(use, mine, 1)
+        for split in self._splits(theirs):
+            if self._passes(top, theirs, split, first, second):
+                yield split
+
+    def _inside(self, gang: int, level: int) -> bool:
+        """Whether a gang's exit counts on the preemptor's side below this level."""
+        return gang not in self.foreign.owner or self.foreign.meeting(gang).level < level
+
+    def _splits(self, theirs: Sequence[int]) -> Iterator[list[int]]:
+        """Who may leave by the last strategy while the others leave by the first: nobody, then ever more."""
+        if self.unbound or self.strategies == (FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE,):
+            yield []
+            return
+        if self.strategies[0] is FairStrategy.LESS_THAN_INITIAL_SHARE:
+            yield list(theirs)
+            return
+        yield []
+        queues: dict[str, list[int]] = {}
+        for gang in theirs:
+            queues.setdefault(self.foreign.owner[gang], []).append(gang)
+        tried = 0
+        for size in range(1, len(queues) + 1):
+            for some in combinations(queues.values(), size):
+                for split in product(*some):
+                    tried += 1
+                    if tried > _SPLITS:
+                        self.certain = False
+                        return
+                    yield list(split)
+
+    def _passes(
+        self, top: Pool, theirs: list[int], late: list[int], first: Rank, second: Rank
+    ) -> bool:
+        """Whether all may leave, ``late`` by their share before, the others by the one after."""
+        use, foreign = self.use, self.foreign
+        able = foreign.lasts(use, top, theirs, self._borrows, late)
+        if not able or self.unbound:
+            return bool(able)
+        early = [v for v in theirs if v not in late]
+        foreign.remove(use, early)
+        passes = not early or first <= share_of(top, use).rank
+        foreign.remove(use, late)
+        if passes and late:
+            passes = False
+            for victim in able:
+                foreign.remove(use, (victim,), 1)
+                passes |= second < share_of(top, use).rank
+                foreign.remove(use, (victim,))
+        foreign.remove(use, theirs, 1)
+        return passes
+
+    def _borrows(self, pool: Pool) -> bool:
+        return bool(share_of(pool, self.use).borrowed)
+
+    # What an illegal set says of others.
+
+    def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
+        """Too many below one pool, as long as the preemptor's share does not fall any further."""
+        everyone = range(self.foreign.bench.size)
+        for (level, top), theirs in self.foreign.by_top(victims).items():
+            now = [v for v in victims if self._inside(v, level)]
+            best = [g for g in everyone if self._inside(g, level)]
+            for gone in (best, now):
+
+                def illegal(
+                    some: list[int], gone: list[int] = gone, level: int = level, top: Pool = top
+                ) -> bool:
+                    return bool(some) and not any(
+                        True for _ in self._ways(level, top, some, gone, [])
+                    )
+
+                if illegal(theirs):
+                    core = smallest(theirs, illegal)
+                    among = self.foreign.lifted(core, top.parent.subtree if top.parent else ())
+                    left = set(best) - set(gone)
+                    cut = dict.fromkeys(among, 1) | dict.fromkeys(sorted(left), -len(among))
+                    yield cut, len(core) - 1
+                    break
+
+    def constrain(self, building: VictimModel) -> None:
+        """Nothing: shares are compared on whole sets, and what fails is cut off."""
+
+
+def _pools(pool: Pool) -> Iterator[Pool]:
+    yield pool
+    for member in pool.members:
+        yield from _pools(member)

@@ -1,0 +1,244 @@
+"""Whom a gang may evict, and why: Kueue's policies within a ClusterQueue, across its cohorts, and by shares.
+
+*Within* the ClusterQueue by ``withinClusterQueue``. From *other* ClusterQueues of the cohort tree by ``reclaimWithinCohort``,
+only while they use more than their own (:mod:`queuectl.planner.victims.order`), and only gangs that use what the preemptor contends for:
+
+- *by its place in the tree*: where the preemptor's queue, or a cohort it is in, has quota of its own for it, whoever uses
+  that quota from outside may go, though the preemptor borrows within the cohort;
+- *while it borrows*, by ``borrowWithinCohort``: gangs of lower priority, up to the threshold;
+- *without borrowing*: anybody else the policy names, if the preemptor's queue is then within its nominal quota. A queue that
+  uses all of that already may not ask for it, unless it may preempt to borrow.
+
+Where fair sharing is on, shares decide instead of the last three (:mod:`queuectl.planner.victims.fair`). A queue may also have its gangs
+evict others that are within their nominal quota, if quota is not what they lack but room (``evictWithinNominal``).
+
+What these rules allow is a list of *schemes*, each with its candidates and terms. Of the first schemes that make room at
+all the least victims are taken; later ones are looked at only where earlier ones cannot help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.plan import PreemptionReason
+from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
+from queuectl.domain.rules import FairStrategy
+from queuectl.planner.demand import Demand
+from queuectl.planner.ledger import Ledger
+from queuectl.planner.queueing.quota import Pool
+from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.victims.contest import Contest, Deficits, contest_of
+from queuectl.planner.victims.fair import Fair
+from queuectl.planner.victims.order import Foreign, Order
+from queuectl.planner.victims.prospect import Prospect
+from queuectl.planner.victims.reclaim import Reclaim
+from queuectl.planner.victims.roster import Bench, bench_of, roster_of, staying
+from queuectl.planner.victims.terms import Terms, charges_of
+
+
+class Kind(IntEnum):
+    """By which rule a candidate may be evicted."""
+
+    NEVER = 0
+    WITHIN = 1
+    BY_PLACE = 2
+    WHILE_BORROWING = 3
+    WITHOUT_BORROWING = 4
+    BY_SHARE = 5
+    FOR_ROOM = 6
+
+
+_REASONS: Final = {
+    Kind.WITHIN: PreemptionReason.IN_CLUSTER_QUEUE,
+    Kind.BY_PLACE: PreemptionReason.IN_COHORT_RECLAMATION,
+    Kind.WHILE_BORROWING: PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING,
+    Kind.WITHOUT_BORROWING: PreemptionReason.IN_COHORT_RECLAMATION,
+    Kind.BY_SHARE: PreemptionReason.IN_COHORT_FAIR_SHARING,
+    Kind.FOR_ROOM: PreemptionReason.IN_COHORT_ROOM,
+}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Scheme:
+    """Candidates that may be evicted on the same terms.
+
+    Attributes:
+        kinds: by which rule each gang of the bench may be evicted. Shape (C,).
+        borrows: whether the preemptor's queue may use more than its nominal quota then.
+        strategies: of fair sharing; empty where shares do not count.
+    """
+
+    contest: Contest
+    bench: Bench
+    kinds: Ints
+    borrows: bool = True
+    strategies: tuple[FairStrategy, ...] = ()
+    _orders: list[Order] = field(default_factory=list)
+
+    def reason(self, gang: int) -> PreemptionReason:
+        return _REASONS[Kind(int(self.kinds[gang]))]
+
+    def deficits(self, bench: Bench) -> Deficits:
+        """What must come free of quota, of the gangs of the scheme up to some priority."""
+        deficits = self.contest.deficits(bench)
+        return deficits if self.borrows else [*deficits, *self._own_only(bench)]
+
+    def terms(self, bench: Bench) -> Terms:
+        """The terms for the gangs of the scheme up to some priority."""
+        deficits = self.deficits(bench)
+        if not (self.kinds[: bench.size] > Kind.WITHIN).any():
+            return Terms(bench, deficits, self.contest)
+        order = self._order()
+        return Terms(bench, deficits, self.contest, order, order.foreign.charges, plain=False)
+
+    def _order(self) -> Order:
+        """The rule about all the scheme's candidates; it holds for those up to some priority as well."""
+        if not self._orders:
+            foreign = Foreign(self.contest, self.bench, charges_of(self.bench))
+            self._orders.append(self._order_of(foreign))
+        return self._orders[0]
+
+    def _order_of(self, foreign: Foreign) -> Order:
+        if self.strategies:
+            return Fair(foreign, self.strategies)
+        exempt, wary = (
+            frozenset(np.flatnonzero(self.kinds == kind).tolist())
+            for kind in (Kind.FOR_ROOM, Kind.WHILE_BORROWING)
+        )
+        return Reclaim(foreign, exempt, wary if self.borrows else frozenset())
+
+    def _own_only(self, bench: Bench) -> Iterator[tuple[int, Ints]]:
+        """What must leave the preemptor's own queue for it to stay within its nominal quota."""
+        pool, nothing = self.contest.path[0], np.zeros(bench.size, dtype=np.int64)
+        for row, need in self.contest.needs.items():
+            amount = need + self.contest.beyond(pool, row)
+            if need and amount > 0:
+                yield amount, bench.quota.get((pool.name, *row), nothing)
+
+
+def schemes(ledger: Ledger, demand: Demand, queue: ClusterQueue) -> list[list[Scheme]]:
+    """Whom ``demand`` may evict, as alternatives: first those that are looked at together, then those for want of them."""
+    contest = contest_of(ledger, demand, queue.name)
+    names: tuple[str, ...] = (queue.name,)
+    reclaims = queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+    if len(contest.path) > 1 and (reclaims or queue.evicts_within_nominal):
+        names = contest.path[-1].queues
+    roster = roster_of(ledger.arena, names)
+    policy = _Policy(ledger, demand, queue, contest, roster)
+    if not policy.conceivable():
+        return []
+    return policy.by_share() if policy.fair else policy.classic()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Policy(Prospect):
+    """One preemptor against the gangs of a roster."""
+
+    def classic(self) -> list[list[Scheme]]:
+        kinds = self._within()
+        if self.queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER:
+            self._reclaim(kinds)
+        found = [self._scheme(np.where(kinds == Kind.WITHOUT_BORROWING, Kind.NEVER, kinds))]
+        others = (kinds == Kind.WITHOUT_BORROWING) | (kinds == Kind.WHILE_BORROWING)
+        if others.any() and self.may_go_without_borrowing():
+            found.append(self._scheme(kinds, borrows=False))
+        return [found, *self._for_room(kinds)]
+
+    def by_share(self) -> list[list[Scheme]]:
+        strategies = self.ledger.arena.snapshot.config.rules.fair_sharing
+        kinds = self._within()
+        room = list(self._for_room(kinds))
+        if self.queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER:
+            self._share(kinds)
+        if not (kinds > Kind.WITHIN).any():
+            return [[self._scheme(kinds)], *room]
+        tried = (strategies[: n + 1] for n in range(len(strategies)))
+        return [*([self._scheme(kinds, strategies=some)] for some in tried), *room]
+
+    def _scheme(
+        self, kinds: Ints, *, borrows: bool = True, strategies: tuple[FairStrategy, ...] = ()
+    ) -> Scheme:
+        legal = (kinds != Kind.NEVER) & staying(self.ledger, self.roster)
+        bench = bench_of(self.roster, legal, self.ledger.arena.snapshot.now)
+        return Scheme(self.contest, bench, kinds[legal], borrows, strategies)
+
+    # Within the ClusterQueue.
+
+    def _within(self) -> Ints:
+        """Candidates of the preemptor's own queue."""
+        roster, policy = self.roster, self.queue.within_cluster_queue
+        kinds = np.zeros(len(roster.gangs), dtype=np.int64)
+        own = roster.owner == roster.queues[self.queue.name]
+        legal = roster.priority < self.preemptor.priority
+        if policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY:
+            equal = roster.priority == self.preemptor.priority
+            legal |= equal & (roster.queued_at > self.preemptor.queued_at)
+        if policy is not WithinClusterQueue.NEVER:
+            kinds[own & legal] = Kind.WITHIN
+        return kinds
+
+    # Across the cohorts.
+
+    def _reclaim(self, kinds: Ints) -> None:
+        advantages = self.advantages()
+        for theirs, pools, level in self._others():
+            if not self.all_over(pools):
+                continue
+            if advantages[level]:
+                kinds[theirs] = Kind.BY_PLACE
+                continue
+            kinds[theirs] = Kind.WITHOUT_BORROWING
+            if self.queue.preempts_to_borrow:
+                low = theirs & (self.roster.priority < self.preemptor.priority)
+                if self.queue.borrow_threshold is not None:
+                    low &= self.roster.priority <= self.queue.borrow_threshold
+                kinds[low] = Kind.WHILE_BORROWING
+
+    def _share(self, kinds: Ints) -> None:
+        kind = Kind.BY_PLACE if self.within_nominal() else Kind.BY_SHARE
+        for theirs, pools, _ in self._others():
+            if self.all_over(pools[:1]):
+                kinds[theirs] = kind
+
+    def _others(self) -> Iterator[tuple[Mask, tuple[Pool, ...], int]]:
+        """Per other queue: its gangs that the policy names and that use what is contended for, and where it is in the tree."""
+        roster = self.roster
+        legal = np.ones(len(roster.gangs), dtype=np.bool_)
+        if self.queue.reclaim_within_cohort is ReclaimWithinCohort.LOWER_PRIORITY:
+            legal = roster.priority < self.preemptor.priority
+        for name, at in roster.queues.items():
+            meeting = self.contest.meeting(name)
+            if meeting is not None:
+                theirs = legal & (roster.owner == at) & self._using(name)
+                if theirs.any():
+                    yield theirs, meeting.below, meeting.level
+
+    def _using(self, queue: str) -> Mask:
+        """Gangs of a queue that use a contested row."""
+        using = np.zeros(len(self.roster.gangs), dtype=np.bool_)
+        for row in self.contest.rows:
+            amounts = self.roster.quota.get((queue, *row))
+            if amounts is not None:
+                using |= amounts > 0
+        return using
+
+    # For room alone.
+
+    def _for_room(self, kinds: Ints) -> Iterator[list[Scheme]]:
+        """Gangs within their queues' nominal quota, for one that has the quota but finds no room."""
+        if not (self.queue.evicts_within_nominal and self.demand.units and self.within_nominal()):
+            return
+        if any(True for _ in self.contest.shortages()):
+            return
+        wider = kinds.copy()
+        for name, at in self.roster.queues.items():
+            if self.contest.meeting(name) is not None:
+                theirs = (self.roster.owner == at) & (kinds == Kind.NEVER)
+                wider[theirs & (self.roster.priority < self.preemptor.priority)] = Kind.FOR_ROOM
+        if (wider == Kind.FOR_ROOM).any():
+            yield [self._scheme(wider, borrows=False)]
