@@ -5,7 +5,8 @@ of one flavor and resource, and over(X) what it passes up,
 
     over(X) >= u(X) - local(X),   0 <= over(X) <= subtree(X) - local(X) + borrowing(X),   u(root) <= subtree(root)
 
-for the pools on the way from those queues to their roots; what the rest of the tree uses is a constant.
+for the pools on the way from those queues to their roots; what the rest of the tree uses is a constant. A pool that was over
+its limit before anybody starts may stay so, but no start may add to it.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ class _Building:
     ledger: Ledger
     model: Model = field(default_factory=Model)
     hint: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)  # each variable if nobody started
     _started: dict[FlavorResource, dict[Pool, _Terms]] = field(default_factory=dict)
 
     def start(self, queue: str, charges: Mapping[FlavorResource, int], gangs: int) -> None:
         """So many gangs of a ClusterQueue, charged the same."""
-        number = self._var(gangs, gangs, gangs)
+        number = self._var(gangs, gangs, gangs, before=0)
         pool = self.ledger.quota_now.pools[queue]
         for row, amount in charges.items():
             if amount:
@@ -67,16 +69,19 @@ class _Building:
         used = self.ledger.quota_now.used.get(pool, {}).get(row, 0)
         others = used - sum(c * self.hint[v] for v, c in terms.items())
         subtree, local = pool.subtree.get(row, 0), pool.local.get(row, 0)
-        now = pool.passed_up(row, used)
+        brought = sum(c * self.before[v] for v, c in terms.items())
         if pool.parent is None:
-            self.model.at_most(list(terms), list(terms.values()), subtree - others)
+            most = max(subtree - others, brought)
+            self.model.at_most(list(terms), list(terms.values()), most)
             return -1
+        now, before = pool.passed_up(row, used), pool.passed_up(row, others + brought)
         limit = pool.borrowing.get(row)
-        most = now if limit is None else min(now, subtree - local + limit)
-        over = self._var(0, most, now)
+        most = now if limit is None else max(before, min(now, subtree - local + limit))
+        over = self._var(0, most, now, before)
         self.model.at_most([*terms, over], [*terms.values(), -1], local - others)
         return over
 
-    def _var(self, low: int, high: int, hint: int) -> int:
+    def _var(self, low: int, high: int, hint: int, before: int) -> int:
         self.hint.append(hint)
+        self.before.append(before)
         return self.model.var(low, high)
