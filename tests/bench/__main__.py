@@ -18,6 +18,8 @@ BENCHES = (
     "store",
     "reflector",
     "system",
+    "replay",
+    "kueue",
 )
 
 
