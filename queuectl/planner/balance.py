@@ -7,7 +7,6 @@ gang, it starts all the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 import numpy as np
 
@@ -42,12 +41,11 @@ def uneven(arena: Arena, plan: Plan) -> Iterator[tuple[str, str]]:
     placed = {uid for uid, _ in placements}
     if not placed:
         return
-    workloads = chain(
-        (gang.workload for gang in snapshot.admitted), (gang.workload for gang in snapshot.pending)
-    )
-    known = {w.uid: w for w in workloads if w.uid in placed and asks(w)}
+    known = {p.workload.uid: p.workload for p in snapshot.pending if p.workload.uid in placed}
+    if len(known) < len(placed):  # only then running gangs are looked through
+        known |= {a.workload.uid: a.workload for a in snapshot.admitted if a.workload.uid in placed}
     for uid, placement in placements:
-        if uid in known:
+        if asks(known[uid]):
             yield from ((uid, name) for name in _uneven(arena, known[uid], placement))
 
 
