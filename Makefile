@@ -9,7 +9,7 @@ UV := $(TOOLS)/bin/uv
 RUN := $(VENV)/bin
 PYTEST_ARGS ?=
 
-.PHONY: help setup lint test test-fast test-system demo bench clean controlplane
+.PHONY: help setup lint test test-fast test-system explore demo bench clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -43,6 +43,11 @@ test-fast: setup ## everything that needs no control plane
 
 test-system: controlplane ## on a real control plane
 	$(RUN)/pytest -m "system and not bench" $(PYTEST_ARGS)
+
+ROUNDS ?= 5
+explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time
+	@set -e; for round in $$(seq $(ROUNDS)); do echo "explore: round $$round of $(ROUNDS)"; \
+	  $(RUN)/pytest -q -m "hypothesis and not system and not bench" -n 2 --hypothesis-profile=fresh $(PYTEST_ARGS); done
 
 demo: controlplane ## a real control plane, a rush of gangs, a minute; KEEP=1 leaves it up
 	@$(RUN)/queuectl demo $(if $(KEEP),--keep)

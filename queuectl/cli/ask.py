@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -19,59 +20,38 @@ By = Annotated[
 ]
 
 
-def hold_command(
-    workload: Workload,
-    namespace: Namespace = None,
-    kind: Kind = None,
-    by: By = None,
-    server: Server = DEFAULT_SERVER,
-) -> None:
-    """Keep a workload from starting until it is released. If it runs, it is evicted first."""
-    _ask(Action.HOLD, workload, namespace, kind, by, server)
+def _command(action: Action, does: str) -> Callable[..., None]:
+    """The command that asks just this of a workload."""
+
+    def command(
+        workload: Workload,
+        namespace: Namespace = None,
+        kind: Kind = None,
+        by: By = None,
+        server: Server = DEFAULT_SERVER,
+    ) -> None:
+        _ask(action, workload, namespace, kind, by, server)
+
+    command.__doc__ = does
+    return command
 
 
-def release_command(
-    workload: Workload,
-    namespace: Namespace = None,
-    kind: Kind = None,
-    by: By = None,
-    server: Server = DEFAULT_SERVER,
-) -> None:
-    """Let a held workload queue again, at its old place."""
-    _ask(Action.RELEASE, workload, namespace, kind, by, server)
-
-
-def requeue_command(
-    workload: Workload,
-    namespace: Namespace = None,
-    kind: Kind = None,
-    by: By = None,
-    server: Server = DEFAULT_SERVER,
-) -> None:
-    """End the back-off of a workload; one that runs is evicted and queued again."""
-    _ask(Action.REQUEUE, workload, namespace, kind, by, server)
-
-
-def deactivate_command(
-    workload: Workload,
-    namespace: Namespace = None,
-    kind: Kind = None,
-    by: By = None,
-    server: Server = DEFAULT_SERVER,
-) -> None:
-    """Give a workload up until it is activated. If it runs, it is evicted first."""
-    _ask(Action.DEACTIVATE, workload, namespace, kind, by, server)
-
-
-def activate_command(
-    workload: Workload,
-    namespace: Namespace = None,
-    kind: Kind = None,
-    by: By = None,
-    server: Server = DEFAULT_SERVER,
-) -> None:
-    """Let a deactivated workload queue again; its failed starts and the time it has used are forgotten."""
-    _ask(Action.ACTIVATE, workload, namespace, kind, by, server)
+hold_command = _command(
+    Action.HOLD,
+    "Keep a workload from starting until it is released. If it runs, it is evicted first.",
+)
+release_command = _command(Action.RELEASE, "Let a held workload queue again, at its old place.")
+requeue_command = _command(
+    Action.REQUEUE, "End the back-off of a workload; one that runs is evicted and queued again."
+)
+deactivate_command = _command(
+    Action.DEACTIVATE,
+    "Give a workload up until it is activated. If it runs, it is evicted first.",
+)
+activate_command = _command(
+    Action.ACTIVATE,
+    "Let a deactivated workload queue again; its failed starts and the time it has used are forgotten.",
+)
 
 
 def priority_command(

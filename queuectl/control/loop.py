@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -252,12 +252,15 @@ class Loop:
         changes = self._decider.changes(snapshot, decision, self._clock())
         await self._commit(changes, snapshot.config.revision)
         committed = {change.after.uid for change in changes}
-        entries: Mapping[str, str] = {e.uid: e.cluster_queue for e in self.ledger}
         self._metrics.preempted(
             [p for p in decision.preempted if p.victim in committed],
-            lambda uid: entries.get(uid, ""),
+            self._cluster_queue,
         )
         return sentence(snapshot, decision, changes)
+
+    def _cluster_queue(self, uid: str) -> str:
+        entry = self.ledger.get(uid)
+        return entry.cluster_queue if entry is not None else ""
 
     def _anything_to_plan(self) -> bool:
         if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):

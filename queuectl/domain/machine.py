@@ -304,16 +304,13 @@ def _described(entry: Entry, event: Described, now: float) -> Change | None:
     if all(getattr(entry, name) == value for name, value in said.items()):
         return None
     asks = (event.queue, event.cluster_queue, event.gpus, event.pods)
-    if entry.lease is not None and asks != (
-        entry.queue,
-        entry.cluster_queue,
-        entry.gpus,
-        entry.pods,
-    ):
-        text = "it asks for something else now; the place held for it is given up"
-        reason = Reason(Code.QUEUED, text)
-        return move(entry, State.PENDING, now, reason, lease=None, **said)
-    return Change(entry, next_of(entry, **said), now)
+    as_known = (entry.queue, entry.cluster_queue, entry.gpus, entry.pods)
+    if entry.lease is None or asks == as_known:
+        return Change(entry, next_of(entry, **said), now)
+    if entry.state is State.EVICTING:  # it was being moved; it still leaves, but to queue again
+        return Change(entry, next_of(entry, lease=None, **said), now)
+    text = "it asks for something else now; the place held for it is given up"
+    return move(entry, State.PENDING, now, Reason(Code.QUEUED, text), lease=None, **said)
 
 
 def _admit(entry: Entry, event: Admit, now: float) -> Change:

@@ -30,7 +30,6 @@ from queuectl.planner.flavors import Choice
 from queuectl.planner.leases import Leases
 from queuectl.planner.ledger import Kept, Ledger
 from queuectl.planner.partial import (
-    Counts,
     Largest,
     admissible,
     at_least,
@@ -39,6 +38,7 @@ from queuectl.planner.partial import (
     with_counts,
 )
 from queuectl.planner.placing import placement_of
+from queuectl.planner.probing import Counts
 from queuectl.planner.queueing.allowances import Allowances
 from queuectl.planner.queueing.order import NEVER, Head, StrictOrder, barred
 from queuectl.planner.solve import Solver

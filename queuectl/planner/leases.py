@@ -97,8 +97,8 @@ def standing_leases(arena: Arena, ledger: Ledger, in_order: Iterable[Pending]) -
 
 def on_the_move(arena: Arena) -> Iterator[Pending]:
     """Gangs that leave only to start again elsewhere, as they will queue."""
-    for gang in arena.snapshot.admitted:
-        if gang.leaving and gang.lease is not None:
+    for gang in arena.usage.leaving:
+        if gang.lease is not None:
             yield Pending(gang.workload, gang.lease)
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
+
+from queuectl.planner.probing import Answers, Counts
 
 MOST_ASKED: Final = 256  # questions; doubled for each earlier answer that was left open
-
-Counts: TypeAlias = tuple[int, ...]
 
 
 class Column(NamedTuple):
@@ -34,7 +34,6 @@ class Greatest:
         columns: the counts, group by group.
         fits: whether these counts fit.
         asked: the most questions.
-        exact: whether no question was left out for that.
         most: per column, the most that fits while all others are 0; once :meth:`find` was called.
     """
 
@@ -42,14 +41,21 @@ class Greatest:
     columns: Sequence[Column]
     fits: Callable[[Counts], bool]
     asked: int = MOST_ASKED
-    exact: bool = True
     most: list[int] = field(default_factory=list)
-    _known: dict[Counts, bool] = field(default_factory=dict)
+    _answers: Answers = field(init=False)
+
+    def __post_init__(self) -> None:
+        nothing = (0,) * len(self.columns)  # fits unasked
+        self._answers = Answers(self.fits, self.asked + 1, {nothing: True})
+
+    @property
+    def exact(self) -> bool:
+        """Whether no question was left out for want of more."""
+        return self._answers.exact
 
     def find(self) -> Counts | None:
         """The greatest counts; None when there are none, which is a proof while ``exact`` holds."""
         nothing = (0,) * len(self.columns)
-        self._known[nothing] = True
         self.most = [
             self._largest(nothing, at, self.totals[column.group])
             for at, column in enumerate(self.columns)
@@ -109,29 +115,16 @@ class Greatest:
 
     def _largest(self, counts: Counts, at: int, most: int, least: int = 0) -> int:
         """The largest value of column ``at`` that fits beside the other counts; below ``least`` when none from there does."""
-        if self._ask(_with(counts, at, most)):
+        if self._answers.ask(_with(counts, at, most)):
             return most
         low, high = least - 1, most  # low fits (or is too small), high does not
         while high - low > 1:
             middle = (low + high) // 2
-            if self._ask(_with(counts, at, middle)):
+            if self._answers.ask(_with(counts, at, middle)):
                 low = middle
             else:
                 high = middle
         return low
-
-    def _ask(self, counts: Counts) -> bool:
-        for known, fitted in self._known.items():
-            pairs = list(zip(counts, known, strict=True))
-            if fitted and all(c <= k for c, k in pairs):
-                return True
-            if not fitted and all(c >= k for c, k in pairs):
-                return False
-        if len(self._known) > self.asked:
-            self.exact = False
-            return False
-        self._known[counts] = self.fits(counts)
-        return self._known[counts]
 
 
 def _with(counts: Counts, at: int, count: int) -> Counts:

@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.planner.explain import Explained
+from queuectl.planner.probing import Answers, Counts
 
 MOST_PROBES: Final = 256  # asked for one gang whose podsets shrink independently of each other
 
-Counts: TypeAlias = tuple[int, ...]  # pods per podset
 Probe: TypeAlias = Callable[[Counts], bool]
 
 
@@ -80,27 +80,31 @@ class Largest:
         choices: admissible counts per podset.
         fits: whether the gang fits with these counts.
         whole: what is known of all pods together.
-        exact: whether the search went to its end, not only as far as :data:`MOST_PROBES`.
     """
 
     choices: Sequence[range]
     fits: Probe
     whole: bool
-    exact: bool = True
     _best: Counts | None = None
-    _known: dict[Counts, bool] = field(init=False)
+    _answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:
-        self._known = {tuple(choice[-1] for choice in self.choices): self.whole}
+        everybody = tuple(choice[-1] for choice in self.choices)
+        self._answers = Answers(self.fits, MOST_PROBES, {everybody: self.whole})
+
+    @property
+    def exact(self) -> bool:
+        """Whether the search went to its end, not only as far as :data:`MOST_PROBES`."""
+        return self._answers.exact
 
     def find(self) -> Counts | None:
         """The counts with the largest total; None when not even the smallest fit."""
         least = tuple(choice[0] for choice in self.choices)
-        if not self._ask(least):
+        if not self._answers.ask(least):
             return None
         self._best = least
         self._grow(())
-        return next(filter(self._ask, self._proportional(sum(self._best))), self._best)
+        return next(filter(self._answers.ask, self._proportional(sum(self._best))), self._best)
 
     def _proportional(self, total: int) -> Iterator[Counts]:
         """The admissible counts of this total that take from each podset in proportion to what it may lose."""
@@ -136,26 +140,13 @@ class Largest:
         assert self._best is not None
         enough = sum(self._best) - sum(before)
         better = choice[bisect_right(choice, enough) :]
-        if not better or not self._ask((*before, better[0])):
+        if not better or not self._answers.ask((*before, better[0])):
             return
         low, high = 0, len(better)  # better[low] fits, better[high:] do not
         while low + 1 < high:
             middle = (low + high) // 2
-            if self._ask((*before, better[middle])):
+            if self._answers.ask((*before, better[middle])):
                 low = middle
             else:
                 high = middle
         self._best = (*before, better[low])
-
-    def _ask(self, counts: Counts) -> bool:
-        for known, fitted in self._known.items():
-            pairs = list(zip(counts, known, strict=True))
-            if fitted and all(c <= k for c, k in pairs):
-                return True
-            if not fitted and all(c >= k for c, k in pairs):
-                return False
-        if len(self._known) >= MOST_PROBES:
-            self.exact = False
-            return False
-        self._known[counts] = self.fits(counts)
-        return self._known[counts]

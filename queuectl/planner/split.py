@@ -29,7 +29,12 @@ from queuectl.planner.decide import decide, place
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.flavors import Choice, Flavors, Options
-from queuectl.planner.lexicographic import MOST_ASKED, Column, Counts, Greatest
+from queuectl.planner.lexicographic import (
+    MOST_ASKED,
+    Column,
+    Greatest,
+)
+from queuectl.planner.probing import Counts
 from queuectl.planner.queueing.order import NEVER
 from queuectl.planner.shares import Cut, part_of, topologies
 from queuectl.planner.solve import Solver, Status

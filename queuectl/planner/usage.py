@@ -40,6 +40,7 @@ class Usage:
     Attributes:
         held: (R, N) used by all of them.
         staying: the same without those being evicted; the same object when there are none.
+        leaving: gangs that are being evicted.
         broken: gangs that lost slots and are not being evicted.
     """
 
@@ -49,6 +50,7 @@ class Usage:
     staying: Ints
     quota_held: Mapping[QuotaRow, int] = field(default_factory=dict)
     quota_staying: Mapping[QuotaRow, int] = field(default_factory=dict)
+    leaving: tuple[Admitted, ...] = ()
     broken: tuple[Admitted, ...] = ()
 
     def slots(self, gang: Admitted) -> Slots:
@@ -77,7 +79,7 @@ def usage_of(snapshot: Snapshot) -> Usage:
 
 def _advance(last: Usage, snapshot: Snapshot, index: FleetIndex) -> Usage:
     current = dict(zip(map(id, snapshot.admitted), snapshot.admitted, strict=True))
-    if current.keys() == last.entries.keys():
+    if list(current) == list(last.entries):
         return last
     gone = [entry for key, entry in last.entries.items() if key not in current]
     counted = {_parts(entry.gang): entry for entry in gone}
@@ -110,10 +112,11 @@ def _sum(
         _charge(quota_held, group, sign)
         _charge(quota_staying, stay, sign)
     gangs = [entry.gang for entry in entries.values()]
-    if not any(gang.leaving for gang in gangs):
+    leaving = tuple(gang for gang in gangs if gang.leaving)
+    if not leaving:
         staying = held
     broken = tuple(gang for gang in gangs if gang.lost and not gang.leaving)
-    return Usage(last.config, entries, held, staying, quota_held, quota_staying, broken)
+    return Usage(last.config, entries, held, staying, quota_held, quota_staying, leaving, broken)
 
 
 def _add(matrix: Ints, entries: list[_Entry], sign: int) -> None:

@@ -67,7 +67,7 @@ def answered() -> Iterator[Counter[int]]:
 
 
 @schema.parametrize()
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_described(case: Case[Any], answered: Counter[int]) -> None:
     addressed(case)
     response = case.call(headers=HOST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from queuectl.cluster.review import PROTECTING, probe_policies
 from queuectl.domain.errors import BadInput, ClusterUnavailable, WriteRefused
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
 from tests.cluster.conformance import ClusterConformance
-from tests.cluster.kubernetes_world import KubernetesWorld, refusals, world_on
+from tests.cluster.kubernetes_world import KubernetesWorld, refusals
 from tests.cluster.world import RESOURCES, a_node, patched, place, start, submitted
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
 from tests.support.jobs import batch_job, pytorch_job
@@ -24,27 +24,6 @@ from tests.support.jobs import batch_job, pytorch_job
 pytestmark = pytest.mark.system
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
-
-
-@pytest.fixture
-async def world(control_plane: ControlPlane) -> AsyncIterator[KubernetesWorld]:
-    async with world_on(control_plane) as one:
-        yield one
-
-
-@pytest.fixture
-async def own(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    """Requests under queuectl's own identity."""
-    api = await Api.connect(Connection(kubeconfig=control_plane.kubeconfig))
-    yield api
-    await api.close()
-
-
-@pytest.fixture
-async def admin(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    api = await Api.connect(Connection(kubeconfig=control_plane.cluster.kubeconfig))
-    yield api
-    await api.close()
 
 
 class TestKubernetes(ClusterConformance):

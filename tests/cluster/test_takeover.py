@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
 from queuectl.cluster.review import kueue_runs, probe_policies
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path
-from tests.cluster.kubernetes_world import KubernetesWorld, world_on
+from tests.cluster.kubernetes_world import KubernetesWorld
 from tests.cluster.world import a_node, place, start, submitted
-from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
+from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.support.jobs import batch_job, pytorch_job
 from tests.support.kueue import of_kueue, workload
 
@@ -54,26 +54,6 @@ def workloads_crd(version: str) -> dict[str, Any]:
             ],
         },
     }
-
-
-@pytest.fixture
-async def world(control_plane: ControlPlane) -> AsyncIterator[KubernetesWorld]:
-    async with world_on(control_plane) as one:
-        yield one
-
-
-@pytest.fixture
-async def own(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    api = await Api.connect(Connection(kubeconfig=control_plane.kubeconfig))
-    yield api
-    await api.close()
-
-
-@pytest.fixture
-async def admin(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    api = await Api.connect(Connection(kubeconfig=control_plane.cluster.kubeconfig))
-    yield api
-    await api.close()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Laws of queueing over random histories: arrivals, evictions that take their time, lost nodes, changed quotas, stopped queues.
 
-``QUEUECTL_HISTORIES=<number>`` plays so many fresh ones; without it a fixed few.
+``QUEUECTL_HISTORIES=<number>`` plays so many; without it a few. Which ones: tests/conftest.py.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from tests.planner.laws import LAWS
 from tests.planner.queues import cohort, cq, quotas
 from tests.planner.story import Arrives, History, QuotaIs, Scene, Started, Step, Story
 
-FRESH = os.environ.get("QUEUECTL_HISTORIES")
 HISTORIES = settings(
-    max_examples=int(FRESH or 40),
-    derandomize=FRESH is None,
+    max_examples=int(os.environ.get("QUEUECTL_HISTORIES", "40")),
     deadline=None,
     database=None,
     print_blob=False,

@@ -8,7 +8,11 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.lexicographic import Column, Counts, Greatest
+from queuectl.planner.lexicographic import (
+    Column,
+    Greatest,
+)
+from queuectl.planner.probing import Counts
 
 Corners = Sequence[tuple[int, ...]]
 

@@ -70,6 +70,9 @@ MOVED_AWAY = Evict(Reason(Code.DEFRAGMENTED, "so that team-b/big fits"), lease=L
 FAILED_START = Evict(Reason(Code.PODS_READY_TIMEOUT, "late"), excluded=("n2",))
 
 
+ASKS_ELSEWHERE = Described("other", "gpus", 3, 8, 1)
+
+
 def ask(action: Action, priority: int | None = None) -> Asked:
     return Asked(Command(1, "u1", action, "alice", "r1", 200.0, priority))
 
@@ -98,6 +101,9 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("a moved gang leaves", (SUBMITTED, Admit(PLACEMENT), MOVED_AWAY), State.EVICTING),
     ("and waits for its new place", (SUBMITTED, Admit(PLACEMENT), MOVED_AWAY, Drained()), State.RESERVED),
     ("where it starts again", (SUBMITTED, Admit(PLACEMENT), MOVED_AWAY, Drained(), Admit(MOVED)), State.STARTING),
+    ("a gang that is to be moved and asks for something else still leaves",
+     (SUBMITTED, Admit(PLACEMENT), MOVED_AWAY, ASKS_ELSEWHERE), State.EVICTING),
+    ("and queues again when it has left", (SUBMITTED, Admit(PLACEMENT), MOVED_AWAY, ASKS_ELSEWHERE, Drained()), State.PENDING),
     ("a failed start backs off", (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained()), State.BACKOFF),
     (
         "and is retried",
@@ -412,7 +418,7 @@ EVENTS = st.sampled_from(
         Admit(PLACEMENT), Adopt(MOVED, 9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
         Echoed(), PodsReady(), PodsLost(), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), Gone(),
         MOVED_AWAY, OVER_TIME, NoticeOver(), Gated(("data",)), Gated(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
-        ask(Action.PRIORITY, 7), Described("other", "gpus", 3, 8, 1),
+        ask(Action.PRIORITY, 7), ASKS_ELSEWHERE,
     ]
 )  # fmt: skip
 

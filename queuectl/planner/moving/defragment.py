@@ -60,7 +60,7 @@ def _under_way(walk: Walk) -> bool:
     return (
         any(True for _ in walk.leases.held())
         or any(refusal.lease is not None for refusal in walk.refused.values())
-        or any(gang.leaving for gang in walk.arena.snapshot.admitted)
+        or bool(walk.arena.usage.leaving)
         or bool(walk.preempted or walk.mending or walk.evicted)
     )
 

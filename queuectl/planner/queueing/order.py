@@ -123,7 +123,7 @@ class StrictOrder:
 
     def __post_init__(self) -> None:
         self.order = QueueOrder(self.arena.snapshot)
-        leaving = [gang for gang in self.arena.snapshot.admitted if gang.returns]
+        leaving = [gang for gang in self.arena.usage.leaving if gang.returns]
         for gang in sorted(leaving, key=lambda gang: place(gang.workload)):
             queue = self._queue_of(gang.workload)
             if queue is not None:

@@ -15,9 +15,8 @@ The search, in the order of what proves most for least:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import inf
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from queuectl.planner.packing.witness import find
 from queuectl.planner.solve import Solver
 from queuectl.planner.topology import Ints
 from queuectl.planner.victims.contest import Contest, Deficits, contest_of
-from queuectl.planner.victims.goal import Goal, complete, goals
+from queuectl.planner.victims.goal import Goal, complete, goals, layers
 from queuectl.planner.victims.mixed import MixedSearch
 from queuectl.planner.victims.parts import Part, parts_of
 from queuectl.planner.victims.policy import Scheme, schemes
@@ -78,22 +77,14 @@ def find_victims(
             else:
                 proved &= found.proved
         if answers:
-            best = min(answers, key=lambda a: _layers(queue, a.victims))
+            best = min(
+                answers, key=lambda a: layers(queue.victim_order, [v.cost for v in a.victims])
+            )
             sure = proved and all(a.proof is Proof.OPTIMAL for a in answers)
             return best if sure else replace(best, proof=Proof.FEASIBLE)
         if not proved and patient(demand, solver):
             break
     return None if proved else Victims((), (), Proof.UNDECIDED)
-
-
-def _layers(queue: ClusterQueue, victims: Sequence[Preemption]) -> tuple[float, ...]:
-    """A victim set's place in the queue's order of layers, least first."""
-    value = {
-        VictimKey.MAX_PRIORITY: max((v.cost.priority for v in victims), default=-inf),
-        VictimKey.LOST_WORK: sum(v.cost.lost_work for v in victims),
-        VictimKey.COUNT: len(victims),
-    }
-    return tuple(value[key] for key in complete(queue.victim_order))
 
 
 def patient(demand: Demand, solver: Solver) -> bool:

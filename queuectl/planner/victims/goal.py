@@ -6,12 +6,14 @@ goals, each with the optimum of those before it as a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import numpy as np
 
+from queuectl.domain.plan import Cost
 from queuectl.domain.queues import DEFAULT_VICTIM_ORDER, VictimKey
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.victims.roster import Bench
@@ -34,6 +36,16 @@ class Goal:
 def complete(order: Sequence[VictimKey]) -> tuple[VictimKey, ...]:
     """A layer order with what it leaves out as tie-breaks, in the default order."""
     return (*order, *(key for key in DEFAULT_VICTIM_ORDER if key not in order))
+
+
+def layers(order: Sequence[VictimKey], costs: Collection[Cost]) -> tuple[float, ...]:
+    """A victim set's place in an order of layers, least first."""
+    value = {
+        VictimKey.MAX_PRIORITY: max((cost.priority for cost in costs), default=-inf),
+        VictimKey.LOST_WORK: sum(cost.lost_work for cost in costs),
+        VictimKey.COUNT: len(costs),
+    }
+    return tuple(value[key] for key in complete(order))
 
 
 def goals(bench: Bench, order: Sequence[VictimKey]) -> Iterator[Goal]:

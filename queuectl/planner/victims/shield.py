@@ -7,8 +7,8 @@ from typing import Final
 
 from queuectl.domain.queues import ClusterQueue, Protection
 from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.steps import DAY
 
-_DAY: Final = 86_400.0  # seconds
 _NONE: Final = Protection()
 
 
@@ -55,5 +55,5 @@ def _spent(times: list[float], most: int, now: float) -> float:
     """When there are fewer than ``most`` evictions within a day again; a time past when there are now."""
     if most <= 0:
         return inf
-    recent = [at for at in times if at + _DAY > now]
-    return recent[-most] + _DAY if len(recent) >= most else now
+    recent = [at for at in times if at + DAY > now]
+    return recent[-most] + DAY if len(recent) >= most else now

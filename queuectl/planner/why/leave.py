@@ -16,11 +16,9 @@ import numpy as np
 
 from queuectl.domain.changes import Leave, Withdraw
 from queuectl.domain.diagnosis import Limit, Remedy, Way
-from queuectl.domain.plan import Cost
 from queuectl.domain.queues import (
     ClusterQueue,
     ReclaimWithinCohort,
-    VictimKey,
     WithinClusterQueue,
 )
 from queuectl.domain.snapshot import Admitted
@@ -32,7 +30,7 @@ from queuectl.planner.queueing.quota import Pool, QuotaRow, pools_of
 from queuectl.planner.solve import Solver
 from queuectl.planner.topology import Ints
 from queuectl.planner.victims.find import Blocked
-from queuectl.planner.victims.goal import complete
+from queuectl.planner.victims.goal import layers
 from queuectl.planner.victims.roster import Bench, rows_of
 from queuectl.planner.victims.search import Found
 from queuectl.planner.victims.shield import protected_until
@@ -75,7 +73,7 @@ def others_end(turn: Turn) -> Iterator[Way]:
         proved &= found.proved
         if found.victims:
             chosen = [bench.gangs[v] for v in sorted(found.victims)]
-            loss = _layers(queue, [bench.cost(v) for v in found.victims])
+            loss = layers(queue.victim_order, [bench.cost(v) for v in found.victims])
             least = min(least or (loss, chosen), (loss, chosen), key=itemgetter(0))
     if least is not None:
         yield from _ending(turn, least[1], least=proved)
@@ -91,16 +89,6 @@ def _exits(turn: Turn, ledger: Ledger, demand: Demand, queue: ClusterQueue) -> t
         if not solver.cut:
             turn.shared.exits[key] = known
     return known
-
-
-def _layers(queue: ClusterQueue, costs: Sequence[Cost]) -> list[int]:
-    """What an exit loses, in the queue's order of layers."""
-    values = {
-        VictimKey.MAX_PRIORITY: max(cost.priority for cost in costs),
-        VictimKey.LOST_WORK: sum(cost.lost_work for cost in costs),
-        VictimKey.COUNT: len(costs),
-    }
-    return [values[key] for key in complete(queue.victim_order)]
 
 
 def holders_withdraw(turn: Turn) -> Iterator[Way]:
