@@ -3,6 +3,9 @@
 Two kinds of commit leave here. Observations (a job appeared, became ready, drained, ended) are facts and are written as
 soon as they are seen. Plans are decisions: they are verified by independent code, checked against the mirror as it is by
 then, and written only over the configuration and the rows they were made from.
+
+While facts are being written the next plan is already made from them; it is committed after them, or not at all. Nothing
+is sent to the cluster on a fact that is not in the database yet.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 
+from queuectl.control.account import Accountant, Facts
 from queuectl.control.actuate import Actuator
 from queuectl.control.consult import Consultation
 from queuectl.control.decide import Decider, sentence
@@ -32,13 +36,16 @@ from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.utilization import GangUse
 from queuectl.objects.config import build
 from queuectl.objects.protocol import Write, owed
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.verify import Violation, verify
 from queuectl.planner.victims.shield import next_exposure
 from queuectl.state.freeze import Freezer
+from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
+from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from queuectl.state.observe import Observer
 from queuectl.state.pastuse import Tally
@@ -77,6 +84,9 @@ class Loop:
         self._epoch = 0
         self._cycle = 0
         self._plan_again = True
+        self._plan_at = 0.0  # of the event loop's clock; no plan before it
+        self._writing: asyncio.Task[None] | None = None  # what was observed, on its way to the database
+        self._unwritten: frozenset[str] = frozenset()  # uids of it
         self._said = "nothing waits"
         self._wake = asyncio.Event()
         self._stop = StopSignal()
@@ -93,6 +103,9 @@ class Loop:
         self._config = QueueConfig()
         self._spending = Spending()
         self._tally = Tally(self._mirror)
+        self._marker = Marker(self._mirror)
+        self.gang_uses: Mapping[str, GangUse] = {}  # as last measured, by uid
+        self._holdings = Holdings(self._mirror)
         self._seek_at = 0.0  # when gangs to move may be looked for again
         self._exposed_at: float | None = None  # when somebody may be evicted who may not be yet
         self._adopt(())
@@ -160,6 +173,12 @@ class Loop:
                 group.create_task(self._tick(), name="tick")
                 group.create_task(self._prune(), name="prune")
                 group.create_task(
+                    Accountant(self._store.usage, self._facts(), self._clock, epoch).run(
+                        self._settings.account_seconds
+                    ),
+                    name="account",
+                )
+                group.create_task(
                     keep_labels(self._cluster, self._mirror, lambda: self._config), name="defaults"
                 )
                 group.create_task(self._cycles(), name="cycles")
@@ -167,9 +186,17 @@ class Loop:
             self._epoch = 0
 
     async def _cycles(self) -> None:
+        try:
+            await self._cycle_for_ever()
+        finally:
+            if self._writing is not None:
+                self._writing.cancel()
+
+    async def _cycle_for_ever(self) -> None:
+        clock = asyncio.get_running_loop().time
         while True:
             await self._wake.wait()
-            await asyncio.sleep(self._settings.debounce_seconds)
+            await asyncio.sleep(max(self._settings.debounce_seconds, self._plan_at - clock()))
             self._wake.clear()
             try:
                 with cycle_context(self._cycle + 1):
@@ -194,26 +221,40 @@ class Loop:
         self._plan_again |= seen.plan_again
         while self._observer.told:
             log.warning("job_left_alone", why=self._observer.told.pop())
-        await self._commit_observed(seen.changes)
+        if self._inbox:
+            await self._carry_out(seen.changes)
+        else:
+            self._write_ahead(seen.changes)
         if not self._plan_again:
+            await self._written()
             return "observed only"
         self._plan_again = False
         began = time.perf_counter()
         text = await self._plan()
+        await self._written()
         took = time.perf_counter() - began
         say = log.info if text != self._said else log.debug  # the same again is news to nobody
         self._said = text
         say("planned", did=text, ms=round(took * 1000, 1))
-        # A planner that is always asked must not starve the API server of the CPU it shares on a small machine.
-        share = self._settings.planning_share
-        await asyncio.sleep(took * (1.0 - share) / share)
         return text
 
-    async def _commit_observed(self, observed: list[Change]) -> None:
-        """What was seen, and what people asked for."""
-        if not self._inbox:
-            await self._commit(observed, None)
+    def _write_ahead(self, observed: list[Change]) -> None:
+        """Take in what was seen at once, so that it can be planned on while it is being written."""
+        if not observed:
             return
+        changes = self._marker.marked(observed, self._config)
+        self._take_in(changes)
+        self._unwritten = frozenset(change.after.uid for change in changes)
+        self._writing = asyncio.create_task(self._write_observed(changes), name="observed")
+
+    async def _written(self) -> None:
+        """Return when what was observed is in the database."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
+
+    async def _carry_out(self, observed: list[Change]) -> None:
+        """Write what was seen together with what people asked for."""
         commands = await self._store.commands()
         changes, answers = carry_out(
             commands, self.ledger, observed, self._clock(), self._config.rules
@@ -237,8 +278,11 @@ class Loop:
                 past_use=self._tally.past_use(frozen.now),
                 seek_room=frozen.now >= self._seek_at,
             )
-        decision, violations = await asyncio.to_thread(self._decide, snapshot)
-        self._metrics.planned(decision)
+        began = time.perf_counter()
+        decision, violations, worked = await asyncio.to_thread(self._decide, snapshot)
+        self._rest(worked)
+        await self._written()
+        self._metrics.planned(decision, time.perf_counter() - began)
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_broke", alarm=alarm, times=decision.alarms.count(alarm))
         if decision.cut or violations:
@@ -268,11 +312,23 @@ class Loop:
         live = self.ledger.entries(State.STARTING, State.RUNNING)
         return any(map(self._observer.on_lost_nodes, live))
 
-    def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...]]:
+    def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...], float]:
+        """A verified plan, and the CPU seconds it took."""
+        began = time.thread_time()
         with self._metrics.stage(Stage.PLAN):
             decision = plan(snapshot, self._stop)
         with self._metrics.stage(Stage.VERIFY):
-            return decision, verify(snapshot, decision)
+            violations = verify(snapshot, decision)
+        return decision, violations, time.thread_time() - began
+
+    def _rest(self, worked: float) -> None:
+        """A planner that is always asked must not starve the API server of the CPU it shares on a small machine.
+
+        What counts is the CPU that planning took, not its wall time: on a busy machine that is mostly waiting, and would
+        make the queues wait the longer, the busier the machine is.
+        """
+        share = self._settings.planning_share
+        self._plan_at = asyncio.get_running_loop().time() + worked * (1.0 - share) / share
 
     def _discard(self, decision: Plan, violations: Iterable[Violation]) -> str:
         self._metrics.discarded(Discard.CUT if decision.cut else Discard.VERIFIER)
@@ -307,6 +363,19 @@ class Loop:
     ) -> None:
         if not changes and not answers:
             return
+        changes = self._marker.marked(changes, self._config)
+        await self._write(changes, revision, answers)
+        self._take_in(changes)
+        self._follow(changes)
+
+    async def _write_observed(self, changes: list[Change]) -> None:
+        await self._write(changes, None)
+        self._unwritten = frozenset()
+        self._follow(changes)
+
+    async def _write(
+        self, changes: list[Change], revision: int | None, answers: Sequence[Answer] = ()
+    ) -> None:
         with self._metrics.stage(Stage.COMMIT):
             await self._store.commit(
                 changes,
@@ -315,24 +384,30 @@ class Loop:
                 cycle=self._cycle,
                 answers=answers,
             )
+    def _take_in(self, changes: list[Change]) -> None:
+        """What plans are made from."""
         self.ledger.apply(changes)
-        self._spending.note(changes)
-        self._tally.note(changes)
-        uids = [change.after.uid for change in changes]
-        self._usage.refresh_owned(uids)
+        self._usage.refresh_owned(change.after.uid for change in changes)
         for change in changes:
             if change.after.state is State.FINISHED:
                 self._freezer.forget(change.after.uid)
                 self._decider.forget(change.after.uid)
-                self._actuator.forget(change.after.uid)
             elif change.before is not None and change.before.state is not change.after.state:
                 self._mirror.touched.add(change.after.uid)  # the new state may already be over
+
+    def _follow(self, changes: list[Change]) -> None:
+        """What committed changes bring about: writes to the cluster, words to people, sums."""
+        self._spending.note(changes)
+        self._tally.note(changes)
+        self._holdings.note(changes)
         for change in changes:
+            if change.after.state is State.FINISHED:
+                self._actuator.forget(change.after.uid)
             if change.before is not None and change.before.intent and not change.after.intent:
                 self._metrics.stage_took(Stage.ACTUATE, change.at - change.before.since)
         self._metrics.committed(changes, self._priority_class)
         self._teller.tell(changes)
-        self._actuator.poke(uids)
+        self._actuator.poke(change.after.uid for change in changes)
         if self._mirror.touched:
             self._wake.set()
 
@@ -342,7 +417,7 @@ class Loop:
 
     def _owed(self, uid: str) -> list[Write]:
         entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
-        if entry is None or job is None:
+        if entry is None or job is None or uid in self._unwritten:
             return []
         nodes = self._mirror.fleet.by_name
         return owed(entry, job, self._mirror.pods_of(uid), nodes, self._config.flavors)
@@ -356,12 +431,15 @@ class Loop:
             except StoreUnavailable as error:
                 log.warning("database_away", why=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
+        self._unwritten = frozenset()
         self._configure(loaded.documents, loaded.revision)
         self._spending = Spending(loaded.spent)
+        self._marker.forget()
         self._tally.learn(loaded.used)
         self._tally.configure(self._config, loaded.entries, self._clock())
         self._adopt(loaded.entries)
-        self._metrics.loaded(loaded.entries)
+        self._holdings.configure(self._config, loaded.entries)
+        self._metrics.loaded(loaded.entries, self._holdings)
         self._actuator.poke([entry.uid for entry in self.ledger])
         self._inbox = True
         self._wake.set()
@@ -374,6 +452,7 @@ class Loop:
         self._tally.learn(used)
         now = self._clock()
         self._tally.configure(self._config, self.ledger, now)
+        self._holdings.configure(self._config, self.ledger)
         self._show_use(now)
         self._mirror.touched.update(self._mirror.jobs, (entry.uid for entry in self.ledger))
         self._plan_again = True
@@ -427,6 +506,16 @@ class Loop:
     def _show_use(self, now: float) -> None:
         past = self._tally.past_use(now)
         self._metrics.used_lately(past.local_queues, self._config.local_queues)
+
+    def _facts(self) -> Facts:
+        """What usage is accounted by."""
+        return Facts(
+            marker=self._marker,
+            live=lambda: self.ledger,
+            config=lambda: self._config,
+            looks=lambda: self.gang_uses,
+            picture=lambda: self._freezer.freeze(self._config, self._clock(), self._limits),
+        )
 
     async def _prune(self) -> None:
         """Delete what is kept long enough, a little at a time."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
+from importlib.metadata import version
 from typing import Final
 
 from prometheus_client import (
@@ -24,8 +25,10 @@ from prometheus_client import (
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.plan import Plan, Preemption
 from queuectl.domain.queues import LocalQueue
-from queuectl.domain.reasons import Code
-from queuectl.telemetry.census import Census, Head
+from queuectl.state.holdings import Holdings
+from queuectl.telemetry.lives import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, Lives
+from queuectl.telemetry.quota import QuotaGauges
+from queuectl.telemetry.standing import Standing
 
 STAGE_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -45,10 +48,6 @@ WRITE_BUCKETS: Final = (
     5.0,
     10.0,
 )
-START_BUCKETS: Final = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
-WAIT_BUCKETS: Final = (
-    0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800,
-)  # fmt: skip
 
 
 class Stage(StrEnum):
@@ -94,10 +93,13 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library forgot its `-> None`
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._census = Census()
+        self._standing = Standing()
+        self._quota = QuotaGauges()
+        self.registry.register(self._standing)
+        self.registry.register(self._quota)
+        self._lives = [Lives(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)]
         self._define_cycle()
         self._define_workloads()
-        self._define_waits()
         self._define_adapters()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -118,6 +120,10 @@ class Metrics:
             "Cycles that planned: result is success when a gang was admitted, else inadmissible.",
             "result",
         )
+        self._attempt_time = self._histogram(
+            "admission_attempt_duration_seconds", "Time of such a plan, verification included.",
+            STAGE_BUCKETS, "result",
+        )  # fmt: skip
         self._plans = self._counter(
             "plans_total", "Plans made, by how sure the answer is (result).", "result"
         )
@@ -132,45 +138,11 @@ class Metrics:
         )
         self._leader = self._gauge("leader", "1 while this process leads, else 0.")
         self._epoch = self._gauge("leader_epoch", "Epoch of this process's last leadership.")
+        self._gauge("build_info", "1, with the version.", "version").labels(
+            version("queuectl")
+        ).set(1)
 
     def _define_workloads(self) -> None:
-        self._pending = self._gauge(
-            "pending_workloads",
-            "Workloads waiting for a start; status is active or inadmissible as in Kueue.",
-            "cluster_queue", "status", "reason",
-        )  # fmt: skip
-        self._states = self._gauge(
-            "workloads", "Unfinished workloads by state (status).", "cluster_queue", "status"
-        )
-        self._active = self._gauge(
-            "admitted_active_workloads", "Workloads that are starting or running.", "cluster_queue"
-        )
-        self._owed = self._gauge(
-            "outbox_intents", "Cluster writes that the watch has not confirmed yet.", "kind"
-        )
-        self._admitted = self._counter(
-            "admitted_workloads_total", "Starts committed.", "cluster_queue", "priority_class"
-        )
-        self._refused = self._counter(
-            "refused_workloads_total",
-            "Times a workload was told a new reason for not starting.",
-            "cluster_queue", "reason",
-        )  # fmt: skip
-        self._evicted = self._counter(
-            "evicted_workloads_total",
-            "Evictions of whole gangs.",
-            "cluster_queue", "reason", "priority_class",
-        )  # fmt: skip
-        self._requeued = self._counter(
-            "requeued_workloads_total",
-            "Workloads queued again after an eviction or a back-off, by why they were evicted.",
-            "cluster_queue", "reason",
-        )  # fmt: skip
-        self._deactivated = self._counter(
-            "deactivated_workloads_total",
-            "Workloads given up: by a person, after too many failed starts, or for their execution time.",
-            "cluster_queue", "reason",
-        )  # fmt: skip
         self._preempted = self._counter(
             "preempted_workloads_total",
             "Evictions in favour of another gang; cluster_queue is the preemptor's.",
@@ -181,34 +153,18 @@ class Metrics:
             "GPU-seconds since the last checkpoint that preemption threw away.",
             "cluster_queue", "reason",
         )  # fmt: skip
-        self._finished = self._counter(
-            "finished_workloads_total",
-            "Workloads finished.",
-            "cluster_queue", "priority_class", "result",
+        self._cohort_admitted = self._counter(
+            "cohort_subtree_admitted_workloads_total", "Starts committed in its ClusterQueues.", "cohort"
         )  # fmt: skip
-
+        self._taken_up = self._histogram(
+            "workload_creation_latency_seconds",
+            "Creation of the job to its row here; creation is told in whole seconds.",
+            WRITE_BUCKETS, "kind",
+        )  # fmt: skip
         self._used_lately = self._gauge(
             "local_queue_admission_fair_sharing_usage",
             "Past use, resources weighed, over the LocalQueue's weight, at the last sample.",
             "name", "namespace", "cluster_queue",
-        )  # fmt: skip
-
-    def _define_waits(self) -> None:
-        by = ("cluster_queue", "priority_class")
-        self._admission_wait = self._histogram(
-            "admission_wait_time_seconds", "Submission to first admission.", WAIT_BUCKETS, *by
-        )
-        self._ready_wait = self._histogram(
-            "ready_wait_time_seconds", "Submission to all pods ready, first attempt.",
-            WAIT_BUCKETS, *by,
-        )  # fmt: skip
-        self._start = self._histogram(
-            "admitted_until_ready_wait_time_seconds", "Admission to all pods ready, each attempt.",
-            START_BUCKETS, *by,
-        )  # fmt: skip
-        self._eviction = self._histogram(
-            "workload_eviction_latency_seconds", "Eviction to the last pod gone.",
-            START_BUCKETS, *by,
         )  # fmt: skip
 
     def _define_adapters(self) -> None:
@@ -233,10 +189,12 @@ class Metrics:
     def stage_took(self, stage: Stage, seconds: float) -> None:
         self._stages.labels(stage).observe(seconds)
 
-    def planned(self, plan: Plan) -> None:
-        """Count a plan that was made, whether or not it takes effect."""
+    def planned(self, plan: Plan, seconds: float) -> None:
+        """Count a plan that was made in so many seconds, verification included, whether or not it takes effect."""
         self._plans.labels(plan.proof).inc()
-        self._attempts.labels("success" if plan.admitted else "inadmissible").inc()
+        result = "success" if plan.admitted else "inadmissible"
+        self._attempts.labels(result).inc()
+        self._attempt_time.labels(result).observe(seconds)
         self._alarms.inc(len(plan.alarms))
         self._unknown.inc(plan.stats.get("solver_unknown", 0))
 
@@ -248,14 +206,15 @@ class Metrics:
         self._epoch.set(epoch)
 
     def following(self) -> None:
+        """What another process leads is not ours to show."""
         self._leader.set(0)
+        self._standing.load(())
+        self._quota.show(None)
 
-    def loaded(self, entries: Iterable[Entry]) -> None:
+    def loaded(self, entries: Iterable[Entry], holdings: Holdings) -> None:
         """Count the ledger anew, as after a take-over."""
-        self._census = Census(entries)
-        for gauge in (self._pending, self._states, self._active, self._owed):
-            gauge.clear()
-        self._show()
+        self._standing.load(entries)
+        self._quota.show(holdings)
 
     def committed(
         self, changes: Sequence[Change], priority_class: Callable[[Entry], str] = _no_class
@@ -263,8 +222,17 @@ class Metrics:
         """Count what one commit changed. ``priority_class`` names a workload's class, ``""`` for none."""
         for change in changes:
             self._decided(change, priority_class(change.after))
-        self._census.apply(changes)
-        self._show()
+        self._standing.apply(changes)
+
+    def _decided(self, change: Change, priority: str) -> None:
+        for lives in self._lives:
+            lives.count(change, priority)
+        after = change.after
+        if change.before is None:
+            self._taken_up.labels(after.kind).observe(change.at - after.queued_at)
+        elif after.state is State.STARTING is not change.before.state:
+            for cohort in self._quota.cohorts_of(after.cluster_queue):
+                self._cohort_admitted.labels(cohort).inc()
 
     def preempted(
         self, preemptions: Iterable[Preemption], cluster_queue: Callable[[str], str]
@@ -296,53 +264,3 @@ class Metrics:
 
     def relisted(self, kind: str) -> None:
         self._relists.labels(kind).inc()
-
-    def _decided(self, change: Change, priority: str) -> None:
-        before, after = change.before, change.after
-        queue, code = after.cluster_queue, after.reason.code
-        was = before.state if before is not None else None
-        if was is not after.state:
-            self._moved(was, after, change, priority)
-        if after.state in (State.PENDING, State.RESERVED) and code is not Code.QUEUED:
-            told = before.reason.code if before is not None else None
-            if code is not told:
-                self._refused.labels(queue, code).inc()
-
-    def _moved(self, was: State | None, after: Entry, change: Change, priority: str) -> None:
-        by = (after.cluster_queue, priority)
-        if was is State.EVICTING and change.before is not None:
-            self._eviction.labels(*by).observe(change.at - change.before.since)
-        match after.state:
-            case State.STARTING:
-                self._admitted.labels(*by).inc()
-                if after.attempt == 1:
-                    self._admission_wait.labels(*by).observe(change.at - after.queued_at)
-            case State.RUNNING:
-                self._start.labels(*by).observe(change.at - (after.started_at or change.at))
-                if after.attempt == 1:
-                    self._ready_wait.labels(*by).observe(change.at - after.queued_at)
-            case State.EVICTING:
-                self._evicted.labels(after.cluster_queue, after.reason.code, priority).inc()
-            case State.PENDING if after.evicted_for is not None and was is not State.RESERVED:
-                self._requeued.labels(after.cluster_queue, after.evicted_for).inc()
-            case State.DEACTIVATED:
-                self._deactivated.labels(after.cluster_queue, after.reason.code).inc()
-            case State.FINISHED:
-                self._finished.labels(*by, after.reason.code).inc()
-            case _:
-                pass
-
-    def _show(self) -> None:
-        _set(self._pending, self._census.pending)
-        _set(self._states, self._census.states)
-        _set(self._owed, self._census.owed)
-        active: dict[Head, int] = {}
-        for (queue, state), count in self._census.states.items():
-            if State(state).live:
-                active[queue,] = active.get((queue,), 0) + count
-        _set(self._active, active)
-
-
-def _set(gauge: Gauge, heads: Mapping[Head, int]) -> None:
-    for labels, count in heads.items():
-        gauge.labels(*labels).set(count)

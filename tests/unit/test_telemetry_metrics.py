@@ -13,43 +13,87 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import Event
+from queuectl.domain.machine import Admit, Ended, Event
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
 from queuectl.domain.queues import LocalQueue
+from queuectl.domain.records import Outcome
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
 from tests.api.support import LIVES, PLACED, job, live_through
+from tests.unit.test_telemetry_quota import holdings
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
-    "stage", "result", "kind", "name",
+    "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version",
 }  # fmt: skip
 
 # Kueue's names, under our prefix, where the meaning is Kueue's.
+_QUEUE, _CLASS, _LOCAL = (
+    {"cluster_queue"},
+    {"cluster_queue", "priority_class"},
+    {"name", "namespace"},
+)
+_FLAVOR = {"cohort", "cluster_queue", "flavor", "resource"}
 LIKE_KUEUE = {
+    "admission_attempt_duration_seconds": {"result"},
     "admission_attempts_total": {"result"},
-    "admission_wait_time_seconds": {"cluster_queue", "priority_class"},
-    "admitted_active_workloads": {"cluster_queue"},
-    "admitted_until_ready_wait_time_seconds": {"cluster_queue", "priority_class"},
-    "admitted_workloads_total": {"cluster_queue", "priority_class"},
-    "evicted_workloads_total": {"cluster_queue", "reason", "priority_class"},
-    "finished_workloads_total": {"cluster_queue", "priority_class"},
-    "local_queue_admission_fair_sharing_usage": {"name", "namespace", "cluster_queue"},
-    "pending_workloads": {"cluster_queue", "status"},
+    "admission_wait_time_seconds": _CLASS,
+    "admitted_active_workloads": _QUEUE,
+    "admitted_until_ready_wait_time_seconds": _CLASS,
+    "admitted_workloads_total": _CLASS,
+    "cluster_queue_borrowing_limit": _FLAVOR,
+    "cluster_queue_info": {"cluster_queue", "parent_cohort", "root_cohort"},
+    "cluster_queue_lending_limit": _FLAVOR,
+    "cluster_queue_nominal_quota": _FLAVOR,
+    "cluster_queue_resource_pending": {"cluster_queue", "resource"},
+    "cluster_queue_resource_reservation": _FLAVOR,
+    "cluster_queue_resource_usage": _FLAVOR,
+    "cluster_queue_status": {"cluster_queue", "status"},
+    "cluster_queue_weighted_share": {"cluster_queue", "cohort"},
+    "cohort_info": {"cohort", "parent_cohort", "root_cohort"},
+    "cohort_subtree_admitted_workloads_total": {"cohort"},
+    "cohort_subtree_quota": {"cohort", "flavor", "resource"},
+    "cohort_subtree_resource_reservations": {"cohort", "flavor", "resource"},
+    "cohort_weighted_share": {"cohort"},
+    "evicted_workloads_once_total": _CLASS | {"reason"},
+    "evicted_workloads_total": _CLASS | {"reason"},
+    "execution_time_seconds": _CLASS,
+    "finished_workloads_total": _CLASS,
+    "local_queue_admission_fair_sharing_usage": _LOCAL | _QUEUE,
+    "local_queue_admission_wait_time_seconds": _LOCAL | {"priority_class"},
+    "local_queue_admitted_active_workloads": _LOCAL,
+    "local_queue_admitted_workloads_total": _LOCAL | {"priority_class"},
+    "local_queue_evicted_workloads_total": _LOCAL | {"reason", "priority_class"},
+    "local_queue_finished_workloads_total": _LOCAL | {"priority_class"},
+    "local_queue_pending_workloads": _LOCAL | {"status"},
+    "local_queue_quota_reserved_workloads_total": _LOCAL | {"priority_class"},
+    "local_queue_reserving_active_workloads": _LOCAL,
+    "local_queue_resource_reservation": _LOCAL | {"flavor", "resource"},
+    "local_queue_resource_usage": _LOCAL | {"flavor", "resource"},
+    "local_queue_status": _LOCAL,
+    "pending_workloads": _QUEUE | {"status"},
+    "pods_ready_to_evicted_time_seconds": _QUEUE | {"reason"},
     "preempted_workloads_total": {"reason"},
-    "ready_wait_time_seconds": {"cluster_queue", "priority_class"},
-    "workload_eviction_latency_seconds": {"cluster_queue", "priority_class"},
+    "quota_reserved_wait_time_seconds": _CLASS,
+    "quota_reserved_workloads_total": _CLASS,
+    "ready_wait_time_seconds": _CLASS,
+    "reserving_active_workloads": _QUEUE,
+    "workload_creation_latency_seconds": {"kind"},
+    "workload_eviction_latency_seconds": _CLASS,
 }
 
 
 def busy() -> Metrics:
     """Metrics after something of everything has happened."""
     metrics = Metrics()
+    metrics.loaded(
+        [], holdings(*(live_through(job(name), *life)[-1].after for name, life in LIVES.items()))
+    )
     for stage in Stage:
         metrics.stage_took(stage, 0.1)
-    metrics.planned(Plan())
+    metrics.planned(Plan(), 0.01)
     for reason in Discard:
         metrics.discarded(reason)
     metrics.leading(3)
@@ -70,7 +114,7 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     return (f for f in text_string_to_metric_families(text) if not f.name.startswith("process_"))
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: Metrics, name: str, /, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"queuectl_{name}", labels)
 
 
@@ -150,6 +194,48 @@ class TestDecisions:
         assert value(metrics, "deactivated_workloads_total", reason="Deactivated", **queue) == 1
         assert value(metrics, "deactivated_workloads_total", reason="Held", **queue) is None
 
+    def test_what_ran_and_what_was_evicted_is_timed(self) -> None:
+        metrics = Metrics()
+        metrics.committed(
+            live_through(job("a"), *LIVES["requeued"], Admit(PLACED), Ended(Outcome.SUCCEEDED))
+        )
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert (
+            value(metrics, "execution_time_seconds_sum", **by) == 30
+        )  # 20 to the eviction, 10 to the end
+        ready = {"cluster_queue": "team-a", "reason": "Preempted"}
+        assert value(metrics, "pods_ready_to_evicted_time_seconds_sum", **ready) == 10
+        assert value(metrics, "workload_creation_latency_seconds_count", kind="Job") == 1
+
+    def test_quota_is_reserved_once_though_a_lease_kept_it_before_the_start(self) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a"), *LIVES["reserved"], Admit(PLACED)))
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "quota_reserved_workloads_total", **by) == 1
+        assert value(metrics, "quota_reserved_wait_time_seconds_sum", **by) == 10
+        assert value(metrics, "admission_wait_time_seconds_sum", **by) == 20
+
+    def test_a_workload_evicted_twice_is_one_workload_that_was_evicted(self) -> None:
+        metrics = Metrics()
+        life = LIVES["requeued"]
+        metrics.committed(live_through(job("a"), *life, *life))
+        by = {"cluster_queue": "team-a", "reason": "Preempted", "priority_class": ""}
+        assert value(metrics, "evicted_workloads_total", **by) == 2
+        assert value(metrics, "evicted_workloads_once_total", **by) == 1
+
+    def test_a_local_queue_has_the_same_numbers_of_its_own(self) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a"), *LIVES["running"]))
+        by = {"name": "default", "namespace": "team-a", "priority_class": ""}
+        assert value(metrics, "local_queue_admitted_workloads_total", **by) == 1
+        assert value(metrics, "local_queue_admission_wait_time_seconds_sum", **by) == 10
+        assert (
+            value(
+                metrics, "local_queue_admitted_active_workloads", name="default", namespace="team-a"
+            )
+            == 1
+        )
+
     def test_a_restart_is_a_start_but_no_second_first_wait(self) -> None:
         metrics = Metrics()
         life = (*LIVES["requeued"], LIVES["starting"][0])
@@ -182,8 +268,8 @@ class TestDecisions:
 
     def test_plans_are_counted_by_proof_and_by_success(self) -> None:
         metrics = Metrics()
-        metrics.planned(Plan(admitted=(Admission("a", PLACED),)))
-        metrics.planned(Plan(proof=Proof.UNDECIDED))
+        metrics.planned(Plan(admitted=(Admission("a", PLACED),)), 0.02)
+        metrics.planned(Plan(proof=Proof.UNDECIDED), 0.03)
         assert value(metrics, "plans_total", result="optimal") == 1
         assert value(metrics, "plans_total", result="undecided") == 1
         assert value(metrics, "admission_attempts_total", result="success") == 1
@@ -192,7 +278,7 @@ class TestDecisions:
     def test_what_broke_in_the_solver_and_what_a_limit_ended_is_counted(self) -> None:
         metrics = Metrics()
         metrics.planned(
-            Plan(alarms=("MODEL_INVALID", "MODEL_INVALID"), stats={"solver_unknown": 3})
+            Plan(alarms=("MODEL_INVALID", "MODEL_INVALID"), stats={"solver_unknown": 3}), 0.01
         )
         assert value(metrics, "solver_alarms_total") == 2
         assert value(metrics, "solver_unknown_total") == 3
@@ -221,7 +307,10 @@ class TestCluster:
         assert (value(metrics, "leader"), value(metrics, "leader_epoch")) == (0, 7)
 
 
-GAUGES = ("pending_workloads", "workloads", "admitted_active_workloads", "outbox_intents")
+GAUGES = (
+    "pending_workloads", "local_queue_pending_workloads", "workloads", "admitted_active_workloads",
+    "local_queue_admitted_active_workloads", "reserving_active_workloads", "outbox_intents",
+)  # fmt: skip
 
 
 def heads(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -279,11 +368,11 @@ class TestHeads:
             for change in changes:
                 followed.committed([change])
             standing.append(changes[-1].after)
-        counted.loaded([e for e in standing if e.state is not State.FINISHED])
+        counted.loaded([e for e in standing if e.state is not State.FINISHED], holdings())
         assert heads(followed) == heads(counted)
 
     def test_a_new_leader_counts_anew(self) -> None:
         metrics = Metrics()
         metrics.committed(live_through(job("a"), *LIVES["running"]))
-        metrics.loaded([])
+        metrics.loaded([], holdings())
         assert heads(metrics) == {}

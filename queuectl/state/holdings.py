@@ -1,0 +1,142 @@
+"""What the ledger's gangs hold of quota, what is kept for them by leases, and what they wait for; kept up change by change.
+
+For gauges and reports, which look at any time and must not make anybody wait: a commit costs as much as it changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import JobRecord
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import Placement, Workload
+from queuectl.objects.node_quota import NodeQuota
+from queuectl.planner.usage import charges_of
+from queuectl.state.mirror import Mirror
+
+Row: TypeAlias = tuple[str, str, str, str, str]
+"""Namespace, LocalQueue, ClusterQueue, flavor, resource."""
+Asked: TypeAlias = tuple[str, str]
+"""ClusterQueue, resource."""
+
+_QUEUES: Final = (State.PENDING, State.RESERVED, State.BACKOFF)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one entry adds to the sums, and from what that was computed."""
+
+    seen: tuple[object, ...]
+    held: tuple[tuple[Row, int], ...] = ()
+    kept: tuple[tuple[Row, int], ...] = ()
+    asked: tuple[tuple[Asked, int], ...] = ()
+
+
+class Holdings:
+    """Sums in the units of :mod:`queuectl.domain.quantity`. A row that empties stays with 0.
+
+    Attributes:
+        config: what it is charged under.
+        held: by gangs that start, run or are being evicted.
+        kept: by leases, for gangs that do not hold it yet.
+        asked: by gangs that queue, with all their pods.
+    """
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._parts: dict[str, _Part] = {}
+        self._node_quota = NodeQuota()
+        self.config = QueueConfig()
+        self.held: Counter[Row] = Counter()
+        self.kept: Counter[Row] = Counter()
+        self.asked: Counter[Asked] = Counter()
+
+    def configure(self, config: QueueConfig, entries: Iterable[Entry]) -> None:
+        """Count anew under this configuration."""
+        self.config = config
+        self._parts.clear()
+        # New ones: a reader in another thread goes on with the old.
+        self.held, self.kept, self.asked = Counter(), Counter(), Counter()
+        for entry in entries:
+            self._put(entry)
+
+    @property
+    def effective(self) -> QueueConfig:
+        """The configuration with quota that follows the nodes, as they are now."""
+        return self._node_quota.of(self.config, self._mirror.fleet)
+
+    def note(self, changes: Iterable[Change]) -> None:
+        """Take in committed changes."""
+        for change in changes:
+            self._put(change.after)
+
+    def _put(self, entry: Entry) -> None:
+        before = self._parts.get(entry.uid)
+        if before is None and entry.state is State.FINISHED:
+            return
+        size = (entry.queue, entry.state in _QUEUES, entry.gpus, entry.pods)
+        seen = (*size, entry.placement, entry.lease, entry.uid in self._mirror.jobs)
+        if before is not None and before.seen == seen:
+            return
+        if before is not None:
+            self._count(before, -1)
+        if entry.state is State.FINISHED:
+            self._parts.pop(entry.uid)
+            return
+        part = self._parts[entry.uid] = self._part(entry, seen)
+        self._count(part, 1)
+
+    def _part(self, entry: Entry, seen: tuple[object, ...]) -> _Part:
+        job = self._mirror.jobs.get(entry.uid)
+        queue = self.config.cluster_queue_of(entry.namespace, entry.queue)
+        if job is None or queue is None:
+            return _Part(seen)
+        lease = entry.lease.placement if entry.lease is not None else None
+        asked: tuple[tuple[Asked, int], ...] = ()
+        if entry.state in _QUEUES:
+            amounts = self._asked(job)
+            asked = tuple(((queue.name, name), amount) for name, amount in amounts.items())
+        return _Part(
+            seen, self._rows(entry, job, entry.placement), self._rows(entry, job, lease), asked
+        )
+
+    def _rows(
+        self, entry: Entry, job: JobRecord, placement: Placement | None
+    ) -> tuple[tuple[Row, int], ...]:
+        if placement is None:
+            return ()
+        return tuple(
+            ((entry.namespace, entry.queue, *row), amount)
+            for row, amount in charged(entry, job, placement, self.config, self._mirror)
+        )
+
+    def _asked(self, job: JobRecord) -> Mapping[str, int]:
+        sums: Counter[str] = Counter()
+        for podset in job.podsets:
+            for name, amount in self.config.rules.charged(podset.shape.requests).items():
+                sums[name] += amount * podset.count
+        return sums
+
+    def _count(self, part: _Part, sign: int) -> None:
+        for row, amount in part.held:
+            self.held[row] += sign * amount
+        for row, amount in part.kept:
+            self.kept[row] += sign * amount
+        for asked, amount in part.asked:
+            self.asked[asked] += sign * amount
+
+
+def charged(
+    entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig, mirror: Mirror
+) -> tuple[tuple[tuple[str, str, str], int], ...]:
+    """What a gang of the ledger is charged for a placement: (ClusterQueue, flavor, resource) and amount."""
+    workload = Workload(
+        entry.uid, entry.kind, entry.namespace, entry.name, job.podsets, queue=entry.queue
+    )
+    alone = Snapshot(0.0, mirror.fleet, config)
+    return tuple(charges_of(Admitted(workload, placement), alone))

@@ -1,0 +1,175 @@
+"""What happens to workloads, as counters and histograms: once by ClusterQueue, once by LocalQueue, as Kueue has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.reasons import Code
+
+START_BUCKETS: Final = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
+WAIT_BUCKETS: Final = (
+    0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scope:
+    """By what workloads are told apart: the prefix of the names, the labels, and an entry's values for them."""
+
+    prefix: str
+    labels: tuple[str, ...]
+    of: Callable[[Entry], tuple[str, ...]]
+
+
+BY_CLUSTER_QUEUE: Final = Scope("", ("cluster_queue",), lambda entry: (entry.cluster_queue,))
+BY_LOCAL_QUEUE: Final = Scope(
+    "local_queue_", ("name", "namespace"), lambda entry: (entry.queue, entry.namespace)
+)
+
+
+class Lives:
+    """The collectors of one scope."""
+
+    def __init__(self, registry: CollectorRegistry, scope: Scope) -> None:
+        self._registry = registry
+        self._scope = scope
+        by_class = ("priority_class",)
+        self._reserved = self._counter(
+            "quota_reserved_workloads_total", "Times quota was given, or kept by a lease.", by_class
+        )
+        self._admitted = self._counter("admitted_workloads_total", "Starts committed.", by_class)
+        self._finished = self._counter(
+            "finished_workloads_total", "Workloads finished.", ("priority_class", "result")
+        )
+        self._refused = self._counter(
+            "refused_workloads_total",
+            "Times a workload was told a new reason for not starting.",
+            ("reason",),
+        )
+        evicted = ("reason", "priority_class")
+        self._evicted = self._counter(
+            "evicted_workloads_total", "Evictions of whole gangs.", evicted
+        )
+        self._evicted_once = self._counter(
+            "evicted_workloads_once_total", "Workloads evicted for the first time.", evicted
+        )
+        self._requeued = self._counter(
+            "requeued_workloads_total",
+            "Workloads queued again after an eviction or a back-off, by why they were evicted.",
+            ("reason",),
+        )
+        self._deactivated = self._counter(
+            "deactivated_workloads_total",
+            "Workloads given up: by a person, after too many failed starts, or for their execution time.",
+            ("reason",),
+        )
+        self._define_times()
+
+    def _define_times(self) -> None:
+        by_class = ("priority_class",)
+        self._reserved_wait = self._histogram(
+            "quota_reserved_wait_time_seconds", "Submission to the first quota given or kept by a lease.",
+            WAIT_BUCKETS, by_class,
+        )  # fmt: skip
+        self._admission_wait = self._histogram(
+            "admission_wait_time_seconds", "Submission to first admission.", WAIT_BUCKETS, by_class
+        )
+        self._ready_wait = self._histogram(
+            "ready_wait_time_seconds", "Submission to all pods ready, first attempt.",
+            WAIT_BUCKETS, by_class,
+        )  # fmt: skip
+        self._start = self._histogram(
+            "admitted_until_ready_wait_time_seconds", "Admission to all pods ready, each attempt.",
+            START_BUCKETS, by_class,
+        )  # fmt: skip
+        self._executed = self._histogram(
+            "execution_time_seconds", "Seconds a workload held its place, all attempts together, when it finishes.",
+            WAIT_BUCKETS, by_class,
+        )  # fmt: skip
+        self._ready_to_evicted = self._histogram(
+            "pods_ready_to_evicted_time_seconds", "All pods ready to the eviction.",
+            WAIT_BUCKETS, ("reason",),
+        )  # fmt: skip
+        self._eviction = self._histogram(
+            "workload_eviction_latency_seconds", "Eviction to the last pod gone.",
+            START_BUCKETS, by_class,
+        )  # fmt: skip
+
+    def _counter(self, name: str, text: str, more: tuple[str, ...]) -> Counter:
+        full = f"queuectl_{self._scope.prefix}{name}"
+        return Counter(full, text, (*self._scope.labels, *more), registry=self._registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: Sequence[float], more: tuple[str, ...]
+    ) -> Histogram:
+        full = f"queuectl_{self._scope.prefix}{name}"
+        labels = (*self._scope.labels, *more)
+        return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
+
+    def count(self, change: Change, priority: str) -> None:
+        """Count one committed change. ``priority``: the workload's priority class, ``""`` for none."""
+        before, after = change.before, change.after
+        where, code = self._scope.of(after), after.reason.code
+        was = before.state if before is not None else None
+        if was is not after.state:
+            self._moved(change, where, priority)
+        if after.state in (State.PENDING, State.RESERVED) and code is not Code.QUEUED:
+            told = before.reason.code if before is not None else None
+            if code is not told:
+                self._refused.labels(*where, code).inc()
+
+    def _moved(self, change: Change, where: tuple[str, ...], priority: str) -> None:
+        before, after, at = change.before, change.after, change.at
+        was = before.state if before is not None else None
+        by = (*where, priority)
+        if was is State.EVICTING and before is not None:
+            self._eviction.labels(*by).observe(at - before.since)
+        match after.state:
+            case State.RESERVED:
+                self._kept(by, after, at)
+            case State.STARTING:
+                self._starts(was, by, after, at)
+            case State.RUNNING:
+                self._start.labels(*by).observe(at - (after.started_at or at))
+                if after.attempt == 1:
+                    self._ready_wait.labels(*by).observe(at - after.queued_at)
+            case State.EVICTING:
+                self._leaves(change, where, priority)
+            case State.PENDING if after.evicted_for is not None and was is not State.RESERVED:
+                self._requeued.labels(*where, after.evicted_for).inc()
+            case State.DEACTIVATED:
+                self._deactivated.labels(*where, after.reason.code).inc()
+            case State.FINISHED:
+                self._finished.labels(*by, after.reason.code).inc()
+                if after.attempt:
+                    self._executed.labels(*by).observe(after.past_seconds)
+            case _:
+                pass
+
+    def _starts(self, was: State | None, by: tuple[str, ...], after: Entry, at: float) -> None:
+        if was is not State.RESERVED:
+            self._kept(by, after, at)
+        self._admitted.labels(*by).inc()
+        if after.attempt == 1:
+            self._admission_wait.labels(*by).observe(at - after.queued_at)
+
+    def _kept(self, by: tuple[str, ...], after: Entry, at: float) -> None:
+        self._reserved.labels(*by).inc()
+        first = after.attempt == (1 if after.state is State.STARTING else 0)
+        if first and after.evictions == 0:
+            self._reserved_wait.labels(*by).observe(at - after.queued_at)
+
+    def _leaves(self, change: Change, where: tuple[str, ...], priority: str) -> None:
+        after = change.after
+        reason = after.reason.code
+        self._evicted.labels(*where, reason, priority).inc()
+        if after.evictions == 1:
+            self._evicted_once.labels(*where, reason, priority).inc()
+        ready_at = change.before.ready_at if change.before is not None else None
+        if ready_at is not None:
+            self._ready_to_evicted.labels(*where, reason).observe(change.at - ready_at)

@@ -1,0 +1,259 @@
+"""Quota, its use, and shares of ClusterQueues, Cohorts and LocalQueues: computed when they are scraped, never in a cycle.
+
+Names and meanings are Kueue's. Amounts are in Kubernetes' own units: cores, bytes, devices. *Usage* is what gangs hold;
+*reservation* adds what leases keep for gangs whose victims still leave.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Final, TypeAlias
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from queuectl.domain.quantity import CPU
+from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
+from queuectl.planner.queueing.dominant import share_of
+from queuectl.planner.queueing.quota import Pool, QuotaUse, use_of
+from queuectl.state.holdings import Holdings, Row
+
+Series: TypeAlias = tuple[tuple[str, ...], float]
+
+_BY_FLAVOR: Final = ("cohort", "cluster_queue", "flavor", "resource")
+_MILLI: Final = 1000
+
+
+class QuotaGauges(Collector):
+    """Shows the holdings of one leadership; nothing while another process leads."""
+
+    def __init__(self) -> None:
+        self._holdings: Holdings | None = None
+
+    def show(self, holdings: Holdings | None) -> None:
+        """From now on, scrapes read these."""
+        self._holdings = holdings
+
+    def cohorts_of(self, cluster_queue: str) -> tuple[str, ...]:
+        """The Cohorts a ClusterQueue is in."""
+        holdings = self._holdings
+        return tuple(_ancestors(holdings.config, cluster_queue)) if holdings is not None else ()
+
+    def describe(self) -> list[Metric]:
+        """Nothing to check beforehand: names are this module's own."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every gauge, from a copy of the sums: the loop goes on meanwhile."""
+        holdings = self._holdings
+        if holdings is None:
+            return
+        config = holdings.effective
+        held, kept = dict(holdings.held), dict(holdings.kept)
+        asked = dict(holdings.asked)
+        yield from _stated(config)
+        yield from _used(config, held, kept)
+        yield _gauge(
+            "cluster_queue_resource_pending",
+            "What gangs that queue ask for.",
+            ("cluster_queue", "resource"),
+            ((row, _amount(row[1], amount)) for row, amount in asked.items()),
+        )
+        yield from _local_queues(config, held, kept)
+        yield from _cohorts(config, held, kept)
+        yield from _shares(config, held)
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], series: Iterator[Series]) -> Metric:
+    family = GaugeMetricFamily(f"queuectl_{name}", text, labels=labels)
+    for values, number in sorted(series):
+        family.add_metric(values, number)
+    return family
+
+
+def _amount(resource: str, amount: int) -> float:
+    return amount / _MILLI if resource == CPU else float(amount)
+
+
+def _stated(config: QueueConfig) -> Iterator[Metric]:
+    queues = config.cluster_queues.values()
+    limits = (
+        ("nominal_quota", "Nominal quota; where it follows the nodes, as they are now.", "nominal"),
+        ("borrowing_limit", "Most it may use beyond its nominal quota; absent = no limit.", "borrowing"),
+        ("lending_limit", "Most of its nominal quota that others may use; absent = all.", "lending"),
+    )  # fmt: skip
+    for name, text, field in limits:
+        yield _gauge(
+            f"cluster_queue_{name}", text, _BY_FLAVOR,
+            (
+                ((queue.cohort or "", queue.name, quotas.flavor, resource), _amount(resource, amount))
+                for queue in queues
+                for group in queue.groups
+                for quotas in group.flavors
+                for resource, amount in getattr(quotas, field).items()
+            ),
+        )  # fmt: skip
+    yield _gauge(
+        "cluster_queue_info", "1 for each ClusterQueue, with its cohort and the root of that.",
+        ("cluster_queue", "parent_cohort", "root_cohort"),
+        (((q.name, q.cohort or "", _root(config, q.cohort)), 1.0) for q in queues),
+    )  # fmt: skip
+    yield _gauge(
+        "cluster_queue_status", "1 for the status it has: active, or pending while it is stopped.",
+        ("cluster_queue", "status"),
+        (
+            ((q.name, status), float(status == _status(q.stop_policy)))
+            for q in queues
+            for status in ("active", "pending")
+        ),
+    )  # fmt: skip
+
+
+def _used(
+    config: QueueConfig, held: Mapping[Row, int], kept: Mapping[Row, int]
+) -> Iterator[Metric]:
+    for name, text, amounts in _views(held, kept):
+        sums: Counter[tuple[str, str, str]] = Counter()
+        for row, amount in amounts.items():
+            sums[row[2:]] += amount
+        yield _gauge(
+            f"cluster_queue_resource_{name}", text, _BY_FLAVOR,
+            (
+                ((_cohort_of(config, queue), queue, flavor, resource), _amount(resource, amount))
+                for (queue, flavor, resource), amount in sums.items()
+            ),
+        )  # fmt: skip
+
+
+def _local_queues(
+    config: QueueConfig, held: Mapping[Row, int], kept: Mapping[Row, int]
+) -> Iterator[Metric]:
+    for name, text, amounts in _views(held, kept):
+        yield _gauge(
+            f"local_queue_resource_{name}", text,
+            ("name", "namespace", "cluster_queue", "flavor", "resource"),
+            (
+                ((local, namespace, queue, flavor, resource), _amount(resource, amount))
+                for (namespace, local, queue, flavor, resource), amount in amounts.items()
+            ),
+        )  # fmt: skip
+    yield _gauge(
+        "local_queue_status", "1 while gangs of the LocalQueue may start, 0 while it or its ClusterQueue is stopped.",
+        ("name", "namespace", "cluster_queue"),
+        (
+            ((q.name, q.namespace, q.cluster_queue), float(_open(config, q.stop_policy, q.cluster_queue)))
+            for q in config.local_queues.values()
+        ),
+    )  # fmt: skip
+
+
+def _views(
+    held: Mapping[Row, int], kept: Mapping[Row, int]
+) -> Iterator[tuple[str, str, Mapping[Row, int]]]:
+    yield "usage", "What its gangs hold.", held
+    reserved = Counter(held)
+    reserved.update(kept)
+    yield "reservation", "What its gangs hold, and what leases keep for them.", reserved
+
+
+def _cohorts(
+    config: QueueConfig, held: Mapping[Row, int], kept: Mapping[Row, int]
+) -> Iterator[Metric]:
+    pools = _cohort_pools(use_of(config, {}))
+    yield _gauge(
+        "cohort_info", "1 for each Cohort, with its parent and root.",
+        ("cohort", "parent_cohort", "root_cohort"),
+        (
+            ((name, _parent(config, name), _root(config, name)), 1.0)
+            for name in pools.keys() | config.cohorts.keys()
+        ),
+    )  # fmt: skip
+    by = ("cohort", "flavor", "resource")
+    yield _gauge(
+        "cohort_subtree_quota", "Its own nominal quota and what its members lend.", by,
+        (
+            ((name, *row), _amount(row[1], amount))
+            for name, pool in pools.items()
+            for row, amount in pool.subtree.items()
+        ),
+    )  # fmt: skip
+    sums: Counter[tuple[str, str, str]] = Counter()
+    for amounts in (held, kept):
+        for (_, _, queue, *row), amount in amounts.items():
+            for name in _ancestors(config, queue):
+                sums[name, row[0], row[1]] += amount
+    yield _gauge(
+        "cohort_subtree_resource_reservations", "What gangs of its ClusterQueues hold, and leases keep for them.", by,
+        ((row, _amount(row[2], amount)) for row, amount in sums.items()),
+    )  # fmt: skip
+
+
+def _shares(config: QueueConfig, held: Mapping[Row, int]) -> Iterator[Metric]:
+    rows: Counter[tuple[str, str, str]] = Counter()
+    for row, amount in held.items():
+        rows[row[2:]] += amount
+    use = use_of(config, rows)
+    yield _gauge(
+        "cluster_queue_weighted_share",
+        "Dominant resource share over its weight, in thousandths; +Inf where it borrows with weight 0.",
+        ("cluster_queue", "cohort"),
+        (
+            ((name, _cohort_of(config, name)), _weighted(pool, use))
+            for name, pool in use.pools.items()
+        ),
+    )  # fmt: skip
+    yield _gauge(
+        "cohort_weighted_share", "The same of a Cohort within its parent.", ("cohort",),
+        (((name,), _weighted(pool, use)) for name, pool in _cohort_pools(use).items()),
+    )  # fmt: skip
+
+
+def _weighted(pool: Pool, use: QuotaUse) -> float:
+    weighted = share_of(pool, use).weighted
+    return inf if weighted is None else float(weighted)
+
+
+def _cohort_pools(use: QuotaUse) -> Mapping[str, Pool]:
+    pools: dict[str, Pool] = {}
+    for queue in use.pools.values():
+        pool = queue.parent
+        while pool is not None and pool.name not in pools:
+            pools[pool.name] = pool
+            pool = pool.parent
+    return pools
+
+
+def _ancestors(config: QueueConfig, cluster_queue: str) -> Iterator[str]:
+    """The Cohorts a ClusterQueue is in, from its own to the root."""
+    cohort = _cohort_of(config, cluster_queue)
+    while cohort:
+        yield cohort
+        cohort = _parent(config, cohort)
+
+
+def _cohort_of(config: QueueConfig, cluster_queue: str) -> str:
+    queue = config.cluster_queues.get(cluster_queue)
+    return (queue.cohort if queue is not None else None) or ""
+
+
+def _parent(config: QueueConfig, cohort: str) -> str:
+    return config.cohorts.get(cohort, Cohort(cohort)).parent or ""
+
+
+def _root(config: QueueConfig, cohort: str | None) -> str:
+    root = cohort or ""
+    while root and (parent := _parent(config, root)):
+        root = parent
+    return root
+
+
+def _status(stop: StopPolicy) -> str:
+    return "active" if stop is StopPolicy.NONE else "pending"
+
+
+def _open(config: QueueConfig, stop: StopPolicy, cluster_queue: str) -> bool:
+    queue = config.cluster_queues.get(cluster_queue, ClusterQueue("", stop_policy=StopPolicy.HOLD))
+    return stop is queue.stop_policy is StopPolicy.NONE

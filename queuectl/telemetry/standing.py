@@ -1,0 +1,137 @@
+"""How many workloads stand where, kept up change by change and put into words only when scraped.
+
+A commit counts what it changed, one step per workload; 50,000 that wait are never counted again for one that moved, and
+no gauge is set in a cycle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.reasons import Code
+
+Where: TypeAlias = tuple[str, str, str, State, Code]
+"""ClusterQueue, namespace, LocalQueue, state, reason (of what waits; ``Queued`` of all others)."""
+Head: TypeAlias = tuple[str, ...]
+"""Label values of one gauge."""
+
+# Kueue's two kinds of pending: still in line to be looked at, or looked at and refused until something changes.
+_IN_LINE: Final = frozenset(
+    {Code.QUEUED, Code.PENDING_EVALUATION, Code.UNDECIDED, Code.WAITING_FOR_PREEMPTED}
+)
+
+
+def pending_status(code: Code) -> str:
+    """``active`` while the gang is in line to be looked at, ``inadmissible`` once it was refused."""
+    return "active" if code in _IN_LINE else "inadmissible"
+
+
+class Standing(Collector):
+    """Head counts of the ledger. A head that empties stays with 0, so that its gauge says 0 and not nothing."""
+
+    def __init__(self) -> None:
+        self._where: Counter[Where] = Counter()
+        self._owed: Counter[Head] = Counter()
+
+    def load(self, entries: Iterable[Entry]) -> None:
+        """Count anew."""
+        where: Counter[Where] = Counter()
+        owed: Counter[Head] = Counter()
+        for entry in entries:
+            _count(where, owed, entry, 1)
+        self._where, self._owed = where, owed
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Follow what was committed."""
+        for change in changes:
+            if change.before is not None:
+                _count(self._where, self._owed, change.before, -1)
+            _count(self._where, self._owed, change.after, 1)
+
+    def describe(self) -> list[Metric]:
+        """Nothing to check beforehand: names are this module's own."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All gauges, from a copy: the loop goes on meanwhile."""
+        where = dict(self._where)
+        yield _gauge(
+            "pending_workloads",
+            "Workloads waiting for a start; status is active or inadmissible as in Kueue.",
+            ("cluster_queue", "status", "reason"),
+            _sums(
+                ((queue, pending_status(code), str(code)), count)
+                for (queue, _, _, state, code), count in where.items()
+                if state.waiting
+            ),
+        )
+        yield _gauge(
+            "workloads", "Unfinished workloads by state (status).", ("cluster_queue", "status"),
+            _sums(((queue, str(state)), count) for (queue, _, _, state, _), count in where.items()),
+        )  # fmt: skip
+        yield _gauge(
+            "local_queue_pending_workloads", "The same of each LocalQueue.", ("name", "namespace", "status"),
+            _sums(
+                ((local, namespace, pending_status(code)), count)
+                for (_, namespace, local, state, code), count in where.items()
+                if state.waiting
+            ),
+        )  # fmt: skip
+        for name, text, states in _ACTIVE:
+            yield _gauge(
+                name, text, ("cluster_queue",),
+                _sums(
+                    ((queue,), count)
+                    for (queue, _, _, state, _), count in where.items()
+                    if state in states
+                ),
+            )  # fmt: skip
+            yield _gauge(
+                f"local_queue_{name}", text, ("name", "namespace"),
+                _sums(
+                    ((local, namespace), count)
+                    for (_, namespace, local, state, _), count in where.items()
+                    if state in states
+                ),
+            )  # fmt: skip
+        yield _gauge(
+            "outbox_intents", "Cluster writes that the watch has not confirmed yet.", ("kind",),
+            dict(self._owed),
+        )  # fmt: skip
+
+
+_LIVE: Final = frozenset(state for state in State if state.live)
+_ACTIVE: Final = (
+    ("admitted_active_workloads", "Workloads that are starting or running.", _LIVE),
+    ("reserving_active_workloads", "The same, and those for which a lease keeps quota.", _LIVE | {State.RESERVED}),
+)  # fmt: skip
+
+
+def _count(where: Counter[Where], owed: Counter[Head], entry: Entry, by: int) -> None:
+    if entry.state is State.FINISHED:
+        return
+    code = entry.reason.code if entry.state.waiting else Code.QUEUED
+    where[entry.cluster_queue, entry.namespace, entry.queue, entry.state, code] += by
+    if entry.intent is not None:
+        owed[(str(entry.intent),)] += by
+
+
+def _sums(counted: Iterable[tuple[Head, int]]) -> Mapping[Head, int]:
+    sums: Counter[Head] = Counter()
+    for head, count in counted:
+        sums[head] += count
+    return sums
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], heads: Mapping[Head, int]) -> Metric:
+    family = GaugeMetricFamily(f"queuectl_{name}", text, labels=labels)
+    for values, count in sorted(heads.items()):
+        family.add_metric(values, count)
+    return family
