@@ -9,7 +9,7 @@ UV := $(TOOLS)/bin/uv
 RUN := $(VENV)/bin
 PYTEST_ARGS ?=
 
-.PHONY: help setup lint test test-fast test-system explore demo bench clean controlplane
+.PHONY: help setup lint test test-fast test-system explore demo bench dashboards clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -54,6 +54,9 @@ demo: controlplane ## a real control plane, a rush of gangs, a minute; KEEP=1 le
 
 bench: controlplane ## every figure of docs/benchmarks.md; about half an hour
 	$(RUN)/python -m tests.bench
+
+dashboards: setup ## write deploy/grafana/*.json from deploy/grafana/dashboards
+	$(RUN)/python -m deploy.grafana.dashboards
 
 clean: ## remove what setup made here
 	rm -rf $(VENV) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

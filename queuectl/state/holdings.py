@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord
@@ -69,6 +70,11 @@ class Holdings:
     def effective(self) -> QueueConfig:
         """The configuration with quota that follows the nodes, as they are now."""
         return self._node_quota.of(self.config, self._mirror.fleet)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The nodes as they are now."""
+        return self._mirror.fleet
 
     def note(self, changes: Iterable[Change]) -> None:
         """Take in committed changes."""

@@ -1,4 +1,4 @@
-"""Quota, its use, and shares of ClusterQueues, Cohorts and LocalQueues: computed when they are scraped, never in a cycle.
+"""Quota, its use, and shares of ClusterQueues, Cohorts and LocalQueues, and the nodes: computed when they are scraped, never in a cycle.
 
 Names and meanings are Kueue's. Amounts are in Kubernetes' own units: cores, bytes, devices. *Usage* is what gangs hold;
 *reservation* adds what leases keep for gangs whose victims still leave.
@@ -20,6 +20,7 @@ from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
 from queuectl.planner.queueing.dominant import share_of
 from queuectl.planner.queueing.quota import Pool, QuotaUse, use_of
 from queuectl.state.holdings import Holdings, Row
+from queuectl.telemetry.nodes import nodes
 
 Series: TypeAlias = tuple[tuple[str, ...], float]
 
@@ -65,6 +66,7 @@ class QuotaGauges(Collector):
         yield from _local_queues(config, held, kept)
         yield from _cohorts(config, held, kept)
         yield from _shares(config, held)
+        yield from nodes(holdings.fleet)
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], series: Iterator[Series]) -> Metric:

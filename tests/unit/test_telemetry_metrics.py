@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,9 +17,8 @@ from queuectl.domain.queues import LocalQueue
 from queuectl.domain.records import Outcome
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
 from tests.api.support import LIVES, PLACED, job, live_through
-from tests.unit.test_telemetry_quota import holdings
-
-DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+from tests.support.metricnames import documented
+from tests.unit.test_telemetry_quota import holdings, node
 
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
@@ -88,9 +85,8 @@ LIKE_KUEUE = {
 def busy() -> Metrics:
     """Metrics after something of everything has happened."""
     metrics = Metrics()
-    metrics.loaded(
-        [], holdings(*(live_through(job(name), *life)[-1].after for name, life in LIVES.items()))
-    )
+    standing = [live_through(job(name), *life)[-1].after for name, life in LIVES.items()]
+    metrics.loaded(standing, holdings(*standing, nodes=[node("a")]))
     for stage in Stage:
         metrics.stage_took(stage, 0.1)
     metrics.planned(Plan(), 0.01)
@@ -162,15 +158,14 @@ class TestExposition:
         assert value(other, "discarded_plans_total", reason="cut") is None
 
     def test_the_documentation_lists_exactly_what_there_is(self) -> None:
-        rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, -]+) \|", DOCS.read_text(), re.MULTILINE)
-        documented = {(name, kind, frozenset(by.split(", ")) - {"-"}) for name, kind, by in rows}
+        stated = {(name, kind, labels) for name, (kind, labels) in documented().items()}
         metrics = busy()
         exported = set()
         for family in families(metrics):
             name = family.name + ("_total" if family.type == "counter" else "")
             labels = frozenset(family.samples[0].labels) - {"le"}
             exported.add((name, family.type, labels))
-        assert documented == exported
+        assert stated == exported
 
 
 class TestDecisions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from math import inf
 from typing import Any
@@ -11,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.machine import Event
+from queuectl.domain.quantity import Resources
+from queuectl.domain.records import NodeRecord
 from queuectl.objects.config import build
 from queuectl.state.holdings import Holdings
 from queuectl.state.mirror import Mirror
@@ -49,10 +53,18 @@ def documents(**queues: dict[str, Any]) -> list[dict[str, Any]]:
     return [*rest, parent, child, *(queues.values() or stated)]
 
 
-def holdings(*entries: Entry, config: list[dict[str, Any]] | None = None) -> Holdings:
+def node(name: str, *, ready: bool = True, unschedulable: bool = False) -> Node:
+    offers = Resources({GPU: 8, "cpu": 1500})
+    return Node(name, allocatable=offers, ready=ready, unschedulable=unschedulable)
+
+
+def holdings(
+    *entries: Entry, config: list[dict[str, Any]] | None = None, nodes: Sequence[Node] = ()
+) -> Holdings:
     """What these workloads, each of 32 GPUs in LocalQueue team-a/default, hold."""
     mirror = Mirror({})
     mirror.jobs = {e.uid: job(e.name) for e in entries}
+    mirror.nodes = {n.name: NodeRecord(n, 1) for n in nodes}
     held = Holdings(mirror)
     held.configure(build(config or documents(), 1), entries)
     return held
@@ -163,6 +175,15 @@ def test_cores_are_shown_not_thousandths() -> None:
             group["flavors"][0]["resources"] = [{"name": "cpu", "nominalQuota": "1500m"}]
     labels = A | {"resource": "cpu"}
     assert value(holdings(config=config), "cluster_queue_nominal_quota", **labels) == 1.5
+
+
+def test_nodes_that_take_no_pods_offer_nothing() -> None:
+    nodes = [node("a"), node("b"), node("c", unschedulable=True), node("d", ready=False)]
+    held = holdings(nodes=nodes)
+    assert value(held, "nodes_allocatable", resource=GPU) == 16
+    assert value(held, "nodes_allocatable", resource="cpu") == 3
+    counted = [value(held, "nodes", status=s) for s in ("ready", "cordoned", "not_ready")]
+    assert counted == [2, 1, 1]
 
 
 def test_who_does_not_lead_shows_nothing() -> None:

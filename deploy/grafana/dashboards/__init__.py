@@ -1,0 +1,1 @@
+"""The Grafana dashboards of queuectl, as code. ``make dashboards`` writes the JSON that people import, beside this folder."""
