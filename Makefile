@@ -9,7 +9,7 @@ UV := $(TOOLS)/bin/uv
 RUN := $(VENV)/bin
 PYTEST_ARGS ?=
 
-.PHONY: help setup lint test test-fast test-system explore demo bench dashboards clean controlplane
+.PHONY: help setup lint test test-fast test-system explore demo bench dashboards clean controlplane prometheus
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -41,7 +41,10 @@ test: test-fast test-system ## all tests; builds the control plane the first tim
 test-fast: setup ## everything that needs no control plane
 	$(RUN)/pytest -m "not system and not bench" -n 2 $(PYTEST_ARGS)
 
-test-system: controlplane ## on a real control plane
+prometheus: setup
+	@$(RUN)/queuectl localcluster build --prometheus
+
+test-system: prometheus ## on a real control plane, with a real Prometheus
 	$(RUN)/pytest -m "system and not bench" $(PYTEST_ARGS)
 
 ROUNDS ?= 5

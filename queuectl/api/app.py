@@ -20,7 +20,7 @@ from queuectl.api.kinds import CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import describe
 from queuectl.api.ports import ApiStore, Diagnoser, Health
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.routes import config, dryrun, pastuse, workloads
+from queuectl.api.routes import config, dryrun, pastuse, usage, workloads
 from queuectl.api.routes import health as health_routes
 from queuectl.api.server import Address
 
@@ -41,6 +41,7 @@ def create_app(
         config.add_routes(app.router, kind, store, diagnoser)
     dryrun.add_routes(app.router, store, diagnoser)
     pastuse.add_routes(app.router, store)
+    usage.add_routes(app.router, store)
     workloads.add_routes(app.router, store, diagnoser)
     health_routes.add_routes(app.router, health, registry)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's documented way

@@ -18,10 +18,26 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reports import Grouping, Period, Report
+
+
+class Reports(Protocol):
+    """The usage ledger, read only."""
+
+    async def report(self, period: Period, grouping: Grouping) -> Report:
+        """Sums of a period by group, in the order of the groups' names. May raise StoreUnavailable.
+
+        Raises:
+            BadInput: it would have too many rows.
+        """
 
 
 class ApiStore(Protocol):
     """Every method may raise StoreUnavailable."""
+
+    @property
+    def usage(self) -> Reports:
+        """The usage ledger."""
 
     async def list_config(
         self, kind: str, namespace: str | None = None

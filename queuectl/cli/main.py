@@ -45,6 +45,11 @@ MOUNTS: Final = {
     "priority": Mount(
         "queuectl.cli.ask:priority_command", "Set a workload's priority.", PANEL_CLIENT
     ),
+    "report": Mount(
+        "queuectl.cli.report:report_command",
+        "GPU-hours, cost, waste and waits, by whom.",
+        PANEL_CLIENT,
+    ),
     "plan": Mount(
         "queuectl.cli.plan:plan_command", "Plan files of ordinary objects.", PANEL_OFFLINE
     ),

@@ -87,7 +87,9 @@ def plan_command(
     if explain is None:
         explain = LOOKED_INTO if output is Output.JSON else 0
     diagnoses = _diagnoses(given, plan, explain)
-    document = plan_document(given.snapshot, plan, given.ignored, given.warnings, diagnoses)
+    document = plan_document(
+        given.snapshot, plan, given.ignored, given.warnings, diagnoses, given.evicted
+    )
     if output is Output.JSON:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:

@@ -38,13 +38,19 @@ async def read_admissions(api: Api) -> list[PriorAdmission]:
     """Of all Workloads that are not finished; none where their kind is not installed.
 
     Raises:
-        ClusterError: a request failed.
+        ClusterError: they can be read in no version.
     """
+    failed: ClusterUnavailable | None = None
     for path in _PATHS:
         try:
             return await _list(api, path)
         except ObjectGone:
             continue
+        except ClusterUnavailable as error:
+            # Only Kueue's webhook converts what is stored in another version, and it is gone.
+            failed = failed or error
+    if failed is not None:
+        raise failed
     return []
 
 

@@ -13,15 +13,17 @@ import structlog
 
 from queuectl.control.ports import Cluster, Store
 from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import PriorAdmission
 from queuectl.domain.rules import KueueKeys
-from queuectl.objects.config import build
+from queuectl.objects.config import ONLY_NAME, build
 from queuectl.objects.kinds import KINDS
 
 log = structlog.get_logger()
 
 LOOK_SECONDS = 10.0
 RETRY_SECONDS = 2.0
+_RULES = DocumentKey("Configuration", "", ONLY_NAME)
 NAMED = 10  # jobs of a kind we do not know that are named in the log
 
 
@@ -31,7 +33,7 @@ class Neighbour:
     def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster = cluster
         self._store = store
-        self._revision = -1
+        self._version = 0  # of the document that the rule was read from; 0 = there was none
         self._rule = KueueKeys.AUTO
 
     async def keys_count(self) -> bool:
@@ -71,11 +73,14 @@ class Neighbour:
         return [admission for admission in found if admission.kind in KINDS]
 
     async def _read_rule(self) -> None:
-        revision, documents = await self._store.configuration()
-        if revision == self._revision:
+        """From the one document that holds it, and only when that was written anew: this is asked for ever."""
+        stored = await self._store.get_config(_RULES)
+        version = stored.version if stored is not None else 0
+        if version == self._version:
             return
         try:
-            self._rule = build(documents, revision).rules.kueue_keys
+            documents = [stored.document] if stored is not None else []
+            self._rule = build(documents, version).rules.kueue_keys
         except BadInput as error:  # told by the loop, too, which keeps what it had
             log.warning("configuration_unreadable", why=str(error))
-        self._revision = revision
+        self._version = version

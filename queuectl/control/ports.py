@@ -6,20 +6,83 @@ A real adapter and its in-memory double satisfy the same Protocol and pass the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from queuectl.domain.accounting import Books, Free, Mark
 from queuectl.domain.commands import Answer, Command
+from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Loaded
 from queuectl.domain.pastuse import Used
+from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
 from queuectl.domain.rules import Retention
+from queuectl.domain.utilization import Look, PodKey
 
 Sink = Callable[[Sequence[Delta]], None]
 
 
+class UsageStore(Protocol):
+    """The usage ledger. Every method may raise StoreUnavailable."""
+
+    async def books(self) -> Books:
+        """Where it stands."""
+
+    async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
+        """Marks that are not folded yet, with their ids, oldest first."""
+
+    async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
+        """Those of these workloads that have hours."""
+
+    async def keep(
+        self,
+        fold: Fold,
+        *,
+        over: float | None,
+        until: float,
+        upto: int,
+        epoch: int,
+        free: Mapping[str, Free],
+    ) -> None:
+        """Add the hours of one fold, in one transaction.
+
+        Args:
+            fold: the hours, and what they are made for.
+            over: where the books stood when the folding began.
+            until: where they stand after it.
+            upto: id of the last mark that is in it; it and all before it are dropped.
+            epoch: of the caller.
+            free: GPUs by flavor, for the time from ``over`` to ``until``.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+            StaleSnapshot: the books do not stand at ``over`` any more; nothing was written.
+            StoreUnavailable: the outcome is unknown: read the books again.
+        """
+
+
+class UseSource(Protocol):
+    """Where GPU utilization comes from (telemetry/signal)."""
+
+    async def look(self, window: float, at: float, known: Collection[PodKey]) -> Look:
+        """What is known of all pods over the ``window`` seconds before ``at``.
+
+        ``known``: pods that hold GPUs, by which a source may recognize how pods are named.
+
+        Raises:
+            SourceUnavailable: no answer that can be used.
+        """
+
+    async def close(self) -> None:
+        """Give back all connections."""
+
+
 class Store(Protocol):
     """The ledger's durable form. Every method may raise StoreUnavailable."""
+
+    @property
+    def usage(self) -> UsageStore:
+        """The usage ledger."""
 
     async def take_over(self, holder: str, floor: int) -> int:
         """Become the one who may commit: raise the epoch to ``max(stored, floor) + 1`` and return it."""
@@ -56,6 +119,9 @@ class Store(Protocol):
 
     async def config_changed(self, since: int) -> int:
         """Wait until the configuration's revision differs from ``since``; the new one."""
+
+    async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
+        """One configuration document with its version, or None."""
 
     async def commands(self) -> tuple[Command, ...]:
         """Commands that are not answered yet, oldest first; not necessarily all of them."""

@@ -14,8 +14,9 @@ import structlog
 from queuectl.control.leader import Leadership, LeadershipLost
 from queuectl.control.loop import Loop
 from queuectl.control.neighbour import Neighbour
-from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.ports import Clock, Cluster, Store, UseSource
 from queuectl.control.settings import Settings
+from queuectl.control.watch_use import UseWatch
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, ClusterUnavailable, Fenced, StoreUnavailable
 from queuectl.domain.queues import QueueConfig
@@ -41,8 +42,10 @@ class Supervisor:
         settings: Settings,
         clock: Clock,
         job_resources: dict[str, str],
+        use_source: UseSource | None = None,
     ) -> None:
-        """``job_resources``: plural -> kind of the job kinds watched."""
+        """``job_resources``: plural -> kind of the job kinds watched; ``use_source``: of GPU utilization, None = unknown."""
+        self._use_source = use_source
         self._store = store
         self._cluster = cluster
         self._metrics = metrics
@@ -150,6 +153,24 @@ class Supervisor:
             group.create_task(loop.run(epoch), name="loop")
             group.create_task(self._follow_configuration(loop), name="configuration")
             group.create_task(self._follow_commands(loop), name="commands")
+            if self._use_source is not None:
+                watch = self._use_watch(self._use_source)
+                group.create_task(
+                    watch.run(lambda: loop.ledger, lambda: loop.config, loop.measured),
+                    name="utilization",
+                )
+
+    def _use_watch(self, source: UseSource) -> UseWatch:
+        rule = self._settings.utilization
+        return UseWatch(
+            source,
+            self._mirror,
+            self._metrics.utilization,
+            self._clock,
+            look_seconds=rule.look_seconds,
+            scrape_seconds=rule.sample_seconds,
+            patience=rule.patience_seconds,
+        )
 
     async def _follow_configuration(self, loop: Loop) -> None:
         while True:

@@ -53,6 +53,7 @@ PASSING = frozenset(
         Code.WAITING_FOR_QUOTA,
         Code.TOPOLOGY_PLACEMENT_FAILED,
         Code.RESOURCE_QUOTA_EXCEEDED,
+        Code.MAX_PER_USER,
         Code.WAITING_FOR_PREEMPTED,
         Code.WAITING_IN_ORDER,
         Code.PENDING_EVALUATION,

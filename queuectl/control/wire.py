@@ -9,17 +9,21 @@ from dataclasses import dataclass
 
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.client import Connection
-from queuectl.control.settings import Settings
+from queuectl.control.ports import UseSource
+from queuectl.control.settings import Settings, UtilizationSettings
 from queuectl.control.supervise import Supervisor
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.store import PostgresStore
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.errors import BadInput, StoreUnavailable
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.signal.exporters import DNS, ExporterSource
+from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, Gauge, Names
+from queuectl.telemetry.signal.prometheus import PrometheusSource
 
 SPARE_CONNECTIONS = 4
 
@@ -71,6 +75,72 @@ class Controller:
         return blockers
 
 
+def metric_names(asked: UtilizationSettings) -> Names:
+    """The vendor's, with those that are given in their place."""
+    vendor, given = VENDORS[asked.vendor], asked.names
+    device = tuple(label.strip() for label in (given.device or "").split(",") if label.strip())
+    return Names(
+        busy=_gauge(given.busy, given.busy_full, vendor.busy) or vendor.busy,
+        coarse=_gauge(given.coarse, given.coarse_full, vendor.coarse),
+        tensor=_gauge(given.tensor, None, vendor.tensor),
+        memory_busy=_gauge(given.memory_busy, given.memory_busy_full, vendor.memory_busy),
+        memory_used=given.memory_used or vendor.memory_used,
+        memory_free=given.memory_free or vendor.memory_free,
+        device=device or vendor.device,
+    )
+
+
+def _gauge(name: str | None, full: float | None, vendor: Gauge | None) -> Gauge | None:
+    if vendor is None:
+        return Gauge(name, full or 1.0) if name else None
+    return Gauge(name or vendor.name, full or vendor.full)
+
+
+def use_source(settings: Settings) -> UseSource | None:
+    """Where GPU utilization comes from; None = from nowhere.
+
+    Raises:
+        BadInput: two sources are named, or a URL is none.
+    """
+    asked, url = settings.utilization, settings.prometheus_url
+    exporters = [part.strip() for part in asked.exporters.split(",") if part.strip()]
+    if url and exporters:
+        raise BadInput(
+            "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: only one source may be named"
+        )
+    for name, given in (
+        ("QUEUECTL_PROMETHEUS_URL", [url] if url else []),
+        ("QUEUECTL_UTILIZATION__EXPORTERS", exporters),
+    ):
+        for one in given:
+            if not one.removeprefix(DNS).startswith(("http://", "https://")):
+                raise BadInput(f"{name}: {one!r} is no http:// or https:// URL")
+    if asked.ca_file is not None and not asked.ca_file.is_file():
+        raise BadInput(f"QUEUECTL_UTILIZATION__CA_FILE: there is no file {asked.ca_file}")
+    names = metric_names(asked)
+    if exporters:
+        return ExporterSource(
+            exporters,
+            names=names,
+            scrape_seconds=asked.sample_seconds,
+            keep_seconds=asked.keep_seconds,
+            trust_slices=asked.trust_slices,
+        )
+    if not url:
+        return None
+    return PrometheusSource(
+        url,
+        names=names,
+        scrape_seconds=asked.sample_seconds,
+        labels={"auto": None, "pod": HONORED, "exported_pod": RENAMED}[asked.labels],
+        rules={"auto": None, "on": True, "off": False}[asked.recording_rules],
+        trust_slices=asked.trust_slices,
+        token_file=asked.token_file,
+        ca_file=asked.ca_file,
+        timeout=asked.patience_seconds,
+    )
+
+
 @asynccontextmanager
 async def controller(settings: Settings) -> AsyncIterator[Controller]:
     """Connect to everything; give everything back at the end.
@@ -94,6 +164,9 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             hooks=WatchMeter(metrics),
         )
         stack.push_async_callback(cluster.close)
+        source = use_source(settings)
+        if source is not None:
+            stack.push_async_callback(source.close)
         supervisor = Supervisor(
             store=store,
             cluster=cluster,
@@ -101,5 +174,6 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             settings=settings,
             clock=time.time,
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+            use_source=source,
         )
         yield Controller(supervisor, store, metrics)

@@ -10,7 +10,7 @@ from typing import Final, Self
 from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from queuectl.db import commands, documents, pastuse, reads, writes
+from queuectl.db import commands, documents, pastuse, reads, usage, writes
 from queuectl.db.engine import DatabaseSettings, check_version, make_engine
 from queuectl.db.failures import answers_within
 from queuectl.db.notify import Bell
@@ -40,6 +40,7 @@ class PostgresStore:
         self._settings = settings
         self._bell = Bell(engine, settings, documents.CHANNEL)
         self._command_bell = Bell(engine, settings, commands.CHANNEL)
+        self.usage: Final = usage.UsageBooks(self._transaction, self._snapshot)
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:
@@ -100,13 +101,14 @@ class PostgresStore:
         cycle: int,
         answers: Sequence[Answer] = (),
     ) -> None:
-        """Write rows, placements, leases, outbox and history in one transaction; see the Protocol for the errors."""
+        """Write rows, placements, leases, outbox, history and marks in one transaction; see the Protocol for the errors."""
         async with self._transaction("committing") as connection:
             await writes.fence(connection, epoch)
             if revision is not None:
                 await writes.same_configuration(connection, revision)
             await commands.answer(connection, answers)
             await writes.write(connection, changes, epoch=epoch, cycle=cycle)
+            await usage.note(connection, [mark for change in changes for mark in change.marks])
 
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
         """Delete some rows that are kept long enough; see the Protocol."""

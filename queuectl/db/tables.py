@@ -3,6 +3,8 @@
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
 four change only together, by the leader, in :meth:`queuectl.db.store.PostgresStore.commit`. ``history`` only grows.
 ``past_use`` is what the leader samples; nothing refers to it.
+``usage_marks`` are written by commits and folded into the usage ledger (the other ``usage_`` tables) by
+:mod:`queuectl.control.account`; the ledger refers to no other table, so whatever else is deleted, it stays.
 ``commands`` is the one table in which others ask the leader for changes.
 Names sort by code point (``COLLATE "C"``), so that order is the same on every server. No extension is used.
 
@@ -26,6 +28,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    Uuid,
     func,
     text,
 )
@@ -214,6 +217,81 @@ past_use: Final = Table(
     comment="decayed use as of a time; scope is LocalQueue, ClusterQueue or User",
 )
 
+usage_marks: Final = Table(
+    "usage_marks",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    _key("uid"),
+    _json("mark"),
+    comment="what workloads do from a time on, until it is folded into usage_hours",
+)
+
+usage_meters: Final = Table(
+    "usage_meters",
+    metadata,
+    _key("uid", primary=True),
+    _json("meter"),
+    comment="what each live workload does since its last folded mark",
+)
+
+usage_subjects: Final = Table(
+    "usage_subjects",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    _key("uid"),
+    _text("kind"),
+    _key("namespace"),
+    _key("name"),
+    _key("queue"),
+    _key("cluster_queue"),
+    _key("cohort"),
+    _key("user"),
+    _json("labels"),
+    comment="on whose account: a workload under one queue, cohort, user and set of labels",
+)
+Index("usage_subjects_uid_idx", usage_subjects.c.uid)
+
+
+def _amount(name: str) -> Column[float]:
+    return Column(name, Double, nullable=False)
+
+
+usage_hours: Final = Table(
+    "usage_hours",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("subject", Uuid, primary_key=True),
+    _key("flavor", primary=True),
+    _key("price", primary=True),
+    *map(
+        _amount,
+        ("allocated", "used", "idle", "stuck", "unknown", "waited", "waiting", "cost", "unpriced"),
+    ),
+    comment="GPU-seconds by hour; waiting in seconds, cost in money; hour is its start in unix seconds",
+    postgresql_with={"fillfactor": 70},  # the present hour's rows are written again and again: HOT
+)
+
+usage_losses: Final = Table(
+    "usage_losses",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("subject", Uuid, primary_key=True),
+    _key("flavor", primary=True),
+    _key("reason", primary=True),
+    _amount("gpu_seconds"),
+    _integer("evictions"),
+    comment="work that evictions threw away",
+)
+
+usage_fleet: Final = Table(
+    "usage_fleet",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    _key("flavor", primary=True),
+    *map(_amount, ("seconds", "capacity", "free", "fragmented", "stranded")),
+    comment="GPU-seconds that nodes had, that were free, and that no gang could use; seconds that were looked at",
+)
+
 documents: Final = Table(
     "documents",
     metadata,
@@ -242,6 +320,12 @@ configuration: Final = _single_row(
     "configuration",
     _integer("revision"),
     comment="revision of all documents together",
+)
+
+usage_progress: Final = _single_row(
+    "usage_progress",
+    _seconds("until", nullable=True),
+    comment="until when everything is accounted for in usage_hours; null = nothing yet",
 )
 
 leadership: Final = _single_row(

@@ -25,12 +25,18 @@ class Limit:
         resource: what of a pod counts against it, e.g. ``nvidia.com/gpu``.
         hard: all that may be used.
         used: what the API server counts as used.
+        of_limits: the pods' limits of the resource count, not their requests.
     """
 
     key: str
     resource: str
     hard: int
     used: int
+    of_limits: bool = False
+
+    def per_pod(self, podset: PodSet) -> int:
+        """What one pod counts against it."""
+        return (podset.limits if self.of_limits else podset.shape.requests)[self.resource]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,6 @@ def with_promises(quota: Allowance, coming: Iterable[Coming]) -> Allowance:
     if not counted:
         return quota
     promised = tuple(
-        sum(count * podset.shape.requests[limit.resource] for podset, count in counted)
-        for limit in quota.limits
+        sum(count * limit.per_pod(podset) for podset, count in counted) for limit in quota.limits
     )
     return replace(quota, promised=promised)

@@ -2,6 +2,7 @@
 
 QueuectlError
 ├── BadInput                   what a user wrote is wrong; the message names document and field
+├── SourceUnavailable          the source of GPU utilization gave no answer that can be used
 ├── StoreError
 │   ├── StoreUnavailable       no answer, or the outcome is unknown: reload before planning again
 │   ├── Fenced                 another leader has taken over: stop at once
@@ -24,6 +25,10 @@ class QueuectlError(Exception):
 
 class BadInput(QueuectlError):
     """What a user wrote is wrong; the message names document and field."""
+
+
+class SourceUnavailable(QueuectlError):
+    """The source of GPU utilization gave no answer that can be used; the message says why."""
 
 
 class StoreError(QueuectlError):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from queuectl.domain.accounting import Mark
 from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
@@ -141,12 +142,16 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row before and after, with its history line. ``before`` None = new. ``note`` None = not worth a line."""
+    """One row before and after, with its history line. ``before`` None = new. ``note`` None = not worth a line.
+
+    ``marks``: what the usage ledger has to know of it.
+    """
 
     before: Entry | None
     after: Entry
     at: float
     note: Note | None = None
+    marks: tuple[Mark, ...] = ()
 
 
 Document = Mapping[str, Any]

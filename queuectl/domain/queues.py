@@ -128,6 +128,41 @@ class Defragment(StrEnum):
     EXECUTE = "Execute"
 
 
+class ReclaimMode(StrEnum):
+    """Whether a gang that does not use its GPUs may lose them for it."""
+
+    OFF = "Off"
+    DRY_RUN = "DryRun"  # said, not done
+    ON_DEMAND = "OnDemand"  # when a named pending gang then fits
+    ALWAYS = "Always"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleReclaim:
+    """When gangs of a queue count as idle, and what follows from it. Times in seconds, use in parts of 1.
+
+    Attributes:
+        window: so long must all its GPUs have been seen idle.
+        warmup: after its pods were all ready, before anything is judged: images, data, compilation.
+        idle_below: a gang is idle when its busiest GPU stayed below this.
+        active_above: an idle gang is idle no more when one of its GPUs goes above this.
+        low_below: a gang whose GPUs are used less than this on average uses them little.
+        memory_above: a gang that holds more of a GPU's memory than this has loaded something:
+        memory_window: so long must it have been seen idle.
+        grace: between being told and being stopped.
+    """
+
+    mode: ReclaimMode = ReclaimMode.DRY_RUN
+    window: float = 1800.0
+    warmup: float = 1800.0
+    idle_below: float = 0.02
+    active_above: float = 0.05
+    low_below: float = 0.2
+    memory_above: float = 0.2
+    memory_window: float = 7200.0
+    grace: float = 600.0
+
+
 DEFAULT_NAME = "default"
 """Name of the LocalQueue, and of the WorkloadPriorityClass, of jobs that name none."""
 
@@ -148,6 +183,7 @@ class ClusterQueue:
             ClusterQueues of the cohort although those stay within their own.
         headroom: nominal quota of flavors with node labels follows the nodes' capacity, less this part of it;
             None = nominal quota is what the resource groups say.
+        max_per_user: resource to the most that one user's gangs may be charged of it at once, by resource; empty = all.
     """
 
     name: str
@@ -171,6 +207,8 @@ class ClusterQueue:
     split_flavors: bool = False
     headroom: float | None = None
     evicts_within_nominal: bool = False
+    idle_reclaim: IdleReclaim = IdleReclaim()
+    max_per_user: tuple[tuple[str, int], ...] = ()
 
     @property
     def preempts(self) -> bool:

@@ -21,6 +21,7 @@ class Code(StrEnum):
     TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"  # no placement exists on what is free now
     SHAPE_NEVER_FITS = "ShapeNeverFits"  # no placement exists even on the empty cluster
     RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"  # the namespace may not use so much
+    MAX_PER_USER = "MaxPerUserExceeded"  # its user holds all that the queue lets one user hold
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
     UNDECIDED = "Undecided"  # the solver's budget ended first; retried with a larger one
     PENDING_EVALUATION = "PendingEvaluation"  # behind others; not looked at yet

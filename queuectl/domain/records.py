@@ -139,6 +139,7 @@ class PodRecord:
         unschedulable_since: unix seconds since PodScheduled=False/Unschedulable, None otherwise.
         gates: its other scheduling gates, and
         tolerations: its tolerations; both only while ``gated``, because the patch that drops our gate must repeat them.
+        started_at: unix seconds at which its node took it on, None before; in whole seconds.
     """
 
     namespace: str
@@ -159,6 +160,7 @@ class PodRecord:
     unschedulable_since: float | None = None
     gates: tuple[str, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    started_at: float | None = None
 
     @property
     def terminal(self) -> bool:

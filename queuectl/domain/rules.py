@@ -12,6 +12,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
+from queuectl.domain.accounting import Accounting
 from queuectl.domain.quantity import CPU, PODS, Resources
 
 MOST: Final = 2**63 - 1
@@ -131,6 +132,7 @@ class Rules:
         ignore_undeclared: a requested resource that a ClusterQueue does not cover is not charged, rather than refused.
         eviction_grace: seconds between telling a gang that it will be evicted and suspending it.
         kueue_keys: when labels and annotations with Kueue's prefix count.
+        accounting: how usage is told apart and priced.
     """
 
     fair_sharing: tuple[FairStrategy, ...] = ()
@@ -142,6 +144,7 @@ class Rules:
     retention: Retention = Retention()
     eviction_grace: float = 0.0
     kueue_keys: KueueKeys = KueueKeys.AUTO
+    accounting: Accounting = Accounting()
 
     @property
     def charges_as_asked(self) -> bool:

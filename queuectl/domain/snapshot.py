@@ -27,7 +27,7 @@ class CapacityLease:
 
     Attributes:
         placement: where the gang will run once ``victims`` have left.
-        victims: uids evicted for it.
+        victims: uids of all whose leaving it waits for: those evicted for it, and those leaving anyway whose room it needs.
         expires_at: unix seconds.
     """
 
@@ -61,7 +61,7 @@ class Admitted:
     """A gang that holds capacity.
 
     Attributes:
-        placement: its slots. While ``leaving``, only what its pods still hold.
+        placement: its slots, less those of pods that are done for good. While ``leaving``, only what its pods still hold.
         leaving: it is being evicted: it still uses capacity and quota now, but will not.
         started_at: unix seconds of the attempt's commit.
         checkpoint_at: unix seconds of the last declared checkpoint, None if none was declared.
@@ -71,7 +71,6 @@ class Admitted:
         returns: leaving, and will queue again at its old place: a StrictFIFO queue keeps that place for it.
         lease: leaving only to be moved: the place where it will start again, held for it.
         restartable: its job, as it stands now, could be admitted again; else it is never moved.
-        finished: podset to the number of its pods that are done for good: their quota is free, and so are their slots.
     """
 
     workload: Workload
@@ -85,7 +84,6 @@ class Admitted:
     evictions: tuple[float, ...] = ()
     lease: CapacityLease | None = None
     restartable: bool = True
-    finished: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def gpus(self) -> int:
@@ -94,7 +92,7 @@ class Admitted:
         for podset in self.workload.podsets:
             placed = self.placement.of(podset.name)
             pods = podset.count if placed is None else placed.pods_of(podset)
-            held += podset.shape.requests[GPU] * max(0, pods - self.finished.get(podset.name, 0))
+            held += podset.shape.requests[GPU] * pods
         return held
 
 

@@ -9,6 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+PodKey = tuple[str, str]
+"""Namespace and name of a pod."""
+
+
+class Trouble(StrEnum):
+    """Why nothing, or not enough, is known of GPUs that are held: a fault of the set-up, to be alarmed about by itself."""
+
+    UNREACHABLE = "unreachable"  # the source does not answer, or refuses
+    NO_MATCH = "no_match"  # it answers, and knows no GPU at all
+    WRONG_LABELS = "wrong_labels"  # it knows GPUs, but none of a pod that is there
+    DCP_MISSING = (
+        "dcp_missing"  # no profiling metrics: what is known is the coarser GPU utilization
+    )
+    STALE = "stale"  # a GPU has been silent for more than two scrapes
+    PARTIAL = "partial"  # GPUs, or samples of them, are missing
+
 
 class UseState(StrEnum):
     """What a gang does with its GPUs."""
@@ -37,6 +53,7 @@ class PodUse:
         tensor, memory_busy: 0..1 of the busiest GPU: tensor pipes and memory interface; None where it is not exported.
         memory_held: 0..1 of the GPU memory of the fullest GPU; None where it is not exported.
         shared: its GPU is time-sliced among pods, and what was measured is the whole device.
+        profiled: measured by profiling metrics; else it is GPU utilization, which cannot tell working from spinning.
     """
 
     namespace: str
@@ -51,6 +68,26 @@ class PodUse:
     memory_busy: float | None = None
     memory_held: float | None = None
     shared: bool = False
+    profiled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a source knows of all pods, over one window.
+
+    Attributes:
+        at: unix seconds of the look, at which the window ends.
+        window: seconds.
+        reach: seconds before ``at`` of the oldest sample that may have gone into it: the window, or more of it.
+        gpus: how many GPUs the source knows of, whoever holds them.
+        pods: all it could name, whether or not they are there any more.
+    """
+
+    at: float
+    window: float
+    reach: float
+    gpus: int
+    pods: tuple[PodUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +101,8 @@ class GangUse:
         utilization: 0..1, mean over all its GPUs since the look before; None = unknown, which counts as 1.
         covered: 0..1, the share of its GPUs that the source saw well enough.
         text: why this state, for people.
+        weight: 0..1, what the work it would lose is multiplied by: ``utilization``, smoothed over its queue's window from 1
+            on, with which it begins whenever nothing was known before; as it is when idle. None = unknown, counts as 1.
     """
 
     uid: str
@@ -74,3 +113,4 @@ class GangUse:
     utilization: float | None
     covered: float
     text: str
+    weight: float | None = None

@@ -68,6 +68,7 @@ class PodSet:
     """``count`` equal pods. Podsets that name the same ``group`` share one domain at the group's required level.
 
     ``min_count``: the gang may start with fewer pods of this podset, down to so many; None = all or nothing.
+    ``limits``: the most CPU, memory and ephemeral storage that one pod may use, as far as it says; ResourceQuotas count it.
     """
 
     name: str
@@ -76,6 +77,7 @@ class PodSet:
     topology: TopologyRequest | None = None
     group: str | None = None
     min_count: int | None = None
+    limits: Resources = NOTHING
 
     @property
     def requests(self) -> Resources:

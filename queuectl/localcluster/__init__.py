@@ -32,6 +32,9 @@ What pods do is told by annotations on them (for a job: on its pod template), nu
 `kwok.queuectl.dev/{start,run,terminate}-seconds` and `kwok.queuectl.dev/fail-after-seconds`; without them a pod runs at
 once, until it is deleted.  See manifests/stages.yaml.
 
+What their GPUs do is played by `exporter.Exporters`, the stand-in of the nodes' GPU exporters, by further annotations; a
+real Prometheus to scrape it is `prometheus.Prometheus`, built only when it is asked for.
+
 For people: `queuectl localcluster up | status | down | build`.
 """
 

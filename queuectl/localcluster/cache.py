@@ -42,6 +42,8 @@ def root() -> Path:
 def folder(unit: Unit) -> Path:
     """Where the programs and files of a unit are kept."""
     recipe = {key: value for key, value in asdict(unit).items() if key != "minutes"}
+    if not unit.tags:
+        del recipe["tags"]  # programs built before there were any keep their folders
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     return root() / "localcluster" / f"{unit.key}-{digest[:8]}"
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.localcluster import build, layout, progress
+from queuectl.localcluster import build, layout, progress, versions
 from queuectl.localcluster.cluster import LocalCluster, take_down
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.nodes import NodeSpec
@@ -88,11 +88,17 @@ def status() -> None:
 
 
 @app.command("build")
-def build_programs() -> None:
+def build_programs(
+    *,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="A Prometheus and its promtool, too.")
+    ] = False,
+) -> None:
     """Build the programs now, and check those that are cached byte by byte."""
     shown = progress.for_terminal()
+    units = (*versions.UNITS, versions.PROMETHEUS) if prometheus else None
     try:
-        assets = build.ensure(shown, thorough=True)
+        assets = build.ensure(shown, thorough=True, units=units)
     except LocalClusterError as error:
         _fail(str(error))
     shown.done("All programs are there.")

@@ -41,6 +41,7 @@ class Unit:
         variables: Go variables set at link time.
         patches: Replacements in the main file, which is then built from the wrapper module (one program only).
         files: Files of the module's source to keep beside the programs: cached name to path in the module.
+        tags: Build tags.
         minutes: How long a cold build took on two cores; only for the progress display.
     """
 
@@ -53,6 +54,7 @@ class Unit:
     variables: dict[str, str] = field(default_factory=dict)
     patches: tuple[Patch, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -125,5 +127,19 @@ UNITS: tuple[Unit, ...] = (
 )
 
 TRAINING_OPERATOR = UNITS[3]
+
+PROMETHEUS = Unit(
+    name="prometheus",
+    module="github.com/prometheus/prometheus",
+    version="v0.313.5",  # Prometheus 3.13.5: as a Go module its major version is 0
+    programs={"prometheus": "cmd/prometheus", "promtool": "cmd/promtool"},
+    variables={"github.com/prometheus/common/version.Version": "3.13.5"},
+    # Without the clouds' service discoveries, which are most of it. The pages of its web interface are made by another
+    # toolchain and are left out; the API is all there.
+    tags=("remove_all_sd",),
+    minutes=8.0,
+)
+"""Built only for those who ask for it; no part of a cluster."""
+
 REQUIRED = tuple(program for unit in UNITS for program in unit.programs if program != "kubectl")
 """Programs without which no full cluster starts; kubectl is there for people only."""

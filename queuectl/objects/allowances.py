@@ -1,8 +1,8 @@
 """ResourceQuotas to allowances: the lines that count pods, and whether the quota's scopes take in pods of managed jobs.
 
-What a pod template does not tell us is left to the API server: ``limits.*`` (only requests are known), the objects that
-an operator makes beside the pods (``services``), scopes ``Terminating`` and ``CrossNamespacePodAffinity``. Pods of managed
-jobs are taken to have no ``activeDeadlineSeconds``, and all have the PriorityClass that the admission policy gives them.
+What a pod template does not tell us is left to the API server: what a LimitRange adds to its pods, the objects that an
+operator makes beside them (``services``), scopes ``Terminating`` and ``CrossNamespacePodAffinity``. Pods of managed jobs
+are taken to have no ``activeDeadlineSeconds``, and all have the PriorityClass that the admission policy gives them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from queuectl.domain.records import ResourceQuotaRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.nodes import version_of
-from queuectl.objects.requests import read_amount
+from queuectl.objects.requests import LIMITED, read_amount
 from queuectl.objects.wire import ScopeRequirement, WireResourceQuota
 
 _REQUESTS: Final = "requests."
-_PLAIN: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_LIMITS: Final = "limits."
 _HUGE_PAGES: Final = "hugepages-"
 
 
@@ -48,7 +48,8 @@ def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
             amount = read_amount(resource, (used or {}).get(key, 0), round_up=True)
         except RequestError as error:
             raise error.under("status.used") from None
-        limits.append(Limit(intern(key), intern(resource), most, amount))
+        of_limits = key.startswith(_LIMITS)
+        limits.append(Limit(intern(key), intern(resource), most, amount, of_limits))
     applies, best_effort = _scope(wire)
     return ResourceQuotaRecord(
         namespace=intern(meta.namespace or "default"),
@@ -63,8 +64,11 @@ def _counted(key: str) -> str | None:
     """What of a pod counts against a line; None when nothing does, or it is not known."""
     if key in (PODS, "count/pods"):
         return PODS
-    if key in _PLAIN or key.startswith(_HUGE_PAGES):
+    if key in LIMITED or key.startswith(_HUGE_PAGES):
         return key
+    if key.startswith(_LIMITS):
+        resource = key.removeprefix(_LIMITS)
+        return resource if resource in LIMITED else None
     return key.removeprefix(_REQUESTS) if key.startswith(_REQUESTS) else None
 
 

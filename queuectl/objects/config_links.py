@@ -1,4 +1,4 @@
-"""Names by which configuration objects refer to each other: circles of Cohorts, and names that lead nowhere."""
+"""What configuration objects need of each other: circles of Cohorts, names that lead nowhere, users nobody tells apart."""
 
 from __future__ import annotations
 
@@ -31,9 +31,15 @@ def refuse_cycle(cohort: Document | Mapping[str, Any], parents: Mapping[str, str
 
 
 def dangling(config: QueueConfig) -> tuple[str, ...]:
-    """Names that lead nowhere, as sentences: a queue may be written before what it refers to."""
+    """What has no effect for want of another object, as sentences: a queue may be written before what it refers to."""
     found = []
+    usage = config.rules.usage_fairness
     for queue in config.cluster_queues.values():
+        if queue.max_per_user and (usage is None or usage.user_label is None):
+            found.append(
+                f"ClusterQueue {queue.name}: spec.policy.maxPerUser has no effect:"
+                " no queuectl.userLabel in the Configuration tells users apart"
+            )
         for group in queue.groups:
             found += [
                 f"ClusterQueue {queue.name}: ResourceFlavor {quotas.flavor} does not exist"

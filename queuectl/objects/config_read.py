@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from queuectl.domain.fleet import Requirement
-from queuectl.domain.quantity import CPU
+from queuectl.domain.quantity import CPU, GPU
 from queuectl.domain.queues import (
     DEFAULT_VICTIM_ORDER,
     WEIGHT_UNIT,
@@ -17,10 +18,12 @@ from queuectl.domain.queues import (
     Defragment,
     FlavorPreference,
     Fungibility,
+    IdleReclaim,
     LabelSelector,
     LocalQueue,
     Protection,
     QueueingStrategy,
+    ReclaimMode,
     ReclaimWithinCohort,
     StopPolicy,
     VictimKey,
@@ -34,6 +37,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.names import is_name
 from queuectl.objects.requests import read_amount
 from queuectl.objects.templates import read_requirements
+from queuectl.objects.wire import Quantity
 
 _PERCENT: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?%")
 
@@ -83,6 +87,8 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         usage_fairness=_uses_past_use(spec.admission_scope),
         headroom=headroom,
         evicts_within_nominal=bool(policy.evict_within_nominal),
+        idle_reclaim=_read_idle_reclaim(policy.idle_reclaim),
+        max_per_user=_read_max_per_user(policy.max_per_user),
     )
 
 
@@ -148,6 +154,44 @@ def _read_protection(policy: wire.PolicySpec) -> Protection:
     )
 
 
+def _read_idle_reclaim(asked: ReclaimMode | wire.IdleReclaimSpec | None) -> IdleReclaim:
+    """What is not said keeps its default. A mode alone is the short form."""
+    spec = wire.IdleReclaimSpec(asked) if isinstance(asked, ReclaimMode) else asked
+    if spec is None:
+        return IdleReclaim()
+    said = {
+        field: getattr(spec, name)
+        for field, name in _IDLE_RECLAIM.items()
+        if getattr(spec, name) is not None
+    }
+    rule = replace(IdleReclaim(), **said)
+    path = "spec.policy.idleReclaim"
+    if not rule.window:
+        raise RequestError(f"{path}.windowSeconds: must be at least 1")
+    if rule.memory_window < rule.window:
+        raise RequestError(
+            f"{path}.memoryWindowSeconds: {rule.memory_window:.0f} is shorter than windowSeconds {rule.window:.0f}"
+        )
+    if rule.idle_below > rule.active_above:
+        raise RequestError(
+            f"{path}.idleBelow: {rule.idle_below} is above activeAbove {rule.active_above}"
+        )
+    return rule
+
+
+_IDLE_RECLAIM: Final = {
+    "mode": "mode",
+    "window": "window_seconds",
+    "warmup": "warmup_seconds",
+    "idle_below": "idle_below",
+    "active_above": "active_above",
+    "low_below": "low_below",
+    "memory_above": "memory_above",
+    "memory_window": "memory_window_seconds",
+    "grace": "grace_seconds",
+}
+
+
 def _read_selector(selector: wire.SelectorSpec | None) -> LabelSelector | None:
     if selector is None:
         return None
@@ -171,11 +215,14 @@ def _read_victim_order(policy: wire.PolicySpec) -> tuple[VictimKey, ...]:
     return tuple(policy.victim_order)
 
 
-_POLICIES: Final = (
-    ("idleReclaim", "idle_reclaim"),
-    ("maxPerUser", "max_per_user"),
-)
-_INERT: Final[tuple[Any, ...]] = (None, 0, False, "Off", {}, [])
+def _read_max_per_user(asked: dict[str, Quantity] | int | None) -> tuple[tuple[str, int], ...]:
+    """In the order of resources; a number alone means GPUs."""
+    path = "spec.policy.maxPerUser"
+    amounts = {GPU: asked} if isinstance(asked, int) else asked or {}
+    try:
+        return tuple((r, read_amount(r, amounts[r], round_up=False)) for r in sorted(amounts))
+    except RequestError as error:
+        raise error.under(path) from None
 
 
 def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
@@ -187,12 +234,25 @@ def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
         "admissionChecksStrategy": bool(checks.admission_checks),
         "concurrentAdmissionPolicy": bool(spec.concurrent_admission_policy),
     }
-    for field, attribute in _POLICIES:
-        asked[f"policy.{field}"] = getattr(spec.policy, attribute, None) not in _INERT
     yield from (Warned(f"spec.{field}") for field, set_ in asked.items() if set_)
+    yield from _warn_idle_reclaim(spec.policy)
     yield from _warn_pairs(spec)
     if not (spec.cohort_name or spec.cohort):
         yield from _warn_limits(spec.resource_groups, "has no effect: in no cohort")
+
+
+def _warn_idle_reclaim(policy: wire.PolicySpec | None) -> Iterator[Warned]:
+    """Gangs are judged as it says; what shall follow from that does not yet."""
+    asked = policy.idle_reclaim if policy is not None else None
+    path, reason = "spec.policy.idleReclaim", "gangs are judged idle, nothing is reclaimed yet"
+    if isinstance(asked, ReclaimMode):
+        if asked is not ReclaimMode.OFF:
+            yield Warned(path, reason)
+    elif asked is not None:
+        if asked.mode not in (None, ReclaimMode.OFF):
+            yield Warned(f"{path}.mode", reason)
+        if asked.grace_seconds is not None:
+            yield Warned(f"{path}.graceSeconds")
 
 
 def _warn_pairs(spec: wire.ClusterQueueSpec) -> Iterator[Warned]:

@@ -12,6 +12,7 @@ import msgspec
 
 from queuectl.domain.queues import (
     QueueingStrategy,
+    ReclaimMode,
     ReclaimWithinCohort,
     StopPolicy,
     VictimKey,
@@ -131,6 +132,21 @@ class QuotaFromNodes(Strict):
     headroom: str | None = None
 
 
+Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class IdleReclaimSpec(Strict):
+    mode: ReclaimMode | None = None
+    window_seconds: Count | None = None
+    warmup_seconds: Count | None = None
+    idle_below: Part | None = None
+    active_above: Part | None = None
+    low_below: Part | None = None
+    memory_above: Part | None = None
+    memory_window_seconds: Count | None = None
+    grace_seconds: Count | None = None
+
+
 class PolicySpec(Strict):
     """Policies Kueue has no field for."""
 
@@ -138,12 +154,12 @@ class PolicySpec(Strict):
     min_runtime_seconds: Count | None = None
     max_evictions_per_day: Count | None = None
     cooldown_seconds: Count | None = None
-    idle_reclaim: str | dict[str, Any] | None = None
+    idle_reclaim: ReclaimMode | IdleReclaimSpec | None = None
     defragment: Literal["Off", "Plan", "Execute"] | None = None
     defragment_budget: Count | None = None
     split_flavors: bool | None = None
     quota_from_nodes: bool | QuotaFromNodes | None = None
-    max_per_user: dict[str, Any] | int | None = None
+    max_per_user: dict[str, Quantity] | Count | None = None
     evict_within_nominal: bool | None = None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
-from queuectl.domain.plan import Cost, Plan, Proof, Refusal
+from queuectl.domain.plan import Cost, Eviction, Plan, Proof, Refusal
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, Workload
@@ -21,6 +21,7 @@ def plan_document(
     ignored: Iterable[str] = (),
     warnings: Iterable[str] = (),
     diagnoses: Iterable[Diagnosis] = (),
+    evicted: Iterable[Eviction] = (),
 ) -> dict[str, Any]:
     """Plain JSON values.
 
@@ -30,6 +31,7 @@ def plan_document(
         ignored: documents nobody asked about.
         warnings: what was read but not honoured; what the plan itself could not honour is added.
         diagnoses: of those pending gangs that were looked into.
+        evicted: gangs that leave whatever the plan decides; they stand before its own evictions.
     """
     looked_into = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
     known: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
@@ -45,7 +47,7 @@ def plan_document(
             }
             for admission in plan.admitted
         ],
-        "preempted": _preempted(plan, known),
+        "preempted": _preempted(plan, (*evicted, *plan.evicted), known),
         **moves,
         "pending": [
             _pending(refusal, known, looked_into.get(refusal.uid, Diagnosis(refusal.uid)))
@@ -90,7 +92,9 @@ def _flavors(flavors: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(flavors.items()))
 
 
-def _preempted(plan: Plan, known: Mapping[str, Workload]) -> list[dict[str, Any]]:
+def _preempted(
+    plan: Plan, evicted: Iterable[Eviction], known: Mapping[str, Workload]
+) -> list[dict[str, Any]]:
     """Victims, then gangs evicted for a reason of their own: for nobody, at no price."""
     victims: list[dict[str, Any]] = [
         {
@@ -102,7 +106,7 @@ def _preempted(plan: Plan, known: Mapping[str, Workload]) -> list[dict[str, Any]
         }
         for victim in plan.preempted
     ]
-    evicted: list[dict[str, Any]] = [
+    others: list[dict[str, Any]] = [
         {
             "workload": known[eviction.uid].ref,
             "for": None,
@@ -110,9 +114,9 @@ def _preempted(plan: Plan, known: Mapping[str, Workload]) -> list[dict[str, Any]
             "cost": None,
             "proof": Proof.OPTIMAL.value,
         }
-        for eviction in plan.evicted
+        for eviction in evicted
     ]
-    return victims + evicted
+    return victims + others
 
 
 def _moves(plan: Plan, snapshot: Snapshot) -> list[dict[str, Any]]:

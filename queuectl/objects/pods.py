@@ -70,7 +70,11 @@ def read_pod(wire: WirePod) -> PodRecord:
         unschedulable_since=unschedulable,
         gates=tuple([name for name in gates if name != keys.GATE]) if gated else (),
         tolerations=read_tolerations(spec.tolerations) if gated else (),
+        started_at=_start(status.start_time),
     )
+
+
+_start = lru_cache(maxsize=1 << 12)(time_or_none)  # pods of a gang start together
 
 
 def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]:

@@ -10,12 +10,14 @@ In-place resizing is not followed: a pod counts with what its spec asks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Protocol
 
 from queuectl.domain.quantity import (
+    CPU,
+    MEMORY,
     PODS,
     QuantityError,
     Resources,
@@ -31,6 +33,8 @@ _QUANTITY: Final = re.compile(
     r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?"
 )
 _LARGEST: Final = 2**63 - 1
+LIMITED: Final = frozenset({CPU, MEMORY, "ephemeral-storage"})
+"""What a ResourceQuota may restrict the limits of; these it also counts by their plain names."""
 
 
 class PodLike(Protocol):
@@ -126,14 +130,50 @@ def pod_requests(spec: PodLike) -> Resources:
     return _add_pod(_full(spec))
 
 
+def pod_limits(spec: PodLike) -> Resources:
+    """The most CPU, memory and ephemeral storage one pod may use, counted as a ResourceQuota does.
+
+    Raises:
+        RequestError: naming the container's field and the value.
+    """
+    containers = spec.containers or ()
+    if len(containers) == 1 and not (spec.init_containers or spec.overhead or spec.resources):
+        return _limited(_limits(containers[0].resources, "containers[0].resources"))
+    most = _together(spec, _limits)
+    if spec.resources is not None:
+        most.update(_guarded(spec.resources.limits, "resources.limits"))
+    overhead = _guarded(spec.overhead, "overhead")
+    _grow(most, {name: value for name, value in overhead.items() if name in most})
+    return _limited(Resources(most))
+
+
+@lru_cache(maxsize=4096)
+def _limited(most: Resources) -> Resources:
+    return Resources({name: value for name, value in most.items() if name in LIMITED})
+
+
+def _limits(needs: Needs | None, path: str) -> Resources:
+    return _guarded(needs.limits if needs is not None else None, f"{path}.limits")
+
+
 def _full(spec: PodLike) -> Resources:
+    asked = _together(spec, _needs)
+    asked.update(_pod_level(spec.resources, asked))
+    _grow(asked, _guarded(spec.overhead, "overhead"))
+    return Resources(asked)
+
+
+def _together(
+    spec: PodLike, read: Callable[[Needs | None, str], Mapping[str, int]]
+) -> dict[str, int]:
+    """What ``read`` finds in each container, over the containers that run at the same time."""
     running: dict[str, int] = {}
     for i, container in enumerate(spec.containers or ()):
-        _grow(running, _needs(container.resources, f"containers[{i}].resources"))
+        _grow(running, read(container.resources, f"containers[{i}].resources"))
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for i, container in enumerate(spec.init_containers or ()):
-        needs = _needs(container.resources, f"initContainers[{i}].resources")
+        needs = read(container.resources, f"initContainers[{i}].resources")
         if container.restart_policy == "Always":
             _grow(sidecars, needs)
             moment = dict(sidecars)
@@ -142,10 +182,7 @@ def _full(spec: PodLike) -> Resources:
             _grow(moment, needs)
         peak = _most(peak, moment)
     _grow(running, sidecars)
-    asked = _most(running, peak)
-    asked.update(_pod_level(spec.resources, asked))
-    _grow(asked, _guarded(spec.overhead, "overhead"))
-    return Resources(asked)
+    return _most(running, peak)
 
 
 def _guarded(amounts: Mapping[str, Quantity] | None, path: str) -> Resources:

@@ -15,6 +15,7 @@ from queuectl.domain.rules import (
     UsageFairness,
 )
 from queuectl.objects import settings_wire as wire
+from queuectl.objects.accounting import read_accounting
 from queuectl.objects.config_groups import once
 from queuectl.objects.config_warned import Warned
 from queuectl.objects.durations import read_duration
@@ -77,6 +78,7 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         retention=_read_retention(document.object_retention_policies),
         eviction_grace=_optional(own.eviction_grace, "queuectl.evictionGrace") or 0.0,
         kueue_keys=KueueKeys(str(own.kueue_keys or KueueKeys.AUTO)),
+        accounting=read_accounting(own.accounting),
     )
 
 

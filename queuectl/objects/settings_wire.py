@@ -75,6 +75,24 @@ class ObjectRetention(Strict):
     workloads: WorkloadRetention | None = None
 
 
+class PriceSpec(Strict):
+    """What a GPU costs for an hour; the first that holds of a flavor on a node counts."""
+
+    name: str
+    gpu_hour: Factor
+    flavor: str | None = None
+    node_labels: dict[str, str] | None = None
+
+
+class AccountingSettings(Strict):
+    """How reports tell usage apart, and what it costs."""
+
+    user_label: str | None = None
+    labels: list[str] | None = None
+    currency: str | None = None
+    prices: list[PriceSpec] | None = None
+
+
 class OwnSettings(Strict):
     """Block ``queuectl``: what Kueue has no field for."""
 
@@ -82,6 +100,7 @@ class OwnSettings(Strict):
     user_label: str | None = None
     backoff_jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     eviction_grace: str | None = None
+    accounting: AccountingSettings | None = None
     # YAML takes a bare on or off for a truth value.
     kueue_keys: Literal["auto", "on", "off"] | bool | None = None
 

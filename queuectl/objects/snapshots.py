@@ -2,18 +2,20 @@
 
 What counts: Nodes; configuration; suspended jobs, labelled jobs as their users write them (no uid, creation time, status
 or pods) and Workloads without admission as pending gangs; Workloads with ``status.admission`` and resumed jobs with pods
-as running gangs; every other pod that uses a node as a stranger. A gang given in several forms counts once. Kinds nobody
-asks about are listed as ignored.
+as running gangs; every other pod that uses a node as a stranger; ResourceQuotas, and LimitRanges for what templates leave
+out. A gang given in several forms counts once. Kinds nobody asks about are listed as ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.pastuse import past_use
+from queuectl.domain.plan import Eviction
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import DEFAULT_NAME, QueueConfig
 from queuectl.domain.records import PriorityClassRecord
@@ -25,6 +27,8 @@ from queuectl.objects.config_links import dangling
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.gangs import Gang, is_job, read_job_gang, unseen
+from queuectl.objects.limitranges import KIND as LIMIT_RANGE
+from queuectl.objects.limitranges import Defaults, read_limit_ranges, with_defaults
 from queuectl.objects.node_quota import quota_from_nodes
 from queuectl.objects.nodes import (
     priority_values,
@@ -35,6 +39,7 @@ from queuectl.objects.nodes import (
 )
 from queuectl.objects.pastuse import read_used
 from queuectl.objects.slots import read_given_pod
+from queuectl.objects.standing import drain
 from queuectl.objects.times import time_or_none
 from queuectl.objects.wire import (
     WireNamespace,
@@ -50,11 +55,16 @@ _DEFAULT_PODS: Final = 110  # kubelet's
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A Snapshot, and what was not taken into it."""
+    """A Snapshot, and what was not taken into it.
+
+    Attributes:
+        evicted: gangs that run in queues which drain; in the snapshot they are leaving already, as when a cycle begins.
+    """
 
     snapshot: Snapshot
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    evicted: tuple[Eviction, ...] = ()
 
 
 @dataclass
@@ -79,8 +89,9 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     listed = [config.named(document) for document in documents]
     _refuse_twice(listed)
     given = _Input()
+    ranges = read_limit_ranges(listed)
     for document in listed:
-        _sort(document, given)
+        _sort(document, given, ranges)
     clock = newest_time(listed) if now is None else now
     queues = config.build(given.configs, revision=0)
     given.warnings.extend(dangling(queues))
@@ -94,7 +105,27 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     given.pod_classes |= priority_values(given.classes)
     snapshot = Assembly(given, queues, clock).snapshot()
     snapshot = replace(snapshot, past_use=past_use(read_used(given.configs), queues))
-    return Given(snapshot, tuple(given.ignored), tuple(given.warnings))
+    evicted = tuple(_drained(snapshot))
+    snapshot = _without(snapshot, {eviction.uid for eviction in evicted})
+    return Given(snapshot, tuple(given.ignored), tuple(given.warnings), evicted)
+
+
+def _drained(snapshot: Snapshot) -> Iterator[Eviction]:
+    """Whom ``stopPolicy: HoldAndDrain`` evicts."""
+    for gang in snapshot.admitted:
+        workload = gang.workload
+        why = drain(workload.namespace, workload.queue or "", snapshot.config)
+        if why is not None and not gang.leaving:
+            yield Eviction(workload.uid, why.code, why.message)
+
+
+def _without(snapshot: Snapshot, out: AbstractSet[str]) -> Snapshot:
+    """With these gangs on their way out; each keeps its place in the queue."""
+    admitted = tuple(
+        replace(gang, leaving=True, returns=True, lost=()) if gang.workload.uid in out else gang
+        for gang in snapshot.admitted
+    )
+    return replace(snapshot, admitted=admitted)
 
 
 def _refuse_twice(documents: Iterable[Document]) -> None:
@@ -112,7 +143,7 @@ def _refuse_twice(documents: Iterable[Document]) -> None:
         seen[key] = document
 
 
-def _sort(document: Document, given: _Input) -> None:
+def _sort(document: Document, given: _Input, ranges: Mapping[str, Sequence[Defaults]]) -> None:
     core = _CORE.get((document.api_version, document.kind))
     if core is not None:
         core(document, given)
@@ -120,12 +151,12 @@ def _sort(document: Document, given: _Input) -> None:
         given.warnings.extend(config.validate(document)[1])
         given.configs.append(document)
     elif is_workload(document):
-        gang, warnings = read_workload_gang(document)
+        gang, warnings = read_workload_gang(with_defaults(document, ranges))
         given.warnings.extend(warnings)
         given.gangs.append(gang)
     elif is_job(document):
-        given.gangs.append(read_job_gang(document))
-    else:
+        given.gangs.append(read_job_gang(with_defaults(document, ranges)))
+    elif (document.api_version, document.kind) != LIMIT_RANGE:
         given.ignored.append(f"{document.api_version} {document.address}")
 
 

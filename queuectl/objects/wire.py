@@ -177,6 +177,7 @@ class PodSpec(Wire):
 class PodStatus(Wire):
     phase: str | None = None
     conditions: list[Condition] | None = None
+    start_time: str | None = None
 
 
 class WirePod(Wire):

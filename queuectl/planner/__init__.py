@@ -4,7 +4,7 @@
 - :mod:`fleetindex`, :mod:`topology`, :mod:`usage`, :mod:`arena`, :mod:`ledger`: the snapshot as numbers
 - :mod:`flavors`, :mod:`choose`, :mod:`asking`, :mod:`demand`, :mod:`split`: what a gang asks, by flavor
 - :mod:`decide`, :mod:`packing`, :mod:`solve`: where pods can go; fast paths refuse, order and hint, CP-SAT decides
-- :mod:`queueing`, :mod:`leases`: whose turn it is, and what quota says
+- :mod:`queueing`, :mod:`leases`, :mod:`owed`: whose turn it is, what quota says, what is kept for whom
 - :mod:`victims` and what losing them costs (:mod:`cost`), :mod:`mending`, :mod:`moving`, :mod:`tidying`
 - :mod:`explain`, :mod:`why`, :mod:`placing`: the answer in words and in node names
 - :mod:`verify`: the independent check of a plan

@@ -7,7 +7,7 @@ A refutation holds for every equal gang that comes later, for what is kept only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from queuectl.domain.plan import Eviction, Preemption, Proof, Refusal
@@ -19,7 +19,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
-from queuectl.planner import explain
+from queuectl.planner import explain, owed
 from queuectl.planner.arena import Arena
 from queuectl.planner.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
 from queuectl.planner.classes import Class, Classes
@@ -27,7 +27,7 @@ from queuectl.planner.decide import Decision
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.flavors import Choice
-from queuectl.planner.leases import Leases
+from queuectl.planner.leases import Leases, lease_end
 from queuectl.planner.ledger import Kept, Ledger
 from queuectl.planner.partial import (
     Largest,
@@ -71,6 +71,7 @@ class Walk:
         default_factory=set
     )  # uids whose answer holds, but is not proved the best
     moves: int = 0
+    moved: set[str] = field(default_factory=set)  # uids of kept gangs that made room for others
     opened: int = 0  # gangs looked at and not refuted: what the window counts
     # Repairs of gangs that a refuted one may evict are undone for a second look (:mod:`queuectl.planner.mending.giveway`).
     give_way: Callable[[Pending, ClusterQueue | None, Class, Refuted], Outcome] | None = None
@@ -120,13 +121,6 @@ class Walk:
         """Nobody else is searched for: the window is full, or the solver was stopped."""
         full = self.opened >= self.arena.snapshot.limits.window
         return full or self.solver.cut or self.solver.stop.stopped
-
-    def refuse_alike(self, gangs: Iterable[Pending], like: Refusal) -> None:
-        """Tell gangs that need not be looked at what another of their line was told."""
-        reasons, proof = like.reasons, like.proof
-        for pending in gangs:
-            uid = pending.workload.uid
-            self.refused[uid] = Refusal(uid, reasons, None, proof)
 
     # Order.
 
@@ -245,6 +239,7 @@ class Walk:
     def _start(self, demand: Demand, decision: Decision) -> None:
         for kept, spots in decision.moved:
             self.ledger.move(kept, spots)
+            self.moved.add(kept.demand.pending.workload.uid)
         self.moves += len(decision.moved)
         if self.undecided:
             self.doubted.add(demand.pending.workload.uid)
@@ -267,19 +262,20 @@ class Walk:
         if self.undecided:
             self.doubted.add(pending.workload.uid)
         gangs = {g.workload.uid: g for g in self.arena.snapshot.admitted}
-        for victim in found.victims:
-            self.ledger.evict(gangs[victim.victim])
-        self.ledger.lease(demand, found.spots)
+        evicted = [gangs[v.victim] for v in found.victims]
+        victims = owed.awaited(self.ledger, demand, found.spots, evicted)
+        for gang in evicted:
+            self.ledger.evict(gang)
+        owed.lease(self.ledger, demand, found.spots, victims)
         self.allowances.take(pending.workload)
         self.strict.order.start(pending.workload, demand.charges)
         self.preempted.extend(found.victims)
         self.classes.forget_refusals()
-        now = self.arena.snapshot.now
         lease = CapacityLease(
             placement_of(self.arena, demand, found.spots),
-            tuple(v.victim for v in found.victims),
-            now,
-            now + self.arena.snapshot.limits.lease_seconds,
+            victims,
+            self.arena.snapshot.now,
+            lease_end(self.arena.snapshot),
         )
         reason = explain.waits_for_victims(lease.victims)
         self._wait(pending, queue, kind, reason, lease=lease)

@@ -28,6 +28,7 @@ from queuectl.planner.decide import Decision, decide, place
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.ledger import Heights, Ledger
+from queuectl.planner.packing.witness import fits_apart
 from queuectl.planner.queueing.order import NEVER
 from queuectl.planner.queueing.shortage import short_of_quota
 from queuectl.planner.solve import Solver, Status
@@ -115,6 +116,8 @@ class Chooser:
         lasting = demand_of(self.arena, demand.pending, queue, demand.flavors, lasting=True)
         known = self.arena.index.never
         key = lasting.signature()
+        if key not in known and fits_apart(lasting, self.arena.index.allocatable):
+            known[key] = False
         if key not in known:
             # Counted apart: whether it is known already depends on the cycles before, the plan must not.
             aside = Solver(self.solver.limits, self.solver.stop)

@@ -6,7 +6,7 @@ or an infeasible model. A limit that ends the search is neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -69,7 +69,10 @@ def decide(ledger: Ledger, demand: Demand, solver: Solver) -> Decision:
     if refuted_by_sums(demand, free) or refuted_in_all(movable, demand, free):
         return Decision(Status.REFUTED)
     for near in _in_the_way(movable, demand, free):
-        decision = _ask_solver(near, demand, _free_without(ledger, near), solver)
+        beside = _free_without(ledger, near)
+        if refuted_in_all(near, demand, beside):
+            continue
+        decision = _ask_solver(near, demand, beside, solver)
         if decision.status is Status.FOUND:
             return decision
     return _ask_solver(movable, demand, free, solver)
@@ -148,30 +151,21 @@ def _ask_solver(movable: Sequence[Kept], demand: Demand, free: Ints, solver: Sol
     if answer.status is not Status.FOUND:
         return Decision(answer.status, alarm=answer.alarm)
     spots = _tidy(movable, demand, free, answer.domains) or list(_per_demand(demands, answer.spots))
-    stays = [new is kept.spots for kept, new in zip(movable, spots, strict=False)]
-    spots = _drawn_together(demands, spots, [*stays, False], free)
-    moved = tuple(
-        (kept, new) for kept, new, same in zip(movable, spots[:-1], stays, strict=True) if not same
-    )
-    return Decision(Status.FOUND, spots[-1], moved)
-
-
-def _drawn_together(
-    demands: Sequence[Demand], spots: Sequence[Spots], stays: Sequence[bool], free: Ints
-) -> list[Spots]:
-    """What does not stay where it is, one gang after the other, in fewer domains where that is found."""
+    moved = tuple((k, new) for k, new in zip(movable, spots, strict=False) if new is not k.spots)
     left = free.copy()
-    for demand, own in zip(demands, spots, strict=True):
-        take(left, demand.pods, own)
-    drawn = []
-    for demand, own, same in zip(demands, spots, stays, strict=True):
-        new = own
-        if not same and len(demand.units) > 1:
-            give_back(left, demand.pods, own)
-            new = witness.narrow(demand, left, own)
-            take(left, demand.pods, new)
-        drawn.append(new)
-    return drawn
+    for kept, new in zip(movable, spots, strict=False):
+        take(left, kept.demand.pods, new)
+    return Decision(Status.FOUND, witness.narrow(demand, left, spots[-1]), moved)
+
+
+def draw_together(ledger: Ledger, moved: Container[str]) -> None:
+    """Each of these gangs (uids) that has several units in fewer domains, where that is found beside all others."""
+    for kept in ledger.kept:
+        if len(kept.demand.units) > 1 and kept.demand.pending.workload.uid in moved:
+            free = ledger.free().copy()
+            give_back(free, kept.demand.pods, kept.spots)
+            spots = witness.narrow(kept.demand, free, kept.spots)
+            ledger.move(kept, spots)
 
 
 def _per_demand(demands: Sequence[Demand], per_unit: Sequence[Spots]) -> Iterator[Spots]:
@@ -184,18 +178,13 @@ def _per_demand(demands: Sequence[Demand], per_unit: Sequence[Spots]) -> Iterato
 def _tidy(
     movable: Sequence[Kept], demand: Demand, free: Ints, domains: Sequence[int]
 ) -> list[Spots] | None:
-    """Spots for all, each unit in the domain the solver chose: closer together than the model's own spread.
+    """Spots for all, each unit in the domain the solver chose, every kept gang whose domains did not change where it is.
 
-    First with every kept gang whose domains did not change left where it is, then with all of them placed anew in order.
-    None when both fail; the model's spread stands then.
+    None when that fails; the model's spread stands then.
     """
     within = list(_bounds([*(k.demand for k in movable), demand], domains))
     stays = [_inside(k, w) for k, w in zip(movable, within, strict=False)]
-    for staying in (stays, [False] * len(movable)) if any(stays) else (stays,):
-        spots = _place_in_order(movable, demand, free, within, staying)
-        if spots is not None:
-            return spots
-    return None
+    return _place_in_order(movable, demand, free, within, stays)
 
 
 def _bounds(demands: Sequence[Demand], domains: Sequence[int]) -> Iterator[tuple[Mask | None, ...]]:

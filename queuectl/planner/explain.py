@@ -51,7 +51,7 @@ def undecided(budget: int, alarm: str = "") -> Explained:
 
 def waits_for_victims(victims: Sequence[str]) -> Reason:
     """Its capacity is leased; those who hold it are leaving."""
-    whom = f"{len(victims)} preempted workload{'s' if len(victims) != 1 else ''}"
+    whom = f"{len(victims)} workload{'s' if len(victims) != 1 else ''}"
     text = f"waits for {whom} to leave; their capacity is leased to it"
     if not victims:
         text = "waits for workloads that are leaving already; their capacity is leased to it"

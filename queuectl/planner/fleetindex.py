@@ -6,6 +6,7 @@ Built once per Fleet and kept as long as the Fleet lives.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -44,6 +45,32 @@ class FleetIndex:
         self._labels: dict[str, Ints] = {}
         self._masks: dict[NodeRules, Mask] = {}
         self._trees: dict[tuple[str, ...], Tree] = {}
+
+    def with_more(self, fleet: Fleet) -> FleetIndex:
+        """The index of a fleet that has all these nodes and a few more, which offer nothing that none of these offers."""
+        index = copy(self)
+        index.nodes, index.size, index.position = fleet.nodes, len(fleet.nodes), fleet.index
+        names = [node.name for node in fleet.nodes]
+        new = np.array([i for i, name in enumerate(names) if name not in self.position])
+        more = [fleet.nodes[i] for i in new.tolist()]
+        at = new - np.arange(len(new))  # where they come in among these
+        amounts = [[node.allocatable[r] for r in self.resources] for node in more]
+        index.allocatable = np.insert(self.allocatable, at, np.array(amounts).T, axis=1)
+        index.allocatable.flags.writeable = False
+        index.ready = np.insert(self.ready, at, [node.ready for node in more])
+        index.never = {asked: never for asked, never in self.never.items() if not never}
+        index._fitting = dict(self._fitting)
+        own = self._taints.max(initial=0) + 1 + np.arange(len(new))  # finer classes than need be
+        index._taints = np.insert(self._taints, at, own)
+        index._labels = {}
+        index._masks = {
+            rules: np.insert(mask, at, [rules.refusal(node) is None for node in more])
+            for rules, mask in self._masks.items()
+        }
+        index._trees = {
+            levels: tree.with_more(fleet.nodes, new) for levels, tree in self._trees.items()
+        }
+        return index
 
     def fits_empty(self, asked: tuple[object, ...], flavors: Flavors) -> bool:
         """Whether it is known already that what these objects ask with these flavors fits the empty fleet."""

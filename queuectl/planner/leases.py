@@ -1,7 +1,8 @@
 """CapacityLeases of the snapshot: which still stand, and which can be claimed now.
 
 A lease stands while its placement would fit once everything leaving has left. Then its capacity and quota are kept from
-all others; else it is dropped and its gang planned anew.
+all others, and what it is owed of what is free already (:mod:`queuectl.planner.owed`); else it is dropped and its gang
+planned anew.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from queuectl.domain.reasons import Reason
-from queuectl.domain.snapshot import CapacityLease, Pending
+from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.planner import explain
+from queuectl.planner import explain, owed
 from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
 from queuectl.planner.demand import Demand
@@ -54,13 +55,13 @@ class Leases:
         return tuple(p.workload.uid for p in moving if self.holds(p.workload.uid))
 
     def claim(self, uid: str) -> Kept | None:
-        """The gang on its leased placement if all of it is free now, in capacity and quota; else None."""
+        """The gang on its leased placement if all of it is free now, in capacity and quota; else None.
+
+        What other leases are owed is not free for it.
+        """
         standing = self._standing[uid]
         demand, spots = standing.demand, standing.spots
-        ledger = self.ledger
-        if not fits(ledger.now, demand.pods, spots):
-            return None
-        if not ledger.quota_allows(demand, ledger.quota_now):
+        if not owed.claimable(self.ledger, demand, spots):
             return None
         self.give_up(uid)
         return Kept(demand, spots, fixed=True)
@@ -68,7 +69,7 @@ class Leases:
     def give_up(self, uid: str) -> None:
         """Return the leased capacity and quota."""
         standing = self._standing.pop(uid)
-        self.ledger.lease(standing.demand, standing.spots, -1)
+        owed.release(self.ledger, standing.demand, standing.spots)
 
     def reason(self, uid: str) -> Reason:
         return explain.waits_for_victims(self._standing[uid].lease.victims)
@@ -90,9 +91,16 @@ def standing_leases(arena: Arena, ledger: Ledger, in_order: Iterable[Pending]) -
             and fits(ledger.later, standing.demand.pods, standing.spots)
             and ledger.quota_allows(standing.demand, ledger.quota_after)
         ):
-            ledger.lease(standing.demand, standing.spots)
-            leases._standing[pending.workload.uid] = standing
+            uid = pending.workload.uid
+            # One that is moved leaves its own place, too, before it can start.
+            owed.lease(ledger, standing.demand, standing.spots, (*lease.victims, uid))
+            leases._standing[uid] = standing
     return leases
+
+
+def lease_end(snapshot: Snapshot) -> float:
+    """When a lease given now ends: its time starts once the notice is over that its victims may be given."""
+    return snapshot.now + snapshot.config.rules.eviction_grace + snapshot.limits.lease_seconds
 
 
 def on_the_move(arena: Arena) -> Iterator[Pending]:

@@ -5,8 +5,9 @@ Two views of every amount, of nodes and of quota (invariants I2, I4):
 - *now*: less everything that holds capacity, leaving gangs included. What starts must fit here.
 - *later*: once everything leaving has left, less the leases. A lease must fit here.
 
-A gang that is not a lease's holder may use the smaller of the two, resource by resource. What quota leaves it, through
-its cohorts, :mod:`queuectl.planner.queueing.quota` says.
+A gang that is not a lease's holder may use the smaller of the two, resource by resource, and of *now* only what is *open*:
+leases are owed the rest (:mod:`queuectl.planner.owed`). What quota leaves it, through its cohorts,
+:mod:`queuectl.planner.queueing.quota` says.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.arena import Arena, caps
 from queuectl.planner.demand import Demand, Pods, Shape, Unit
-from queuectl.planner.queueing.quota import FlavorResource, QuotaUse, use_of
+from queuectl.planner.queueing.quota import FlavorResource, QuotaRow, QuotaUse, use_of
 from queuectl.planner.topology import Ints
 
 Heights: TypeAlias = tuple[int, ...]  # per podset, how far up the cohorts it borrows; 0 = not
@@ -48,6 +49,23 @@ class Kept:
         for unit in self.demand.units:
             yield unit, self.spots[at : at + len(unit.pods)]
             at += len(unit.pods)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Promise:
+    """A lease that can be claimed as soon as its own victims have left, whoever else still leaves.
+
+    Attributes:
+        victims: those of them that still hold something.
+        nodes: indexes (K,) of the nodes it is on, each once.
+        amounts: (R, K) it is owed there of what is free now.
+    """
+
+    demand: Demand
+    spots: Spots
+    victims: tuple[Admitted, ...]
+    nodes: Ints
+    amounts: Ints
 
 
 def use_of_spots(pods: Sequence[Pods], spots: Spots) -> Iterator[tuple[Ints, Ints]]:
@@ -80,6 +98,12 @@ class Ledger:
     kept: list[Kept] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)  # uids evicted or repaired by this plan
     released: list[str] = field(default_factory=list)  # ClusterQueues whose quota came free
+    leaving: dict[str, Admitted] = field(
+        init=False
+    )  # by uid; those told to leave by this plan, too
+    promises: dict[str, Promise] = field(default_factory=dict)  # by uid of the lease's holder
+    owed: Ints | None = None  # (R, N) that they add up to; None = nothing is owed
+    quota_open: QuotaUse = field(init=False)  # the view of now, and what promises are owed of quota
     _moved: Ints = field(init=False)  # use of the kept gangs that may be placed anew
     _free: Ints | None = None
     _caps: dict[int, tuple[int, Ints]] = field(default_factory=dict)
@@ -88,14 +112,21 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self._moved = np.zeros_like(self.now)
+        self.leaving = {gang.workload.uid: gang for gang in self.arena.usage.leaving}
+        self.quota_open = self.quota_now
 
     # What is free.
 
     def free(self) -> Ints:
         """(R, N) free for a gang that holds no lease."""
         if self._free is None:
-            self._free = np.minimum(self.now, self.later)
+            self._free = np.minimum(self.open_now(slice(None)), self.later)
         return self._free
+
+    def open_now(self, nodes: Ints | slice) -> Ints:
+        """(R, K) free now on these nodes and owed to nobody."""
+        now: Ints = self.now[:, nodes]
+        return now if self.owed is None else now - self.owed[:, nodes]
 
     def later_free(self) -> Ints:
         """(R, N) free once everything leaving has left; leases and kept gangs taken off."""
@@ -133,10 +164,15 @@ class Ledger:
 
     def quota_left(self, queue: str) -> Mapping[FlavorResource, int]:
         """(flavor, resource) to the quota left, borrowing included, for a gang that holds no lease."""
-        now, after = self.quota_now, self.quota_after
         return {
-            row: min(now.left(queue, row), after.left(queue, row)) for row in self.nominal(queue)
+            row: min(use.left(queue, row) for use in self.quota_views)
+            for row in self.nominal(queue)
         }
+
+    @property
+    def quota_views(self) -> tuple[QuotaUse, QuotaUse]:
+        """The views in which a gang that holds no lease must find its quota."""
+        return self.quota_open, self.quota_after
 
     def quota_most(self, queue: str) -> Mapping[FlavorResource, int]:
         """(flavor, resource) to what a ClusterQueue could use if nobody used anything."""
@@ -149,8 +185,7 @@ class Ledger:
 
     def quota_fits(self, demand: Demand) -> bool:
         """Whether a demand without a lease fits its quota, in both views."""
-        views = (self.quota_now, self.quota_after)
-        return all(self.quota_allows(demand, use) for use in views)
+        return all(self.quota_allows(demand, use) for use in self.quota_views)
 
     def borrows(self, demand: Demand) -> Heights:
         """How far up its cohorts each podset borrows, those before it charged already, in the tighter of the two views."""
@@ -219,7 +254,7 @@ class Ledger:
         for row, amount in demand.rows():
             self.quota_after.add(row, sign * amount)
             if now:
-                self.quota_now.add(row, sign * amount)
+                self.charge_now(row, sign * amount)
 
     def reserve(self, demand: Demand) -> None:
         """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it."""
@@ -237,8 +272,8 @@ class Ledger:
         kept.spots = spots
         self._apply(kept, -1)
 
-    def lease(self, demand: Demand, spots: Spots, sign: int = 1) -> None:
-        """Hold (or, with ``sign`` -1, give back) capacity and quota for later."""
+    def hold(self, demand: Demand, spots: Spots, sign: int = 1) -> None:
+        """Hold (or, with ``sign`` -1, give back) capacity and quota for later: leases are :mod:`queuectl.planner.owed`'s."""
         for nodes, amounts in use_of_spots(demand.pods, spots):
             self._change(self.later, nodes, -sign * amounts)
         self.charge(demand, sign, now=False)
@@ -246,6 +281,7 @@ class Ledger:
     def evict(self, gang: Admitted) -> None:
         """Count a gang as leaving from here on."""
         self.gone.add(gang.workload.uid)
+        self.leaving[gang.workload.uid] = gang
         nodes, amounts = self.arena.use_of(gang)
         self._change(self.later, nodes, amounts)
         charges = self.arena.usage.charges(gang)
@@ -256,10 +292,46 @@ class Ledger:
     def spare(self, gang: Admitted) -> None:
         """The opposite: a gang that was to be evicted stays."""
         self.gone.discard(gang.workload.uid)
+        del self.leaving[gang.workload.uid]
         nodes, amounts = self.arena.use_of(gang)
         self._change(self.later, nodes, -amounts)
         for row, amount in self.arena.usage.charges(gang):
             self.quota_after.add(row, amount)
+
+    def promise(self, promise: Promise) -> None:
+        """Keep what a lease is owed of what is free now from everybody else."""
+        self.promises[promise.demand.pending.workload.uid] = promise
+        if self.owed is None:
+            self.owed = np.zeros_like(self.now)
+        if self.quota_open is self.quota_now:
+            self.quota_open = self.quota_now.copy()
+        self.quota_open.owe(self.quota_now, *self._charges(promise))
+        self.owed[:, promise.nodes] += promise.amounts
+        self._touch(promise.nodes)
+
+    def unpromise(self, uid: str) -> None:
+        """The opposite, for the holder of a lease; nothing where nothing is owed."""
+        promise = self.promises.pop(uid, None)
+        if promise is None or self.owed is None:
+            return
+        self.owed[:, promise.nodes] -= promise.amounts
+        self.quota_open = self.quota_open_to(uid)
+        self._touch(promise.nodes)
+
+    def quota_open_to(self, uid: str) -> QuotaUse:
+        """What is used of quota now and owed to others than this holder of a lease."""
+        others = [promise for name, promise in self.promises.items() if name != uid]
+        use = self.quota_now.copy() if others else self.quota_now
+        for promise in others:
+            use.owe(self.quota_now, *self._charges(promise))
+        return use
+
+    def _charges(
+        self, promise: Promise
+    ) -> tuple[list[tuple[QuotaRow, int]], list[tuple[QuotaRow, int]]]:
+        """What it will be charged, and what its victims still are."""
+        still = [charge for gang in promise.victims for charge in self.arena.usage.charges(gang)]
+        return list(promise.demand.rows()), still
 
     def _apply(self, kept: Kept, sign: int) -> None:
         for nodes, amounts in use_of_spots(kept.demand.pods, kept.spots):
@@ -270,10 +342,19 @@ class Ledger:
 
     def _change(self, matrix: Ints, nodes: Ints, amounts: Ints) -> None:
         _add(matrix, nodes, amounts)
+        self._touch(nodes)
+
+    def _touch(self, nodes: Ints) -> None:
+        """What is free there has changed."""
         self._log.append(nodes)
         if self._free is not None:
-            touched = np.minimum(self.now[:, nodes], self.later[:, nodes])
-            self._free[:, nodes] = touched
+            self._free[:, nodes] = np.minimum(self.open_now(nodes), self.later[:, nodes])
+
+    def charge_now(self, row: QuotaRow, amount: int) -> None:
+        """Add to what is used of quota now."""
+        self.quota_now.add(row, amount)
+        if self.quota_open is not self.quota_now:
+            self.quota_open.add(row, amount)
 
 
 def _add(matrix: Ints, nodes: Ints, amounts: Ints) -> None:

@@ -13,7 +13,7 @@ from queuectl.planner.arena import Arena, survey
 from queuectl.planner.balance import uneven
 from queuectl.planner.batch import Walk
 from queuectl.planner.classes import Classes
-from queuectl.planner.decide import confirm
+from queuectl.planner.decide import confirm, draw_together
 from queuectl.planner.leases import standing_leases
 from queuectl.planner.ledger import open_ledger
 from queuectl.planner.mending.giveway import Mending
@@ -41,6 +41,7 @@ def plan(snapshot: Snapshot, stop: StopSignal | None = None) -> Plan:
         cycle.walk.strict.come_to(pending)
         cycle.look(pending)
     cleared = defragment(cycle.walk, cycle.in_order)
+    draw_together(cycle.walk.ledger, cycle.walk.moved)
     tidied = tidy(cycle.walk.ledger, list(cycle.walk.starting.values()), cycle.walk.solver)
     repairs = _confirm(cycle.walk, cycle.mending.repaired, cycle.in_order)
     made = answer(cycle.walk, repairs, cycle.in_order, tidied=tidied)

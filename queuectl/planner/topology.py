@@ -7,6 +7,7 @@ not a domain here: every node is its own. Nodes that miss a level label are invi
 from __future__ import annotations
 
 import re
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -69,6 +70,42 @@ class Tree:
         starts = self.starts[level]
         end = starts[domain + 1] if domain + 1 < len(starts) else len(self.order)
         return self.order[starts[domain] : end]
+
+    def with_more(self, nodes: Sequence[Node], new: Ints) -> Tree:
+        """The tree of a fleet that has more nodes and is the same otherwise: what :func:`grow` makes of it.
+
+        Args:
+            nodes: of the larger fleet.
+            new: indexes there of those that came in, ascending.
+        """
+        labels = self.levels if self.node_level is None else (*self.levels, self.node_level)
+        paths = {at: _path(nodes[at], self.levels) for at in new.tolist()}
+        named = self.node_level is None or all(self.node_level in nodes[at].labels for at in paths)
+        known = set(self.names[-1]) if self.names else {()}
+        if not named or not known.issuperset(paths.values()):
+            return grow(nodes, labels)  # one that is invisible, or in a domain of its own
+
+        def seat(at: int) -> tuple[object, ...]:
+            path = _path(nodes[at], self.levels) or ()
+            return _natural(path), _natural((nodes[at].name,))
+
+        old = np.setdiff1d(np.arange(len(nodes)), new)
+        order = old[self.order].tolist()
+        for at in new.tolist():
+            insort(order, at, key=seat)
+        rows = []
+        for level, names in enumerate(self.names):
+            row = np.full(len(nodes), -1, dtype=np.int64)
+            row[old] = self.domain[level]
+            row[new] = [names.index((path or ())[: level + 1]) for path in paths.values()]
+            rows.append(row)
+        sorted_ = np.array(order, dtype=np.int64)
+        position = np.full(len(nodes), len(nodes), dtype=np.int64)
+        position[sorted_] = np.arange(len(order))
+        starts = (np.flatnonzero(np.diff(row[sorted_], prepend=-1)) for row in rows)
+        return Tree(
+            self.levels, self.node_level, tuple(rows), self.names, sorted_, position, tuple(starts)
+        )
 
     def within(self, nodes: Ints) -> Tree:
         """The tree of some of its nodes alone, without the domains they leave empty.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from queuectl.domain.fleet import Fleet
@@ -12,6 +12,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, NamespaceRecord
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
 from queuectl.domain.steps import FAILED_START
+from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.node_quota import NodeQuota
 from queuectl.objects.standing import standing
@@ -24,7 +25,15 @@ from queuectl.state.usage import Usage
 class Freezer:
     """Builds snapshots; keeps what did not change since the last one."""
 
-    def __init__(self, mirror: Mirror, ledger: Ledger, usage: Usage) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        ledger: Ledger,
+        usage: Usage,
+        uses: Callable[[], Mapping[str, GangUse]] = dict,
+    ) -> None:
+        """``uses``: what gangs do with their GPUs, by uid, as last measured."""
+        self._uses = uses
         self._mirror = mirror
         self._ledger = ledger
         self._usage = usage
@@ -140,16 +149,22 @@ class Freezer:
 
     def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
         """Likewise; gangs that leave, or stand on bad nodes, are looked at anew each time, for their pods come and go."""
-        holding = self._holding
+        holding, uses = self._holding, self._uses()
         for entry in self._ledger.entries(State.STARTING, State.RUNNING, State.EVICTING):
             job = self._mirror.jobs.get(entry.uid)
             if job is None or entry.placement is None:
                 continue
             known = holding.get(entry.uid)
+            utilization = _utilization(entry, job, uses.get(entry.uid))
             if known is not None and known[0] is entry and known[1] is job:
-                yield known[2]
+                gang = known[2]
+                if gang.utilization != utilization:
+                    gang = replace(gang, utilization=utilization)
+                    holding[entry.uid] = (entry, job, gang)
+                yield gang
                 continue
             gang = self._made_admitted(entry, job, entry.placement, config, now)
+            gang = replace(gang, utilization=utilization)
             if not gang.leaving and gang.lease is None and self._on_good_nodes(entry.placement):
                 holding[entry.uid] = (entry, job, gang)
                 self._waiting.pop(entry.uid, None)
@@ -167,7 +182,6 @@ class Freezer:
             returns=leaving and entry.parked is None and entry.reason.code not in FAILED_START,
             started_at=entry.started_at or entry.since,
             checkpoint_at=job.checkpoint_at,
-            utilization=job.utilization,
             lost=() if leaving else self._lost(entry, placement),
             evictions=entry.preempted_at,
             lease=lease if lease is not None and lease.expires_at > now else None,
@@ -213,6 +227,13 @@ class Freezer:
             and not pod.terminal
             for pod in self._mirror.pods_of(entry.uid)
         )
+
+
+def _utilization(entry: Entry, job: JobRecord, use: GangUse | None) -> float | None:
+    """What was measured; before there is any, what its annotation says. In hundredths: the planner need not know finer."""
+    if use is None or use.attempt != entry.attempt or use.state is UseState.WARMUP:
+        return job.utilization
+    return None if use.weight is None else round(use.weight, 2)
 
 
 def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
+from operator import attrgetter
 from typing import Final, assert_never
 
 from queuectl.domain.fleet import Fleet
@@ -29,9 +30,10 @@ PRIORITY_CLASSES: Final = "priorityclasses"
 RESOURCE_QUOTAS: Final = "resourcequotas"
 
 
-def _asks(job: JobRecord) -> JobRecord:
-    """The record without what says nothing about planning."""
-    return replace(job, version=0, status="")
+# All of a job's record that says something about planning.
+_asks: Final = attrgetter(
+    *(field.name for field in fields(JobRecord) if field.name not in ("version", "status"))
+)
 
 
 def _eased(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:

@@ -29,6 +29,7 @@ from queuectl.state.holdings import Holdings
 from queuectl.telemetry.lives import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, Lives
 from queuectl.telemetry.quota import QuotaGauges
 from queuectl.telemetry.standing import Standing
+from queuectl.telemetry.utilization import UseMetrics
 
 STAGE_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -97,6 +98,7 @@ class Metrics:
         self._quota = QuotaGauges()
         self.registry.register(self._standing)
         self.registry.register(self._quota)
+        self.utilization = UseMetrics(self.registry)
         self._lives = [Lives(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)]
         self._define_cycle()
         self._define_workloads()

@@ -16,6 +16,8 @@ BENCHES = (
     "repair",
     "defrag",
     "store",
+    "usage",
+    "utilization",
     "reflector",
     "system",
     "replay",

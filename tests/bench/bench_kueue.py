@@ -1,58 +1,48 @@
-"""Kueue's own performance workloads on queuectl: real kube-apiserver and etcd, nothing else; every workload a batch/v1 Job.
+"""Kueue's own performance workloads on queuectl, and beside it on Kueue: every workload a batch/v1 Job.
 
-    python -m tests.bench.bench_kueue [baseline] [tas] [large-scale] [--part 0.1]
+    python -m tests.bench.bench_kueue [baseline] [tas] [large-scale] [--part 0.1] [--cohorts 1] [--peer FOLDER]
 
 The cohorts, queues, quotas, arrivals, priorities, run times and topology are those of Kueue's test; the runner creates the
-Jobs, ends each through its status when its run time is over, and confirms suspensions after evictions. Kueue's figures
-beside ours: Kueue HEAD of 2026-08, client QPS 300/500, alone on such a machine; they are not re-run here. 2 cores, etcd
-without fsync, API server in-flight 2000/1000.
+Jobs, ends each through its status when its run time is over, and confirms suspensions after evictions. The control plane is
+a real kube-apiserver and etcd and nothing else, fresh for each side: 2 cores, etcd without fsync, API server in-flight
+2000/1000. With ``--peer`` Kueue's real manager plays first (tests.bench.kueue.peer says what the folder must hold and how it is
+set up), then queuectl, and the table shows both; without, queuectl alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import statistics
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from queuectl.demo.controller import Controller, install
 from queuectl.demo.rest import Rest
 from queuectl.localcluster import ClusterSpec, LocalCluster
 from tests.bench.bench_system import print_table
+from tests.bench.kueue import peer
+from tests.bench.kueue.figures import Figures, Lag, Reading, figures
 from tests.bench.kueue.mix import Mix, read
-from tests.bench.kueue.runner import Life, Runner
-from tests.bench.stage import cost_of, cpu_of, writes_of
+from tests.bench.kueue.runner import Runner
+from tests.bench.stage import Cost, cost_of, cpu_of, peak_of
 
 CLASSES: Final = ("large", "medium", "small")
-SECONDS: Final = 900.0
+SECONDS: Final = 3600.0
+MEGABYTES: Final = 1.048576  # of a MiB
+SETTLING: Final = 30
+IDLE: Final = 0.1  # CPU seconds in one second
 
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Kueue's figures: seconds, percent of nominal quota, mean seconds to admission by class, CPU seconds, MB."""
-
-    wall: float
-    usage: float
-    waits: tuple[float, float, float]
-    cpu: float
-    memory: float
-
-
-KUEUE: Final[Mapping[str, Peer]] = {
-    "baseline": Peer(312, 78, (31, 94, 177), 87, 419),
-    "tas": Peer(373, 81, (69, 126, 236), 109, 443),
-}
-UNKNOWN: Final = Peer(math.nan, math.nan, (math.nan,) * 3, math.nan, math.nan)
+Side = tuple[LocalCluster, Callable[[], Cost]]
+"""A control plane on which a controller admits Jobs, and what that controller has used up to now."""
 
 
 @contextmanager
-def house(mix: Mix) -> Iterator[tuple[LocalCluster, Controller]]:
-    """etcd, API server and queuectl, configured for a mix; its nodes are there and Ready."""
+def floor(mix: Mix) -> Iterator[LocalCluster]:
+    """etcd and API server; a mix's nodes are there and Ready, its namespaces too."""
     spec = ClusterSpec(nodes=(), controllers=False, training_operator=False, fsync=False)
     with LocalCluster.start(spec) as cluster:
         client = cluster.client
@@ -61,98 +51,155 @@ def house(mix: Mix) -> Iterator[tuple[LocalCluster, Controller]]:
         for node in mix.nodes:
             client.patch(f"/api/v1/nodes/{node['metadata']['name']}", {"spec": {"taints": None}})
         client.each(lambda one: client.create("/api/v1/namespaces", one), mix.spaces)
+        yield cluster
+
+
+@contextmanager
+def with_queuectl(mix: Mix) -> Iterator[Side]:
+    """queuectl as deploy/ installs it, configured for a mix."""
+    with floor(mix) as cluster:
         install(cluster)
-        settings = {"QUEUECTL_EVENTS_PER_SECOND": "1"}
-        controller = Controller.start(cluster, settings)
+        controller = Controller.start(cluster, {"QUEUECTL_EVENTS_PER_SECOND": "1"})
         try:
             controller.wait_ready()
             with Rest(controller.api) as rest:
                 rest.apply(list(mix.config))
-            yield cluster, controller
+            yield cluster, lambda: cost_of(controller)
         finally:
             controller.stop()
 
 
-def play(mix: Mix) -> None:
-    """One mix, and its table."""
-    print(
-        f"  {mix.name}: {len(mix.arrivals)} Jobs in {len(mix.queues)} ClusterQueues,"
-        f" the last arrives after {mix.arrivals[-1].at:.0f} s",
-        flush=True,
-    )
-    with house(mix) as (cluster, controller):
-        servers = {name: cluster.pids()[name] for name in ("kube-apiserver", "etcd")}
-        before = {name: cpu_of(pid) for name, pid in servers.items()}
-        own = os.times()
+@contextmanager
+def with_kueue(folder: Path, mix: Mix) -> Iterator[Side]:
+    """Kueue, configured for a translated mix; at the end it says how many of its Workloads it admitted."""
+    with floor(mix) as cluster:
+        peer.install(cluster, folder)
+        kueue = peer.Kueue.start(cluster, folder / "bin" / "kueue")
+        try:
+            peer.configure(cluster, mix)
+            yield cluster, lambda: Cost(cpu_of(kueue.pid), peak_of(kueue.pid))
+            print(f"    Kueue: {peer.admitted(cluster)} Workloads admitted", flush=True)
+        finally:
+            kueue.stop()
+
+
+def settle(cluster: LocalCluster) -> None:
+    """Wait until the API server has come to rest: new kinds and policies cost it seconds, which no Job is to pay."""
+    pid = cluster.pids()["kube-apiserver"]
+    for _ in range(SETTLING):
+        before = cpu_of(pid)
+        time.sleep(1.0)
+        if cpu_of(pid) - before < IDLE:
+            return
+
+
+def play(mix: Mix, side: Callable[[Mix], AbstractContextManager[Side]], name: str) -> Figures:
+    """One mix on one side."""
+    with side(mix) as (cluster, cost):
+        settle(cluster)
+        before, own = Reading.of(cluster), os.times()
+        say = f"    {name}: {{}}".format
         runner = Runner(
-            mix, cluster.server, cluster.tls(), lambda text: print(f"    {text}", flush=True)
+            mix, cluster.server, cluster.tls(), lambda text: print(say(text), flush=True)
         )
         wall = runner.run(SECONDS)
         mine = os.times()
-        used = {name: cpu_of(pid) - before[name] for name, pid in servers.items()}
-        used["runner"] = mine.user + mine.system - own.user - own.system
-        report(mix, runner, wall, controller, used)
+        used = mine.user + mine.system - own.user - own.system
+        return figures(mix, runner, wall, cost(), before, Reading.of(cluster), used)
 
 
-def report(
-    mix: Mix, runner: Runner, wall: float, controller: Controller, used: Mapping[str, float]
-) -> None:
-    lives = list(runner.lives.values())
-    jobs = len(lives)
-    peer = KUEUE.get(mix.name, UNKNOWN) if jobs >= 15_000 else UNKNOWN
-    cost, writes = cost_of(controller), writes_of(controller)
-    waits = mean_waits(lives)
-    total = sum(writes.values()) + sum(runner.writes.values())
+def rows(of: Figures) -> dict[str, float]:
+    """What the table shows of one run, by name."""
+    cost, jobs = of.cost, of.jobs
 
-    def row(what: str, theirs: float, ours: float, target: str = "") -> tuple[str, ...]:
-        known = not math.isnan(theirs)
-        ratio = f"{ours / theirs:.2f}" if known else ""
-        return what, f"{theirs:g}" if known else "-", f"{ours:.4g}", ratio, target
+    def milliseconds(what: str, lag: Lag) -> dict[str, float]:
+        return {f"{what}, mean ms": 1000 * lag.mean, f"{what}, max ms": 1000 * lag.worst}
 
-    print_table(
-        ("", "Kueue", "queuectl", "ours / Kueue", "target"),
-        row("wall, s", peer.wall, wall, "<= 0.33"),
-        row("admissions per second", jobs / peer.wall, jobs / wall),
-        row("mean use of nominal quota, %", peer.usage, usage(mix, lives, wall)),
-        *(
-            row(f"mean wait, {name}, s", peer.waits[i], waits[name], "<= 1")
-            for i, name in enumerate(CLASSES)
-        ),
-        row("its own CPU, s", peer.cpu, cost.cpu, "< 1"),
-        row("its peak memory, MB", peer.memory, cost.memory * 1.048576, "< 1"),
-        row("embedded Postgres: CPU, s", math.nan, cost.postgres_cpu),
-        row("embedded Postgres: private memory, MB", math.nan, cost.postgres_memory * 1.048576),
-        row("writes per job, the runner's included", math.nan, total / jobs),
-        row("API server CPU per job, ms", math.nan, 1000 * used["kube-apiserver"] / jobs),
-        row("etcd CPU per job, ms", math.nan, 1000 * used["etcd"] / jobs),
-        row("runner's CPU, s", math.nan, used["runner"]),
-        row("evictions", math.nan, sum(life.evictions for life in lives)),
-        row("latest creation behind its time, s", math.nan, runner.late),
+    return (
+        {
+            "wall, s": of.wall,
+            "admissions per second": jobs / of.wall,
+            "mean use of nominal quota, %": of.usage,
+        }
+        | {f"mean wait, {name}, s": of.waits[name] for name in CLASSES}
+        | {f"since it was to be created, {name}, s": of.delays[name] for name in CLASSES}
+        | {
+            "its own CPU, s": cost.cpu,
+            "its peak memory, MB": cost.memory * MEGABYTES,
+            "embedded Postgres: CPU, s": cost.postgres_cpu,
+            "embedded Postgres: private memory, MB": cost.postgres_memory * MEGABYTES,
+            "API server CPU, s": of.cpu["kube-apiserver"],
+            "API server CPU per job, ms": 1000 * of.cpu["kube-apiserver"] / jobs,
+            "etcd CPU, s": of.cpu["etcd"],
+            "runner's CPU, s": of.cpu["runner"],
+            "writes per job, the runner's included": of.all_writes / jobs,
+            "writes per job without Events": (of.all_writes - of.events) / jobs,
+            "evictions of running Jobs": of.evictions,
+            "times the runner's watch was cut off": of.cut_off,
+        }
+        | milliseconds("a creation behind its time", of.creations)
+        | milliseconds("a created Job unseen by the runner", of.sights)
+        | milliseconds("an end asked for behind its time", of.ends)
+        | milliseconds("an end asked for and not answered", of.answers)
     )
-    print(f"    writes of queuectl: {dict(sorted(writes.items()))}; of the runner: {runner.writes}")
 
 
-def mean_waits(lives: Sequence[Life]) -> dict[str, float]:
-    """Seconds from the answered creation to the first admission, by class."""
-    waits: dict[str, list[float]] = defaultdict(list)
-    for life in lives:
-        waits[life.arrival.klass].append(max(0.0, life.admissions[0] - life.created))
-    return {name: statistics.fmean(values) for name, values in waits.items()}
+TARGETS: Final = {
+    "wall, s": "<= 0.33",
+    **{f"mean wait, {name}, s": "<= 1" for name in CLASSES},
+    "its own CPU, s": "< 1",
+    "its peak memory, MB": "< 1",
+}
 
 
-def usage(mix: Mix, lives: Sequence[Life], wall: float) -> float:
-    """Percent of the nominal quota of all queues that was held, over the whole run."""
-    held = sum(life.held * life.arrival.cpu for life in lives)
-    return 100 * held / (wall * sum(queue.nominal for queue in mix.queues))
+def report(ours: Figures, theirs: Figures | None) -> None:
+    """Both sides with our figure over theirs, or ours alone."""
+    if theirs is None:
+        print_table(("", "queuectl"), *((what, f"{n:.4g}") for what, n in rows(ours).items()))
+    else:
+        other = rows(theirs)
+        print_table(
+            ("", "Kueue", "queuectl", "ours / Kueue", "target"),
+            *(
+                (
+                    what,
+                    f"{other[what]:.4g}",
+                    f"{n:.4g}",
+                    f"{n / other[what]:.2f}" if other[what] else "",
+                    TARGETS.get(what, ""),
+                )
+                for what, n in rows(ours).items()
+            ),
+        )
+    for name, of in (("Kueue", theirs), ("queuectl", ours)):
+        if of is not None:
+            print(
+                f"    writes on {name}'s side: {of.writes}; of the runner: {of.played}", flush=True
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Kueue's performance workloads on queuectl")
+    parser = argparse.ArgumentParser(description="Kueue's performance workloads")
     parser.add_argument("mixes", nargs="*", default=["baseline", "tas"])
     parser.add_argument("--part", type=float, default=1.0, help="of each set's workloads")
+    parser.add_argument("--cohorts", type=int, help="so many of them at most")
+    parser.add_argument(
+        "--peer", type=Path, metavar="FOLDER", help="a build of Kueue, to play first"
+    )
     given = parser.parse_args()
     for name in given.mixes:
-        play(read(name, given.part))
+        mix = read(name, given.part, given.cohorts)
+        print(
+            f"  {mix.name}: {len(mix.arrivals)} Jobs in {len(mix.queues)} ClusterQueues,"
+            f" the last arrives after {mix.arrivals[-1].at:.0f} s",
+            flush=True,
+        )
+        theirs = (
+            play(peer.translated(mix), partial(with_kueue, given.peer), "Kueue")
+            if given.peer
+            else None
+        )
+        report(play(mix, with_queuectl, "queuectl"), theirs)
 
 
 if __name__ == "__main__":

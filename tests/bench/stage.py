@@ -150,7 +150,7 @@ def cost_of(controller: Controller) -> Cost:
     family = _descendants(serve)
     return Cost(
         cpu_of(serve),
-        _peak(serve),
+        peak_of(serve),
         sum(cpu_of(pid) for pid in family),
         sum(_resident(pid) for pid in family),
     )
@@ -182,7 +182,8 @@ def _status(pid: int, key: str) -> float:
     return int(re.findall(rf"{key}:\s+(\d+) kB", text)[0]) / 1024
 
 
-def _peak(pid: int) -> float:
+def peak_of(pid: int) -> float:
+    """Peak resident MiB of a process."""
     return _status(pid, "VmHWM")
 
 

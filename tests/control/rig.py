@@ -20,14 +20,17 @@ from queuectl.control.loop import Loop
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
+from queuectl.db.usage import UsageBooks
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.consistency import violations
 from queuectl.domain.errors import Fenced
+from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
 from queuectl.domain.pastuse import Used
 from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.domain.records import Delta, PodRecord
 from queuectl.domain.rules import Retention
 from queuectl.objects.kinds import KINDS
@@ -77,11 +80,32 @@ class Guillotine:
 
 
 @dataclass
+class KillingUsage:
+    """The real usage ledger; an entry in it may be the controller's last act."""
+
+    real: UsageBooks
+    accounts: Guillotine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    async def keep(self, fold: Fold, **place: Any) -> None:
+        number = self.accounts.before()
+        await self.real.keep(fold, **place)
+        self.accounts.after(number)
+
+
+@dataclass
 class KillingStore:
     """The real store; a commit may be the controller's last act."""
 
     store: PostgresStore
     commits: Guillotine
+    accounts: Guillotine
+
+    @property
+    def usage(self) -> KillingUsage:
+        return KillingUsage(self.store.usage, self.accounts)
 
     async def take_over(self, holder: str, floor: int) -> int:
         return await self.store.take_over(holder, floor)
@@ -125,6 +149,9 @@ class KillingStore:
     async def config_changed(self, since: int) -> int:
         return await self.store.config_changed(since)
 
+    async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
+        return await self.store.get_config(key)
+
     async def close(self) -> None:
         await self.store.close()
 
@@ -161,6 +188,7 @@ class Rig:
     settings: Settings = field(default_factory=lambda: QUICK)
     commits: Guillotine = field(default_factory=Guillotine)
     patches: Guillotine = field(default_factory=Guillotine)
+    accounts: Guillotine = field(default_factory=Guillotine)
     deaths: int = 0
     metrics: Metrics = field(default_factory=Metrics)
     running: bool = True
@@ -249,7 +277,7 @@ class Rig:
 
     async def _controller(self) -> None:
         mirror = Mirror({kind.plural: kind.kind for kind in KINDS.values()})
-        store = KillingStore(self.store, self.commits)
+        store = KillingStore(self.store, self.commits, self.accounts)
         cluster = KillingCluster(self.cluster, self.patches)
         loop = Loop(
             store=store,

@@ -12,9 +12,13 @@ from queuectl.control import neighbour
 from queuectl.control.neighbour import Neighbour
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
+from queuectl.demo import manifests as m
 from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.ledger import State
+from queuectl.domain.queries import DocumentKey
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Deleted, Delta, JobRecord, Upserted
+from queuectl.objects import config
 from tests.control.rig import gang, live, rig
 from tests.control.test_lifecycle import rules
 from tests.doubles.cluster import FakeCluster
@@ -62,6 +66,35 @@ async def test_a_change_is_noticed(database_url: str, monkeypatch: pytest.Monkey
         changed = asyncio.create_task(looks.changed(since=False))
         await store.put_config(rules(queuectl={"kueueKeys": "on"}))
         assert await changed is True
+    finally:
+        await store.close()
+
+
+async def test_looking_again_reads_the_rule_alone_and_only_when_it_was_written(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[int] = []
+
+    def build(documents: list[Any], revision: int) -> QueueConfig:
+        built.append(len(documents))
+        return config.build(documents, revision)
+
+    monkeypatch.setattr(neighbour, "build", build)
+    store = await PostgresStore.connect(DatabaseSettings(database_url))
+    cluster = FakeCluster()
+    cluster.kueue = True
+    try:
+        looks = Neighbour(cluster, store)
+        await store.put_config(m.priority_class("high", 100))
+        assert not await looks.keys_count()
+        assert built == []
+        await store.put_config(rules(queuectl={"kueueKeys": "on"}))
+        assert await looks.keys_count()
+        await store.put_config(m.priority_class("low", 10))
+        assert await looks.keys_count()
+        assert built == [1]
+        await store.delete_config(DocumentKey("Configuration", "", "default"))
+        assert not await looks.keys_count(), "without a rule it looks itself again"
     finally:
         await store.close()
 

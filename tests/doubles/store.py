@@ -34,6 +34,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
 from queuectl.domain.steps import DAY
+from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
 
 class Fault(Enum):
@@ -55,6 +56,7 @@ class MemoryDatabase:
     history: list[HistoryLine] = field(default_factory=list)
     commands: dict[int, Command] = field(default_factory=dict)
     used: dict[Account, Used] = field(default_factory=dict)
+    usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
     outcomes: dict[int, str | None] = field(default_factory=dict)  # None = not answered yet
     down: bool = False
     faults: list[Fault] = field(default_factory=list)  # taken by the next commits, in order
@@ -66,6 +68,11 @@ class MemoryStore:
 
     def __init__(self, database: MemoryDatabase | None = None) -> None:
         self.database = database or MemoryDatabase()
+        self.usage = MemoryUsage(self._usage_tables)
+
+    async def _usage_tables(self) -> tuple[MemoryUsageTables, int]:
+        database = await self._reach()
+        return database.usage, database.epoch
 
     async def close(self) -> None:
         await asyncio.sleep(0)
@@ -121,6 +128,9 @@ class MemoryStore:
                 raise StaleSnapshot("a command was answered before")
         for change in changes:
             self._write(change, cycle)
+        for change in changes:
+            for mark in change.marks:
+                database.usage.note(mark)
         database.outcomes |= {answer.id: answer.outcome for answer in answers}
         if fault is Fault.AFTER:
             raise StoreUnavailable("the connection was lost")

@@ -216,7 +216,7 @@ class World:
             if self._plan_again:
                 self._plan_again = False
                 self.cycle()
-            elif not self._mirror.touched and not self._mirror.planning_changed:
+            elif not (seen.changes or self._mirror.touched or self._mirror.planning_changed):
                 return
         raise Restless(f"{RESTLESS} cycles at one moment\n{self.history.story()}")
 

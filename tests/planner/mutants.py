@@ -14,7 +14,7 @@ from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.plan import Admission, Plan, Preemption, Refusal
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import Defragment, Protection, ReclaimWithinCohort
-from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import (
     Placement,
     PodSet,
@@ -407,6 +407,81 @@ def move_onto_the_same_spot(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         stays = replace(move, placement=held[move.uid])
         moved = (*plan.moved[:number], stays, *plan.moved[number + 1 :])
         yield Mutant(Rule.CAPACITY, snapshot, replace(plan, moved=moved))
+
+
+# What leases are owed.
+
+
+def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The next cycle: its starts run, of its victims every other has left, leases wait for the others."""
+    placed = {a.uid: a.placement for a in plan.admitted}
+    victims = [p.victim for p in plan.preempted]
+    leases = {r.uid: r.lease for r in plan.pending}
+    running = tuple(
+        replace(gang, leaving=gang.leaving or gang.workload.uid in victims)
+        for gang in snapshot.admitted
+        if gang.workload.uid not in victims[::2]
+    )
+    started = tuple(
+        Admitted(p.workload, placed[p.workload.uid])
+        for p in snapshot.pending
+        if p.workload.uid in placed
+    )
+    waiting = tuple(
+        replace(p, lease=leases[p.workload.uid])
+        for p in snapshot.pending
+        if p.workload.uid not in placed
+    )
+    return replace(snapshot, admitted=running + started, pending=waiting)
+
+
+def take_what_a_lease_is_owed(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """One GPU more starts on a node than the first lease in line can spare once its victims have left."""
+    waiting = {p.workload.uid: p for p in snapshot.pending}
+    kept = [r for r in plan.pending if r.lease is not None and waiting[r.uid].lease == r.lease]
+    for refusal in sorted(kept, key=lambda r: _in_line(waiting[r.uid].workload))[:1]:
+        assert refusal.lease is not None
+        workload = waiting[refusal.uid].workload
+        needs = refusal.lease.placement.use(workload)
+        others = [
+            (g.workload, g.placement)
+            for g in snapshot.admitted
+            if g.workload.uid not in refusal.lease.victims
+        ]
+        others += [(waiting[a.uid].workload, a.placement) for a in plan.admitted if not a.repaired]
+        for name, need in needs.items():
+            used = [placement.use(gang).get(name) for gang, placement in others]
+            used.append(snapshot.strangers.get(name))
+            free = snapshot.fleet.by_name[name].allocatable[GPU]
+            free -= sum(use[GPU] for use in used if use is not None)
+            if 0 < need[GPU] <= free:
+                taker = _joined(snapshot, plan, workload, name, free - need[GPU] + 1)
+                yield Mutant(Rule.LEASE, *taker)
+
+
+def _joined(
+    snapshot: Snapshot, plan: Plan, like: Workload, name: str, gpus: int
+) -> tuple[Snapshot, Plan]:
+    """With one more gang, of one pod, that starts on a node."""
+    first = like.podsets[0]
+    shape = replace(first.shape, requests=type(first.shape.requests)({GPU: gpus}))
+    podset = PodSet(first.name, 1, shape)
+    gang = replace(like, uid="taker", name="taker", podsets=(podset,))
+    flavors = _flavors_of(plan, like)
+    placement = Placement((PodSetPlacement(first.name, ((name, 1),), flavors),))
+    joined = replace(snapshot, pending=(*snapshot.pending, Pending(gang)))
+    return joined, replace(plan, admitted=(*plan.admitted, Admission("taker", placement)))
+
+
+def _flavors_of(plan: Plan, workload: Workload) -> dict[str, str]:
+    """Of the first podset of a gang that holds a lease."""
+    (lease,) = (r.lease for r in plan.pending if r.uid == workload.uid)
+    assert lease is not None
+    return dict(lease.placement.podsets[0].flavors)
+
+
+def _in_line(workload: Workload) -> tuple[int, float, str]:
+    return -workload.priority, workload.queued_at, workload.uid
 
 
 # Who stands where.

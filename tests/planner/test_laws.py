@@ -16,6 +16,7 @@ from queuectl.domain.queues import (
     ReclaimWithinCohort,
     WithinClusterQueue,
 )
+from queuectl.domain.rules import Rules
 from tests.planner import laws
 from tests.planner.build import NOW
 from tests.planner.generate_histories import stories
@@ -43,7 +44,7 @@ def test_every_history_keeps_the_laws(story: Story) -> None:
     assert not broken, f"{broken}\n{history.story()}"
 
 
-# What the histories found and is not done yet, each in its smallest form.
+# What the histories found, each in its smallest form.
 
 
 def test_a_victim_leaves_when_its_protection_ends_though_nothing_else_happens() -> None:
@@ -52,12 +53,8 @@ def test_a_victim_leaves_when_its_protection_ends_though_nothing_else_happens() 
     assert play(Story(Scene((queue,)), steps)).running() == {"a-high"}
 
 
-@pytest.mark.xfail(
-    reason="a start is checked against leases as if slow victims of others had left already",
-    strict=True,
-)
 def test_what_two_victims_left_is_not_taken_because_a_third_leaves_much_later_for_another() -> None:
-    """b-in could start after a second; a-0 takes its place back, and b-in waits until c-slow is gone."""
+    """After a second b-in starts: a-0 does not take its place back meanwhile, for b-in would have to wait until c-slow is gone."""
     queues = (
         cq("a", 4),
         cq("b", 4, reclaim_within_cohort=ReclaimWithinCohort.LOWER_PRIORITY),
@@ -86,6 +83,21 @@ def test_what_others_use_beyond_their_quota_counts_against_quota_that_is_lent_to
     )
     history = play(Story(Scene(queues, (cohort("all"),)), steps))
     assert history.running() == {"a-1"}
+
+
+def test_a_notice_longer_than_a_lease_lasts_does_not_cost_the_winner_its_room() -> None:
+    """The higher one comes when the lower is leaving already, and may only wait: the room was made for another."""
+    queue = cq("a", 2, None, within_cluster_queue=LOWER)
+    steps = (
+        Step(Arrives("a", 2, name="low")),
+        Step(Arrives("a", 2, priority=1, name="top"), 0.0),
+        Step(Arrives("a", 2, priority=2, name="higher")),
+    )
+    history = play(Story(Scene((queue,), rules=Rules(eviction_grace=1800.0)), steps))
+    began = {s.uid: s.at for s in reversed(history.started)}
+    first = history.preempted[0]
+    assert (first.uid, first.preemptor) == ("a-low", "a-top")
+    assert began["a-top"] == first.at + 1800.0
 
 
 # A law that nothing can break is none: each complains of a history that was tampered with.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reasons import Code, Reason
@@ -11,6 +13,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, resources, world
+from tests.planner.queues import cq, gpus, quota_only, running
 
 
 def planned(snapshot: Snapshot) -> Plan:
@@ -139,7 +142,7 @@ def test_a_gang_for_whom_leaving_capacity_will_do_waits_for_it_and_evicts_nobody
     assert made.preempted == ()
     (refusal,) = made.pending
     assert refusal.lease is not None
-    assert refusal.lease.victims == ()
+    assert refusal.lease.victims == ("going",)
     assert refusal.lease.placement.podsets[0].nodes == (("a0", 1),)
 
 
@@ -237,3 +240,98 @@ def test_leases_hold_quota_too() -> None:
     never = queue(gpu=16, within=WithinClusterQueue.NEVER)
     made = planned(world(nodes, [entry, whole("other", 2)], [runs("v", "a0", leaving=True)], never))
     assert codes(made)["other"] is Code.WAITING_FOR_QUOTA
+
+
+# What a lease is owed of what is free now.
+
+
+def part(uid: str, gpus: int, **kwargs):
+    return gang(uid, podset(gpu=gpus), **kwargs)
+
+
+def goes(uid: str, gpus: int, node_name: str = "a0", **kwargs) -> Admitted:
+    return holding(part(uid, gpus, **kwargs), {node_name: 1}, leaving=True)
+
+
+def test_what_its_victims_have_left_is_not_taken_because_somebody_slow_leaves_too() -> None:
+    """The node holds 8 GPUs; the slow one has 4 of them still, and nobody waits for him."""
+    entry = leased(part("g", 4, priority=HIGH), "a0", victims=("gone",))
+    before = part("before", 4, priority=20)
+    made = planned(world([node("a0", gpu=8)], [before, entry], [goes("slow", 4)]))
+    assert started(made) == {"g": (("a0", 1),)}
+
+
+def test_a_lease_whose_victims_are_still_there_leaves_others_what_it_does_not_need() -> None:
+    entry = leased(part("g", 4, priority=HIGH), "a0", victims=("v",))
+    before = part("before", 2, priority=20)
+    running = [goes("v", 2), goes("slow", 2)]
+    made = planned(world([node("a0", gpu=8)], [before, entry], running))
+    assert set(started(made)) == {"before"}
+    made = planned(world([node("a0", gpu=8)], [replace_gpus(before, 3), entry], running))
+    assert started(made) == {}
+
+
+def replace_gpus(workload, gpus: int):
+    return part(workload.uid, gpus, priority=workload.priority)
+
+
+def test_a_holder_whose_victim_is_still_there_does_not_take_what_another_lease_is_owed() -> None:
+    early = leased(part("early", 4, priority=20), "a0", victims=("slow",))
+    late = leased(part("late", 4, priority=HIGH), "a0", victims=("gone",))
+    made = planned(world([node("a0", gpu=8)], [early, late], [goes("slow", 4)]))
+    assert set(started(made)) == {"late"}
+
+
+def test_two_leases_that_both_wait_for_nobody_are_served_in_queue_order() -> None:
+    early = leased(part("early", 4, priority=20), "a0", victims=("gone",))
+    late = leased(part("late", 4, priority=HIGH), "a0", victims=("gone",))
+    made = planned(world([node("a0", gpu=8)], [late, early], [goes("slow", 4)]))
+    assert set(started(made)) == {"early"}
+
+
+def test_a_lease_that_something_outside_keeps_from_its_room_is_owed_nothing() -> None:
+    """Pods of others took 2 of the 4 GPUs that its victim left; it waits for the slow one, and 2 are free for anybody."""
+    entry = leased(part("g", 4, priority=HIGH), "a0", victims=("gone",))
+    small = part("small", 2)
+    taken = {"a0": resources(gpu=2)}
+    snapshot = world([node("a0", gpu=8)], [entry, small], [goes("slow", 4)], strangers=taken)
+    assert set(started(planned(snapshot))) == {"small"}
+
+
+def test_a_new_lease_names_only_those_it_has_to_wait_for() -> None:
+    """8 GPUs are asked; evicting nobody, a0 is free once two have left, and the third leaves another node."""
+    running = [goes("one", 4), goes("two", 4), goes("far", 8, "a1"), runs("v", "a2")]
+    nodes = [node(f"a{i}", gpu=8) for i in range(3)]
+    made = planned(world(nodes, [whole("g", priority=HIGH)], running))
+    (refusal,) = made.pending
+    assert refusal.lease is not None
+    assert refusal.lease.placement.podsets[0].nodes in ((("a0", 1),), (("a1", 1),))
+    where = refusal.lease.placement.podsets[0].nodes[0][0]
+    assert set(refusal.lease.victims) == {"a0": {"one", "two"}, "a1": {"far"}}[where]
+
+
+def test_a_new_lease_is_owed_what_is_idle_at_once() -> None:
+    """2 GPUs are idle, 2 its victim's, 4 a slow one's who is not waited for; a later gang must not take the idle ones."""
+    nodes = [node("a0", gpu=8)]
+    running = [holding(part("v", 2), {"a0": 1}), goes("slow", 4, priority=30)]
+    strict = queue(gpu=8)
+    gangs = [part("g", 4, priority=HIGH), part("small", 2)]
+    made = planned(world(nodes, gangs, running, strict))
+    lease = next(r.lease for r in made.pending if r.uid == "g")
+    assert lease is not None
+    assert set(lease.victims) in ({"slow"}, {"v"})
+    assert (set(started(made)) == {"small"}) == (lease.victims == ("slow",))
+
+
+@pytest.mark.parametrize(("asks", "starts"), [(3, True), (4, False)])
+def test_quota_of_a_cohort_that_victims_have_left_is_not_borrowed_meanwhile(
+    asks: int, starts: bool
+) -> None:
+    """16 in all: the victim in a still has 4 of the 8 that b's lease needs, a slow gang has 5; 7 are free, 4 of them kept."""
+    queues = [cq("a", 8), cq("b", 8)]
+    lease = CapacityLease(running("g", 8, "b").placement, ("v",), NOW - 60, NOW + 60)
+    entry = Pending(gpus("g", 8, "b"), lease)
+    leaving = [running("v", 4, "a", leaving=True), running("slow", 5, "b", leaving=True)]
+    other = gpus("other", asks, "a", priority=HIGH)
+    made = planned(quota_only(queues, [entry, other], leaving))
+    assert ("other" in {a.uid for a in made.admitted}) is starts

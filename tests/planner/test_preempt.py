@@ -255,7 +255,7 @@ def test_what_is_leased_to_others_is_not_free() -> None:
     demand = demand_of(arena, snapshot.pending[0], main, flavors)
     ledger = open_ledger(arena)
     idle = find_victims(ledger, demand, main, Solver(snapshot.limits))
-    ledger.lease(demand, ((np.array([1]), np.array([1])),))
+    ledger.hold(demand, ((np.array([1]), np.array([1])),))
     leased = find_victims(ledger, demand, main, Solver(snapshot.limits))
     assert evicted(idle) == set()
     assert evicted(leased) == {"x"}
@@ -269,7 +269,7 @@ def test_a_victim_of_this_plan_is_not_evicted_twice() -> None:
     demand = demand_of(arena, snapshot.pending[0], main, flavors)
     ledger = open_ledger(arena)
     ledger.evict(snapshot.admitted[0])
-    ledger.lease(demand, ((np.array([0]), np.array([1])),))
+    ledger.hold(demand, ((np.array([0]), np.array([1])),))
     assert find_victims(ledger, demand, main, Solver(snapshot.limits)) is None
 
 

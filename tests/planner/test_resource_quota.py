@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.domain.allowance import Allowance, Limit
 from queuectl.domain.plan import Admission
-from queuectl.domain.quantity import GPU
+from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
@@ -58,8 +58,12 @@ BASE = [*cluster_queue("main", 100), flavor(), *nodes("r", 8)]
         ({"cpu": "1999m"}, {"cpu": "0"}, False),
         ({"memory": "4Gi"}, {"memory": "0"}, True),
         ({"requests.memory": "4Gi"}, {"requests.memory": "1"}, False),
-        # What a template does not tell, or pods do not use, is not ours to judge.
-        ({"limits.cpu": "1"}, {"limits.cpu": "1"}, True),
+        ({"limits.cpu": "4"}, {"limits.cpu": "0"}, True),
+        ({"limits.cpu": "4"}, {"limits.cpu": "1m"}, False),
+        ({"limits.memory": "8Gi"}, {"limits.memory": "0"}, True),
+        ({"limits.memory": "8191Mi"}, {"limits.memory": "0"}, False),
+        ({"limits.ephemeral-storage": "1"}, {"limits.ephemeral-storage": "1"}, True),
+        # What pods do not use is not ours to judge.
         ({"services": "1", "requests.storage": "1Gi"}, {"services": "1"}, True),
         # Already over, but of nothing that it asks for.
         ({"requests.ephemeral-storage": "1"}, {"requests.ephemeral-storage": "2"}, True),
@@ -71,7 +75,8 @@ def test_every_line_that_pods_count_against_is_kept(
     asks = workload("train", "main", 4, 2)
     requests = {GPU: "2", "cpu": "500m", "memory": "1Gi"}
     asks["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] = {
-        "requests": requests
+        "requests": requests,
+        "limits": {GPU: "2", "cpu": "1", "memory": "2Gi"},
     }
     queues = cluster_queue("main", 100)
     groups = queues[0]["spec"]["resourceGroups"][0]
@@ -194,10 +199,11 @@ class TestStrictFIFO:
         codes = [refusal.reasons[0].code for refusal in made.pending]
         assert codes == [Code.RESOURCE_QUOTA_EXCEEDED, Code.WAITING_IN_ORDER]
 
-    def test_one_of_another_namespace_passes(self) -> None:
+    def test_one_of_another_namespace_passes_all_of_them(self) -> None:
         big = gang("big", podset(gpu=8), queued_at=1.0)
+        small = gang("small", podset(gpu=1), queued_at=1.5)
         free = replace(gang("free", podset(gpu=1), queued_at=2.0), namespace="free")
-        snapshot = self.snapshot(big, free)
+        snapshot = self.snapshot(big, small, free)
         local = snapshot.config.local_queues["team", "main"]
         queues = {
             **snapshot.config.local_queues,
@@ -272,3 +278,26 @@ def test_the_verifier_knows_it_by_itself() -> None:
 def test_a_diagnosis_leaves_the_word_to_the_reason() -> None:
     snapshot = allowed(world(NODES, [gang("a", podset(gpu=1))]), Limit("pods", "pods", 0, 0))
     assert diagnose(snapshot, "a").conflict == ()
+
+
+def test_gangs_that_ask_the_same_under_other_limits_do_not_share_an_answer() -> None:
+    """What is proved of the first must not be told the second, which the quota lets in."""
+    roomy, tight = podset(gpu=1), podset(gpu=1)
+    roomy, tight = (
+        replace(p, limits=Resources({"cpu": most})) for p, most in ((roomy, 9000), (tight, 1000))
+    )
+    waiting = [gang("roomy", roomy, queued_at=1.0), gang("tight", tight, queued_at=2.0)]
+    snapshot = allowed(world(NODES, waiting), Limit("limits.cpu", "cpu", 4000, 0, of_limits=True))
+    made = plan(snapshot)
+    assert [a.uid for a in made.admitted] == ["tight"]
+    assert verify(snapshot, made) == ()
+    free = plan(world(NODES, waiting))
+    assert [violation.rule for violation in verify(snapshot, free)] == [Rule.RESOURCE_QUOTA]
+
+
+def test_limits_that_gangs_of_one_plan_will_use_are_counted() -> None:
+    each = replace(podset(gpu=1), limits=Resources({"cpu": 2000}))
+    waiting = [gang(name, each, queued_at=float(i)) for i, name in enumerate("abc")]
+    limit = Limit("limits.cpu", "cpu", 6000, 0, of_limits=True)
+    made = plan(allowed(world(NODES, waiting), limit, promised=(2000,)))
+    assert [a.uid for a in made.admitted] == ["a", "b"]

@@ -222,7 +222,8 @@ def test_a_lease_keeps_its_place_from_others_but_may_wait_for_the_leaving() -> N
     plan = replace(start(late, {"b0": 1}), pending=(keeps,))
     assert not rules(snapshot, plan)
     gone = world(NODES, [held, late])
-    assert rules(gone, replace(start(late, {"a0": 1}), pending=(keeps,))) == {Rule.CAPACITY}
+    taken = replace(start(late, {"a0": 1}), pending=(keeps,))
+    assert rules(gone, taken) == {Rule.CAPACITY, Rule.LEASE}
 
 
 def test_quota_counts_leaving_gangs_now_and_leases_after() -> None:
@@ -233,9 +234,60 @@ def test_quota_counts_leaving_gangs_now_and_leases_after() -> None:
     waiting = gang("waiting", podset(gpu=8))
     keeps = waits(waiting, lease(placed(waiting, {"b0": 1})))
     plan = replace(start(ONE, {"a1": 1}), pending=(keeps,))
-    assert rules(world(NODES, [ONE, waiting], (), main), plan) == {Rule.QUOTA}
+    assert rules(world(NODES, [ONE, waiting], (), main), plan) == {Rule.QUOTA, Rule.LEASE}
     held = Plan(pending=(keeps, waits(ONE)))
     assert not rules(world(NODES, [ONE, waiting], [leaving], main), held)
+
+
+@pytest.mark.parametrize(
+    ("holds", "names", "broken"),
+    [
+        (4, (), True),  # what it needs is free already
+        (4, ("slow",), False),  # it waits for the slow one in any case
+        (6, ("slow",), False),  # 2 of what it needs are free already, and stay so
+        (
+            6,
+            (),
+            False,
+        ),  # a stranger's pods or a smaller node are in its way: it must wait for everybody
+    ],
+)
+def test_what_the_victims_of_a_lease_have_left_is_its_own(
+    holds: int, names: tuple[str, ...], broken: bool
+) -> None:
+    """The node holds 8 GPUs, 4 of which somebody slow has still."""
+    slow = holding(gang("slow", podset(gpu=4)), {"a0": 1}, leaving=True)
+    first, small = gang("first", podset(gpu=holds)), gang("small", podset(gpu=2))
+    keeps = waits(first, lease(placed(first, {"a0": 1}), *names))
+    plan = replace(start(small, {"a0": 1}), pending=(keeps,))
+    snapshot = world(NODES, [Pending(first, keeps.lease), small], [slow])
+    later_too_full = {Rule.CAPACITY} if holds + 2 > 8 else set()
+    assert rules(snapshot, plan) - later_too_full == ({Rule.LEASE} if broken else set())
+
+
+def test_so_is_quota_that_they_have_left() -> None:
+    """Quota is 12: a slow gang that leaves has 4 of it still, the lease needs 6, others may have 2."""
+    slow = holding(gang("slow", podset(gpu=4)), {"a1": 1}, leaving=True)
+    first = gang("first", podset(gpu=6))
+    keeps = waits(first, lease(placed(first, {"a0": 1})))
+    for size, broken in ((2, False), (3, True)):
+        small = gang("small", podset(gpu=size))
+        plan = replace(start(small, {"b0": 1}), pending=(keeps,))
+        snapshot = world(NODES, [Pending(first, keeps.lease), small], [slow], queue(gpu=12))
+        assert rules(snapshot, plan) == ({Rule.LEASE} if broken else set())
+
+
+def test_a_holder_takes_nothing_that_another_lease_is_owed() -> None:
+    """Whose own victim is still there waits for him."""
+    slow = holding(gang("slow", podset(gpu=4)), {"a0": 1}, leaving=True)
+    early, late = (
+        gang(name, podset(gpu=4), queued_at=at) for name, at in (("early", 1.0), ("late", 2.0))
+    )
+    theirs = {w.uid: lease(placed(w, {"a0": 1}), *v) for w, v in ((early, ("slow",)), (late, ()))}
+    snapshot = world(NODES, [Pending(w, theirs[w.uid]) for w in (early, late)], [slow])
+    for first, other, broken in ((early, late, {Rule.LEASE}), (late, early, set())):
+        plan = replace(start(first, {"a0": 1}), pending=(waits(other, theirs[other.uid]),))
+        assert rules(snapshot, plan) == broken
 
 
 def test_a_lease_that_has_ended_holds_nothing() -> None:

@@ -14,7 +14,14 @@ from queuectl.planner.verify import verify
 from tests.planner.generate_cohorts import contest
 from tests.planner.generate_moves import tight
 from tests.planner.mixed import mixed
-from tests.planner.mutants import MAKERS, MOVERS, RECLAIMERS, Maker
+from tests.planner.mutants import (
+    MAKERS,
+    MOVERS,
+    RECLAIMERS,
+    Maker,
+    after,
+    take_what_a_lease_is_owed,
+)
 
 BLOCK, BLOCKS = 40, 8
 
@@ -82,6 +89,26 @@ def test_every_move_made_wrong_is_rejected(make: Maker) -> None:
         snapshot, made = moved(seed)
         assert verify(snapshot, made) == (), seed
         for mutant in make(snapshot, made):
+            rules = {v.rule for v in verify(mutant.snapshot, mutant.plan)}
+            assert mutant.rule in rules, (seed, mutant.plan)
+            made_wrong += 1
+    assert made_wrong > 10
+
+
+def test_every_start_that_takes_what_a_lease_is_owed_is_rejected() -> None:
+    """In the cycle after one that evicted: some victims have left, others have not, and more gangs leave besides."""
+    made_wrong = 0
+    for seed in range(BLOCK * BLOCKS // 2):
+        snapshot = mixed(seed)
+        for number, gang in enumerate(snapshot.admitted):
+            if seed % 3 == number % 3 and number < 3:
+                admitted = list(snapshot.admitted)
+                admitted[number] = replace(gang, leaving=True)
+                snapshot = replace(snapshot, admitted=tuple(admitted))
+        following = after(snapshot, plan(snapshot))
+        made = plan(following)
+        assert verify(following, made) == (), seed
+        for mutant in take_what_a_lease_is_owed(following, made):
             rules = {v.rule for v in verify(mutant.snapshot, mutant.plan)}
             assert mutant.rule in rules, (seed, mutant.plan)
             made_wrong += 1

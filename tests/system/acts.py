@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from queuectl.cli.main import app
@@ -103,3 +105,14 @@ def cohort(home: House, teams: Mapping[str, int], **specs: Mapping[str, Any]) ->
             room.limits[room.namespace, team] = Resources({GPU: sum(teams.values())})
         put(room, *documents)
         yield room
+
+
+def kubectl(home: House, *arguments: str, given: str | None = None) -> str:
+    """What kubectl prints, run with all rights; ``given`` is its standard input."""
+    program = home.cluster.kubectl
+    if program is None:
+        pytest.skip("there is no kubectl beside the API server's programs")
+    command = [str(program), "--kubeconfig", str(home.cluster.kubeconfig), *arguments]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -14,6 +14,7 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 import pytest
 
+from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -22,10 +23,12 @@ from queuectl.domain.queues import (
     FlavorPreference,
     FlavorQuotas,
     Fungibility,
+    IdleReclaim,
     LabelSelector,
     LocalQueue,
     Protection,
     QueueingStrategy,
+    ReclaimMode,
     ReclaimWithinCohort,
     ResourceFlavor,
     ResourceGroup,
@@ -169,8 +172,21 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.cooldownSeconds", 5, {"protection": Protection(cooldown=5.0)}, {}),
     ("ClusterQueue", "spec.policy.defragment", "Execute", {"defragment": Defragment.EXECUTE}, {}),
     ("ClusterQueue", "spec.policy.defragmentBudget", 7200, {"defragment_budget": 7200}, {}),
+    ("ClusterQueue", "spec.policy.maxPerUser", 8, {"max_per_user": ((GPU, 8),)}, {}),
+    ("ClusterQueue", "spec.policy.maxPerUser", {GPU: "8", "cpu": "1500m"}, {"max_per_user": (("cpu", 1500), (GPU, 8))}, {}),
+    ("ClusterQueue", "spec.policy.maxPerUser", 0, {"max_per_user": ((GPU, 0),)}, {}),
     ("ClusterQueue", "spec.policy.splitFlavors", True, {"split_flavors": True}, {}),
     ("ClusterQueue", "spec.policy.evictWithinNominal", True, {"evicts_within_nominal": True}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim", "Off", {"idle_reclaim": IdleReclaim(ReclaimMode.OFF)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.mode", "Off", {"idle_reclaim": IdleReclaim(ReclaimMode.OFF)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.windowSeconds", 900, {"idle_reclaim": IdleReclaim(window=900.0)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.warmupSeconds", 0, {"idle_reclaim": IdleReclaim(warmup=0.0)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.idleBelow", 0.01, {"idle_reclaim": IdleReclaim(idle_below=0.01)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.activeAbove", 0.1, {"idle_reclaim": IdleReclaim(active_above=0.1)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.lowBelow", 0.3, {"idle_reclaim": IdleReclaim(low_below=0.3)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.memoryAbove", 0.5, {"idle_reclaim": IdleReclaim(memory_above=0.5)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.memoryWindowSeconds", 3600,
+     {"idle_reclaim": IdleReclaim(memory_window=3600.0)}, {}),
     ("ClusterQueue", "spec.policy.quotaFromNodes", True, {"headroom": 0.0}, {}),
     ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "12.5%", {"headroom": 0.125}, {}),
     ("LocalQueue", "spec.clusterQueue", "other", {"cluster_queue": "other"}, {}),
@@ -208,6 +224,14 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Configuration", "queuectl.backoffJitter", 0.5, {"pods_ready": PodsReady(backoff_jitter=0.5)}, {}),
     ("Configuration", "queuectl.evictionGrace", "30s", {"eviction_grace": 30.0}, {}),
     ("Configuration", "queuectl.kueueKeys", "on", {"kueue_keys": KueueKeys.ON}, {}),
+    ("Configuration", "queuectl.accounting.userLabel", "example.com/user",
+     {"accounting": Accounting(user_label="example.com/user")}, {}),
+    ("Configuration", "queuectl.accounting.labels", ["team", "example.com/project"],
+     {"accounting": Accounting(labels=("team", "example.com/project"))}, {}),
+    ("Configuration", "queuectl.accounting.currency", "EUR", {"accounting": Accounting(currency="EUR")}, {}),
+    ("Configuration", "queuectl.accounting.prices",
+     [{"name": "spot", "gpuHour": 1.25, "flavor": "h100", "nodeLabels": {"capacity": "spot"}}, {"name": "rest", "gpuHour": 2}],
+     {"accounting": Accounting(prices=(Price("spot", 1.25, "h100", (("capacity", "spot"),)), Price("rest", 2.0)))}, {}),
     ("Configuration", "resources.quotaCheckStrategy", "IgnoreUndeclared", {"ignore_undeclared": True}, {}),
     ("Configuration", "resources.excludeResourcePrefixes", ["networking.example.com/"],
      {"excluded_prefixes": ("networking.example.com/",)}, {}),
@@ -280,8 +304,7 @@ WARNED: list[tuple[str, str, Any]] = [
     ("ClusterQueue", "spec.admissionChecks", ["prov"]),
     ("ClusterQueue", "spec.admissionChecksStrategy", {"admissionChecks": [{"name": "a", "onFlavors": ["f"]}]}),
     ("ClusterQueue", "spec.concurrentAdmissionPolicy", {"migration": {"mode": "TryPreferredFlavors"}}),
-    ("ClusterQueue", "spec.policy.idleReclaim", "DryRun"),
-    ("ClusterQueue", "spec.policy.maxPerUser", {GPU: 8}),
+    ("ClusterQueue", "spec.policy.idleReclaim.graceSeconds", 600),
     ("Configuration", "waitForPodsReady.blockAdmission", True),
     ("Configuration", "waitForPodsReady.enable", False),
     ("Configuration", "resources.deviceClassMappings", [{"name": "e.com/d", "deviceClassNames": ["d"], "sources": []}]),
@@ -304,6 +327,18 @@ def test_a_known_field_without_effect_is_told(kind: str, field: str, value: Any)
     assert warning.startswith(f"{kind}/{name}: {field}: ")
     assert warning.endswith(": not honoured yet") or "is not honoured" in warning
     assert read(kind, part) == DEFAULTS[kind]
+
+
+@pytest.mark.parametrize("mode", ["DryRun", "OnDemand", "Always"])
+def test_that_idle_gangs_are_not_reclaimed_yet_is_told(mode: str) -> None:
+    for field in ("spec.policy.idleReclaim", "spec.policy.idleReclaim.mode"):
+        _, (warning,) = validate(document("ClusterQueue", nested(field, mode)))
+        assert (
+            warning == f"ClusterQueue/x: {field}: gangs are judged idle, nothing is reclaimed yet"
+        )
+        assert read("ClusterQueue", nested(field, mode)).idle_reclaim == IdleReclaim(
+            ReclaimMode(mode)
+        )
 
 
 # ---- about a Kueue manager's own process: nothing to honour, nothing to tell
@@ -347,6 +382,12 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("LocalQueue", "spec.fairSharing.weight", -1, "'-1' is no number from 0 on"),
     ("Cohort", "spec.fairSharing.weight", "1 kg", "'1 kg' is no number from 0 on"),
     ("ClusterQueue", "spec.fairSharing.wait", 1, "unknown field"),
+    ("ClusterQueue", "spec.policy.idleReclaim", "Sometimes", "invalid enum value 'Sometimes'"),
+    ("ClusterQueue", "spec.policy.idleReclaim", {"window": 5}, "unknown field"),
+    ("ClusterQueue", "spec.policy.idleReclaim.windowSeconds", 0, "must be at least 1"),
+    ("ClusterQueue", "spec.policy.idleReclaim.memoryWindowSeconds", 60, "is shorter than windowSeconds 1800"),
+    ("ClusterQueue", "spec.policy.idleReclaim.idleBelow", 0.06, "is above activeAbove 0.05"),
+    ("ClusterQueue", "spec.policy.idleReclaim.idleBelow", 2, "<= 1"),
     ("ClusterQueue", "spec.admissionScope.admissionMode", "Fair", "invalid enum value 'Fair'"),
     ("ClusterQueue", "spec.admissionScope", {}, ".admissionMode: is required"),
     ("ClusterQueue", "spec.preemption.reclaimWithinCohort", "Lower", "invalid enum value 'Lower'"),
@@ -375,6 +416,15 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Configuration", "queuectl.backoffJitter", 1.5, "expected `float` <= 1.0"),
     ("Configuration", "queuectl.evictionGrace", "soon", "'soon' is not a duration like 30s, 5m or 1h30m"),
     ("Configuration", "queuectl.kueueKeys", "never", "invalid enum value 'never'"),
+    ("Configuration", "queuectl.accounting.userLabel", "no label", "'no label' is not the key of a label"),
+    ("Configuration", "queuectl.accounting.labels", ["team", "no label"], "'no label' is not the key of a label"),
+    ("Configuration", "queuectl.accounting.labels", [f"l{i}" for i in range(17)], "at most 16 are possible"),
+    ("Configuration", "queuectl.accounting.prices", [{"name": "a", "gpuHour": -1}], "[0].gpuHour: expected `float` >= 0.0"),
+    ("Configuration", "queuectl.accounting.prices", [{"name": "a", "gpuHour": 1}, {"name": "a", "gpuHour": 2}],
+     ": name 'a' stands there 2 times"),
+    ("Configuration", "queuectl.accounting.prices", [{"name": "", "gpuHour": 1}], "[0].name: is empty"),
+    ("Configuration", "queuectl.accounting.prices", [{"name": "a", "gpuHour": 1, "nodeLabels": {"no label": "x"}}],
+     "[0].nodeLabels: 'no label' is not the key of a label"),
     ("Configuration", "resources.quotaCheckStrategy", "Ignore", "invalid enum value 'Ignore'"),
     ("Configuration", "resources.excludeResourcePrefixes", [""], "[0]: is empty"),
     ("Configuration", TRANSFORM, [{"outputs": {}}], "[0].input: is required"),

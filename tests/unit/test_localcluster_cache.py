@@ -254,3 +254,15 @@ def test_the_wrapper_module_replaces_what_kubernetes_replaces_by_folders(tmp_pat
         "replace k8s.io/api => k8s.io/api v0.36.3",
         "replace k8s.io/client-go => k8s.io/client-go v0.36.3",
     ]
+
+
+def test_what_a_unit_requires_is_checked_against_the_units_own_checksums(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.sum", tmp_path / "theirs.sum"
+    ours.write_text("example.org/thing v1.2.3 h1:=\n")
+    theirs.write_text("example.org/part v1.0.0 h1:=\n")
+    build._vouch(ours, theirs)
+    build._vouch(ours, tmp_path / "a unit without any")
+    assert ours.read_text().splitlines() == [
+        "example.org/thing v1.2.3 h1:=",
+        "example.org/part v1.0.0 h1:=",
+    ]

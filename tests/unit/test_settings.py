@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from queuectl.cli.main import run
 from queuectl.control.environment import OTHERS, settings_names, unknown_variables
-from queuectl.control.settings import Settings, SolverSettings
+from queuectl.control.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "settings.md"
@@ -26,8 +27,10 @@ def rows(section: int) -> dict[str, str]:
 def test_nested_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEUECTL_IN_FLIGHT", "7")
     monkeypatch.setenv("QUEUECTL_SOLVER__WINDOW", "50")
+    monkeypatch.setenv("QUEUECTL_UTILIZATION__NAMES__BUSY", "gpu_busy")
     settings = Settings()
     assert (settings.in_flight, settings.solver.window) == (7, 50)
+    assert settings.utilization.names.busy == "gpu_busy"
 
 
 @pytest.mark.parametrize(
@@ -41,14 +44,19 @@ def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, va
 
 
 def test_every_setting_is_on_the_page_with_its_default_and_nothing_else_is() -> None:
-    expected = {}
-    for name, field in Settings.model_fields.items():
-        if name != "solver":
-            default = "host name and process id" if field.default_factory else str(field.default)
-            expected["QUEUECTL_" + name.upper()] = default.replace("None", "unset")
-    for name, field in SolverSettings.model_fields.items():
-        expected["QUEUECTL_SOLVER__" + name.upper()] = str(field.default)
-    assert rows(0) == expected
+    assert rows(0) == dict(defaults(Settings, "QUEUECTL_"))
+
+
+def defaults(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
+    """Every variable, and its default as the page writes it."""
+    for name, field in model.model_fields.items():
+        kind, variable = field.annotation, prefix + name.upper()
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from defaults(kind, f"{variable}__")
+        elif field.default_factory:
+            yield variable, "host name and process id"
+        else:
+            yield variable, str(field.default).replace("None", "unset") or "unset"
 
 
 def test_the_other_variables_are_on_the_page_too() -> None:

@@ -15,7 +15,9 @@ from queuectl.domain.machine import Admit, Ended, Event
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
 from queuectl.domain.queues import LocalQueue
 from queuectl.domain.records import Outcome
+from queuectl.domain.utilization import Trouble, UseState
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
+from queuectl.telemetry.utilization import Seen
 from tests.api.support import LIVES, PLACED, job, live_through
 from tests.support.metricnames import documented
 from tests.unit.test_telemetry_quota import holdings, node
@@ -99,6 +101,7 @@ def busy() -> Metrics:
     metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
+    metrics.utilization.looked({Trouble.STALE: 1}, [Seen("team-a", UseState.IDLE, 8, 0.0)], 0.2)
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
     metrics.relisted("pods")

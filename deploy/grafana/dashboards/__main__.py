@@ -13,8 +13,9 @@ from deploy.grafana.dashboards.controller import CONTROLLER
 from deploy.grafana.dashboards.gangs import GANGS
 from deploy.grafana.dashboards.overview import OVERVIEW
 from deploy.grafana.dashboards.queues import QUEUES
+from deploy.grafana.dashboards.utilization import UTILIZATION
 
-BOARDS: Final = (OVERVIEW, QUEUES, GANGS, CONTROLLER)
+BOARDS: Final = (OVERVIEW, QUEUES, GANGS, UTILIZATION, CONTROLLER)
 
 
 def rendered(board: Board) -> str:

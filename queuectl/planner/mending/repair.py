@@ -20,10 +20,11 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease
 from queuectl.domain.workload import Placement
-from queuectl.planner import explain
+from queuectl.planner import explain, owed
 from queuectl.planner.arena import Arena
 from queuectl.planner.decide import Decision, decide, place
 from queuectl.planner.demand import ANYWHERE, Demand
+from queuectl.planner.leases import lease_end
 from queuectl.planner.ledger import Kept, Ledger, Spots
 from queuectl.planner.mending.pieces import Broken
 from queuectl.planner.packing import witness
@@ -70,19 +71,20 @@ class Awaiting:
     victims: tuple[Preemption, ...]
     proof: Proof
     kept: Kept
+    awaited: tuple[str, ...]  # uids of all whose leaving it waits for
 
     def apply(self, ledger: Ledger) -> None:
         """Count its victims as leaving, and hold the room that there will be."""
         for victim in self._leaving(ledger):
             ledger.evict(victim)
-        ledger.lease(self.kept.demand, self.kept.spots)
+        owed.lease(ledger, self.kept.demand, self.kept.spots, self.awaited)
         ledger.gone.add(self.gang.workload.uid)
 
     def undo(self, ledger: Ledger) -> None:
         """Let its victims stay, and the room go."""
+        owed.release(ledger, self.kept.demand, self.kept.spots)
         for victim in self._leaving(ledger):
             ledger.spare(victim)
-        ledger.lease(self.kept.demand, self.kept.spots, -1)
         ledger.gone.discard(self.gang.workload.uid)
 
     def _leaving(self, ledger: Ledger) -> list[Admitted]:
@@ -92,10 +94,9 @@ class Awaiting:
     def refusal(self, arena: Arena) -> Refusal:
         """It stands among those that wait, with the whole placement it will have."""
         snapshot = arena.snapshot
-        leaving = tuple(p.victim for p in self.victims)
-        until = snapshot.now + snapshot.limits.lease_seconds
-        lease = CapacityLease(self.placement, leaving, snapshot.now, until)
-        waits = explain.waits_for_victims(leaving)
+        until = lease_end(snapshot)
+        lease = CapacityLease(self.placement, self.awaited, snapshot.now, until)
+        waits = explain.waits_for_victims(self.awaited)
         text = f"{_lost(self.gang)}; the rest of it stays and {waits.message}"
         reason = Reason(waits.code, text, waits.details)
         return Refusal(self.gang.workload.uid, (reason,), lease, self.proof)
@@ -181,7 +182,10 @@ def _queue(arena: Arena, gang: Admitted) -> ClusterQueue | None:
 def _wait(arena: Arena, ledger: Ledger, broken: Broken, demand: Demand, room: Victims) -> Awaiting:
     placement = _whole(arena, broken, demand, room.spots)
     kept = Kept(demand, room.spots)
-    awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, kept)
+    leaving = {p.victim for p in room.victims}
+    victims = [g for g in arena.snapshot.admitted if g.workload.uid in leaving]
+    awaited = owed.awaited(ledger, demand, room.spots, victims)
+    awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, kept, awaited)
     awaiting.apply(ledger)
     return awaiting
 

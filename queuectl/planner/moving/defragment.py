@@ -17,8 +17,10 @@ from queuectl.domain.queues import ClusterQueue, Defragment, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.words import counted
+from queuectl.planner import owed
 from queuectl.planner.batch import Walk
 from queuectl.planner.demand import Demand
+from queuectl.planner.leases import lease_end
 from queuectl.planner.moving.movers import Movers, movers_of
 from queuectl.planner.moving.search import Room, find_room
 from queuectl.planner.placing import placement_of
@@ -140,6 +142,8 @@ class Policy:
                 continue
             if refusal.reasons[0].code is not Code.TOPOLOGY_PLACEMENT_FAILED:
                 continue
+            if self.walk.allowances.short(pending.workload) is not None:
+                continue  # since it was refused, its namespace or its user has started others
             kind = id(self.walk.classes.of(pending, _queue(self.walk, pending)))
             if kind not in seen:
                 seen.add(kind)
@@ -177,16 +181,19 @@ def _commit(walk: Walk, demand: Demand, room: Room) -> tuple[Move, ...]:
     """Everybody leaves, and every new place is leased, in one plan."""
     arena, ledger = walk.arena, walk.ledger
     uid, now = demand.pending.workload.uid, arena.snapshot.now
+    movers = [moved.gang for moved in room.moved]
+    leavers = owed.awaited(ledger, demand, room.spots, movers)
+    for gang in movers:
+        ledger.evict(gang)
+    owed.lease(ledger, demand, room.spots, leavers)
     for moved in room.moved:
-        ledger.evict(moved.gang)
-    ledger.lease(demand, room.spots)
-    for moved in room.moved:
-        ledger.lease(moved.demand, moved.spots)
+        ledger.hold(moved.demand, moved.spots)
     walk.unproved |= room.proof is not Proof.OPTIMAL
-    leavers = tuple(moved.gang.workload.uid for moved in room.moved)
-    until = now + arena.snapshot.limits.lease_seconds
+    until = lease_end(arena.snapshot)
     lease = CapacityLease(placement_of(arena, demand, room.spots), leavers, now, until)
-    walk.refused[uid] = replace(walk.refused[uid], reasons=(_waits_for(leavers),), lease=lease)
+    walk.refused[uid] = replace(
+        walk.refused[uid], reasons=(_waits_for([g.workload.uid for g in movers]),), lease=lease
+    )
     return tuple(
         Move(
             moved.gang.workload.uid,

@@ -252,7 +252,7 @@ class MoveModel:
             if len(sizes) < 2 or not 0 < largest <= LARGEST:
                 continue
             at = np.searchsorted(sizes, asked)
-            for weights, most in bounds(tuple(sizes.tolist()), largest):
+            for weights, most in zip(*bounds(tuple(sizes.tolist()), largest), strict=True):
                 weight = np.where(asked > 0, np.array([*weights, 0])[at], 0)
                 limit = nodes.sums(most[there])
                 for group in quiet.tolist():

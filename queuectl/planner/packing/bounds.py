@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final, TypeAlias
+from functools import lru_cache, reduce
+from typing import Final
 
 import numpy as np
 
@@ -34,12 +34,14 @@ _RAYS: Final = """
 RAYS: Final = tuple(tuple(map(int, values)) for values in _RAYS.split())
 _FRACTIONS: Final = 8  # denominators of the rounding cuts; larger ones tell little more
 
-Bound: TypeAlias = tuple[tuple[int, ...], Ints]  # weight of each size, W(f) for f = 0, 1, ...
-
 
 @lru_cache(maxsize=1024)
-def bounds(sizes: tuple[int, ...], largest: int) -> tuple[Bound, ...]:
-    """All distinct bounds for pods of these sizes (ascending) on nodes of up to ``largest`` devices."""
+def bounds(sizes: tuple[int, ...], largest: int) -> tuple[Ints, Ints]:
+    """All distinct bounds for pods of these sizes (ascending) on nodes of up to ``largest`` devices.
+
+    Returns:
+        A weight of each size, (bounds, sizes), and W(f) for f = 0, 1, ..., (bounds, largest + 1).
+    """
     if largest <= len(RAYS[0]):
         weights = {tuple((0, *ray)[min(g, len(ray))] for g in sizes) for ray in RAYS}
     else:
@@ -48,31 +50,30 @@ def bounds(sizes: tuple[int, ...], largest: int) -> tuple[Bound, ...]:
         weights = {tuple(a * g // b for g in sizes) for a, b in steps}
         weights |= {_halves(sizes, largest, low) for low in range(2, largest // 2 + 1)}
     telling = sorted(w for w in weights if any(w) and w != sizes)
-    return tuple((w, knapsack(sizes, w, largest)) for w in telling)
+    rows = np.array(telling, dtype=np.int64).reshape(-1, len(sizes))
+    return rows, _knapsacks(sizes, rows, largest)
 
 
 def _halves(sizes: tuple[int, ...], largest: int, low: int) -> tuple[int, ...]:
     return tuple(largest if g > largest - low else 0 if g < low else g for g in sizes)
 
 
-@lru_cache(maxsize=1 << 16)
-def knapsack(sizes: tuple[int, ...], weights: tuple[int, ...], largest: int) -> Ints:
-    """The most that pods of these sizes weigh on a node with f free, for f up to ``largest``."""
-    best = np.zeros(largest + 1, dtype=np.int64)
-    for free in range(1, largest + 1):
-        fitting = [best[free - g] + w for g, w in zip(sizes, weights, strict=True) if 0 < g <= free]
-        best[free] = max([best[free - 1], *fitting])
-    best.flags.writeable = False
+@lru_cache(maxsize=1024)
+def usable(sizes: tuple[int, ...], largest: int) -> Ints:
+    """How much of f free devices pods of these sizes can use, for f up to ``largest``."""
+    best: Ints = _knapsacks(sizes, np.array([sizes], dtype=np.int64), largest)[0]
     return best
 
 
-@lru_cache(maxsize=1024)
-def stacked(sizes: tuple[int, ...], largest: int) -> tuple[Ints, Ints]:
-    """:func:`bounds` as arrays: a weight of each size, (bounds, sizes), and W(f), (bounds, largest + 1)."""
-    known = bounds(sizes, largest)
-    weights = np.array([w for w, _ in known], dtype=np.int64).reshape(-1, len(sizes))
-    most = np.array([row for _, row in known], dtype=np.int64).reshape(-1, largest + 1)
-    return weights, most
+def _knapsacks(sizes: tuple[int, ...], weights: Ints, largest: int) -> Ints:
+    """The most that pods of these sizes weigh on a node with f free, for f up to ``largest``, by each row of weights."""
+    best = np.zeros((largest + 1, len(weights)), dtype=np.int64)
+    columns = [(g, weights[:, at]) for at, g in enumerate(sizes) if g]
+    for free in range(1, largest + 1):
+        fitting = (best[free - g] + w for g, w in columns if g <= free)
+        best[free] = reduce(np.maximum, fitting, best[free - 1])
+    best.flags.writeable = False
+    return best.T
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -92,9 +93,9 @@ class _Family:
 
 @lru_cache(maxsize=1024)
 def _family(sizes: tuple[int, ...], largest: int) -> _Family:
-    weights, most = stacked(sizes, largest)
+    weights, most = bounds(sizes, largest)
     weights = np.vstack([np.array(sizes), weights])
-    most = np.vstack([knapsack(sizes, sizes, largest), most])
+    most = np.vstack([usable(sizes, largest), most])
     richest = np.argsort(-most, axis=1, kind="stable")
     return _Family(weights, np.take_along_axis(most, richest, axis=1), richest)
 
@@ -132,7 +133,7 @@ def exceeds(pods: Sequence[tuple[Ints, int]], free: Ints) -> bool:
             continue
         sizes = sorted({*asked.tolist()})
         of_size = np.bincount(np.searchsorted(sizes, asked), weights=counts).astype(np.int64)
-        weights, most = stacked(tuple(sizes), largest)
+        weights, most = bounds(tuple(sizes), largest)
         if (weights @ of_size > most @ np.bincount(there, minlength=largest + 1)).any():
             return True
     return False

@@ -19,7 +19,7 @@ import numpy as np
 
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Pods, Shape, Unit
-from queuectl.planner.packing.bounds import LARGEST, stacked
+from queuectl.planner.packing.bounds import LARGEST, bounds
 from queuectl.planner.topology import Ints, Tree
 
 Kind: TypeAlias = tuple[int, int]  # (shape key, tree number)
@@ -139,7 +139,7 @@ class Cells:
             asked, free = vectors[:, column], self._there[column]
             if np.count_nonzero(asked) > 1 and int(free.max()) <= LARGEST:
                 sizes = tuple(sorted({0, *asked.tolist()}))
-                weights, most = stacked(sizes, int(free.max()))
+                weights, most = bounds(sizes, int(free.max()))
                 coeffs.append(weights[:, np.searchsorted(sizes, asked)])
                 there.append(most[:, free])
         rows = np.concatenate(there)

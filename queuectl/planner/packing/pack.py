@@ -26,22 +26,25 @@ def greedy(free: Ints, vectors: Sequence[Ints], counts: Sequence[int]) -> Ints |
     Exact where one resource binds and its sizes form a divisor chain.
     """
     totals = free.sum(axis=1)
-    for key in (_by_size, _by_share):
-        order = sorted(range(len(vectors)), key=lambda k: (key(totals, vectors[k]), k))
+    for keys in (_by_size, _by_share):
+        rank = list(zip(keys(totals, vectors), range(len(vectors)), strict=True))
+        order = [k for _, k in sorted(rank)]
         placed = _fill_in_order(free, vectors, counts, order)
         if placed is not None:
             return placed
     return None
 
 
-def _by_size(totals: Ints, vector: Ints) -> tuple[float, ...]:
+def _by_size(totals: Ints, vectors: Sequence[Ints]) -> list[tuple[float, ...]]:
     """Largest request of the scarcest resource first."""
-    return tuple((-vector[np.argsort(totals, kind="stable")]).tolist())
+    scarcest = totals.argsort(kind="stable")
+    return [tuple((-vector[scarcest]).tolist()) for vector in vectors]
 
 
-def _by_share(totals: Ints, vector: Ints) -> tuple[float, ...]:
+def _by_share(totals: Ints, vectors: Sequence[Ints]) -> list[tuple[float, ...]]:
     """Largest share of any resource first."""
-    return (-float(np.max(vector / np.maximum(totals, 1))),)
+    there = np.maximum(totals, 1)
+    return [(-float((vector / there).max()),) for vector in vectors]
 
 
 def _fill_in_order(

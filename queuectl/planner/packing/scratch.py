@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from queuectl.planner.arena import caps
+from queuectl.planner.counts import Counts
 from queuectl.planner.demand import ANYWHERE, Pods, Shape, Unit
 from queuectl.planner.ledger import take
 from queuectl.planner.packing.fill import Capacity, Filled
@@ -69,7 +70,14 @@ class Scratch:
             return self._on_one_node(unit, unit.bundle)
         if len(unit.pods) == 1:
             return self._alike(unit, level)
-        return Together(unit, level, self.free, [self.fits(p.shape) for p in unit.pods]).find()
+        fits = [self.fits(p.shape) for p in unit.pods]
+        held = [
+            Counts(unit.tree, f, p.slices).holding(level) >= p.count
+            for f, p in zip(fits, unit.pods, strict=True)
+        ]
+        if not np.logical_and.reduce(held).any():
+            return None
+        return Together(unit, level, self.free, fits).find()
 
     def _on_one_node(self, unit: Unit, bundle: Pods) -> tuple[Spot, ...] | None:
         found = Capacity(unit.tree, self.fits(bundle.shape)).best_domain(unit.tree.depth, 1)

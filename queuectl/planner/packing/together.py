@@ -15,7 +15,7 @@ import numpy as np
 
 from queuectl.planner.counts import Counts
 from queuectl.planner.demand import ANYWHERE, Pods, Unit
-from queuectl.planner.packing.bounds import LARGEST, knapsack, nodes_needed
+from queuectl.planner.packing.bounds import LARGEST, nodes_needed, usable
 from queuectl.planner.packing.fewest import needed
 from queuectl.planner.packing.site import Packed, Site, Spot, Width
 from queuectl.planner.topology import Ints, Mask
@@ -184,11 +184,11 @@ class _Loads:
         column = int(np.argmax(asked / np.maximum(there.sum(axis=1), 1)))
         self._free, self._sizes = there[column], [int(p.shape.vector[column]) for p in pods]
         self._largest = int(self._free.max(initial=0))
-        usable = self._free
+        used = self._free
         if self._largest <= LARGEST:
             sizes = tuple(sorted({*self._sizes} - {0}))
-            usable = knapsack(sizes, sizes, self._largest)[usable]
-        self._counts = [*site.capacities, Counts(site.tree, usable)]
+            used = usable(sizes, self._largest)[used]
+        self._counts = [*site.capacities, Counts(site.tree, used)]
         self.asked = np.array([*(p.count for p in pods), asked[column]])
 
     def held(self, level: int) -> Ints:

@@ -13,8 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from queuectl.planner.arena import caps
-from queuectl.planner.demand import Demand, Pods, Shape, Unit
+from queuectl.planner.demand import ANYWHERE, Demand, Pods, Shape, Unit
 from queuectl.planner.ledger import Spots
+from queuectl.planner.packing.cells import asked_pods
 from queuectl.planner.packing.compact import Order, narrowed, told_in
 from queuectl.planner.packing.scratch import Beside, Scratch, inside
 from queuectl.planner.packing.site import Spot
@@ -46,6 +47,8 @@ def find(
     packer = _packer(demand, free, caps_of, within)
     if not packer.competing:
         return packer.first()
+    if any(int(f.sum()) < p.count for f, p in zip(packer.fits, demand.pods, strict=True)):
+        return None
     nodes = packer.useful()
     packer = packer.part(nodes)
     found = packer.first()
@@ -60,6 +63,29 @@ def find_any(
 ) -> Spots | None:
     """The first placement met: several units are not drawn together, see :func:`narrow`."""
     return _packer(demand, free, caps_of, within).first()
+
+
+def fits_apart(demand: Demand, free: Ints) -> bool:
+    """Whether it fits a free matrix (R, N) with pods of one sort alone on each node: a quick yes, no says nothing."""
+    unused = np.ones(free.shape[1], dtype=np.bool_)
+    for unit in demand.units:
+        if unit.sliced:
+            return False
+        pods = asked_pods(unit)
+        fits = np.stack([caps(free, p.shape) for p in pods])
+        nodes: Mask = (fits > 0).all(axis=0) & unused
+        if not nodes.any():
+            return False
+        if not unit.on_one_node and unit.required != ANYWHERE:
+            roomiest = np.argmax(unit.tree.sums(unit.required, nodes.astype(np.int64)))
+            nodes &= unit.tree.domain[unit.required] == roomiest
+        these = nodes.nonzero()[0]
+        least = fits[:, these].min(axis=1).tolist()
+        needed = sum(-(-p.count // most) for p, most in zip(pods, least, strict=True))
+        if needed > len(these):
+            return False
+        unused[these[:needed]] = False
+    return True
 
 
 def find_beside(

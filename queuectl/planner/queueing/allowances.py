@@ -1,4 +1,4 @@
-"""What the ResourceQuotas of namespaces leave, as the walk goes.
+"""What ResourceQuotas leave to namespaces, and ClusterQueues to users, as the walk goes.
 
 A gang that they do not let in waits for them alone: it evicts nobody, for victims of other namespaces would not help, and
 those of its own free nothing before they have left; then it is looked at again. It holds no place that other namespaces
@@ -17,6 +17,7 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Workload
+from queuectl.planner.queueing.usercaps import UserCaps
 
 
 @dataclass(slots=True)
@@ -24,15 +25,23 @@ class Allowances:
     """Starts from a snapshot; gangs that start, or are promised capacity, take their part.
 
     Attributes:
+        users: what they may hold.
         heads: by ClusterQueue and namespace, the first gang of a StrictFIFO queue that waits for a quota.
     """
 
     snapshot: Snapshot
+    users: UserCaps = field(init=False)
     heads: dict[tuple[str, str], str] = field(default_factory=dict)
     _taken: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.users = UserCaps(self.snapshot)
+
     def refusal(self, workload: Workload, queue: ClusterQueue | None) -> Reason | None:
-        """Why a gang may not start beside those that started before it; None when no quota is in its way."""
+        """Why a gang may not start beside those that started before it; None when nothing of that is in its way."""
+        return self._quota_refusal(workload, queue) or self.users.refusal(workload)
+
+    def _quota_refusal(self, workload: Workload, queue: ClusterQueue | None) -> Reason | None:
         if workload.namespace not in self.snapshot.allowances:
             return None
         strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
@@ -41,13 +50,16 @@ class Allowances:
             ref = self.heads[place]
             text = f"StrictFIFO: behind {ref}, which waits for a ResourceQuota of its namespace"
             return Reason(Code.WAITING_IN_ORDER, text, {"behind": ref})
-        short = self.short(workload)
+        short = self._short(workload)
         if strict and short is not None and short.details["needed"] <= short.details["hard"]:
             self.heads[place] = workload.ref
         return short
 
     def short(self, workload: Workload) -> Reason | None:
-        """The first line of a quota that its pods would exceed."""
+        """The first line of a quota that its pods would exceed, else what its user would hold too much of."""
+        return self._short(workload) or self.users.short(workload)
+
+    def _short(self, workload: Workload) -> Reason | None:
         for allowance, limit, promised, need in self._lines(workload):
             taken = self._taken.get((workload.namespace, allowance.name, limit.key), 0)
             if need > limit.hard - limit.used - promised - taken:
@@ -59,6 +71,7 @@ class Allowances:
         for allowance, limit, _, need in self._lines(workload):
             row = (workload.namespace, allowance.name, limit.key)
             self._taken[row] = self._taken.get(row, 0) + need
+        self.users.take(workload)
 
     def _lines(self, workload: Workload) -> Iterator[tuple[Allowance, Limit, int, int]]:
         """Every line that its pods count against, with what is promised of it and what they need."""
@@ -66,7 +79,7 @@ class Allowances:
             counted = [p for p in workload.podsets if allowance.covers(p.shape)]
             promised = allowance.promised or (0,) * len(allowance.limits)
             for limit, coming in zip(allowance.limits, promised, strict=True):
-                need = sum(p.count * p.shape.requests[limit.resource] for p in counted)
+                need = sum(p.count * limit.per_pod(p) for p in counted)
                 if need:
                     yield allowance, limit, coming, need
 

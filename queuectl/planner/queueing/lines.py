@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter, is_
 from typing import Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.partial import admissible
@@ -66,12 +67,31 @@ class Line:
     Attributes:
         queue: name of their ClusterQueue; None without one.
         gangs: in queue order; never empty.
+        told: what they were told last, by the number of the first of them it goes for: one at most.
     """
 
     queue: str | None
     kind: Kind
     gangs: Sequence[Pending]
     _seats: Sequence[_Seat]
+    told: dict[int, Mapping[str, Refusal]] = field(default_factory=dict)
+
+    def tell(self, first: int, like: Refusal) -> Mapping[str, Refusal]:
+        """The refusals, by uid, of the gangs from the ``first`` on; the same ones as last time where nothing is new."""
+        told = self.told.get(first)
+        known = next(iter(told.values()), None) if told is not None else None
+        if (
+            told is None
+            or known is None
+            or known.proof is not like.proof
+            or known.reasons != like.reasons
+        ):
+            uids = [gang.workload.uid for gang in self.gangs[first:]]
+            reasons, proof = like.reasons, like.proof
+            told = {uid: Refusal(uid, reasons, None, proof) for uid in uids}
+            self.told.clear()
+            self.told[first] = told
+        return told
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -212,4 +232,5 @@ def _alike(pending: Pending, kind: Kind) -> Hashable:
     workload = pending.workload
     if pending.lease is not None:
         return workload.uid
-    return kind, workload.namespace, workload.queue, workload.user, pending.budget
+    limits = tuple(podset.limits for podset in workload.podsets)  # ResourceQuotas count them
+    return kind, workload.namespace, workload.queue, workload.user, pending.budget, limits

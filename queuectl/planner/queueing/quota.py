@@ -161,6 +161,44 @@ class QuotaUse:
             )
             pool = pool.parent
 
+    def copy(self) -> QuotaUse:
+        """The same, to be changed by itself."""
+        return QuotaUse(self.pools, {pool: dict(used) for pool, used in self.used.items()})
+
+    def shifts(
+        self, rows: Iterable[tuple[QuotaRow, int]]
+    ) -> dict[tuple[Pool, FlavorResource], int]:
+        """By how much the use of every pool would change with these amounts more (or, below 0, less)."""
+        shifts: dict[tuple[Pool, FlavorResource], int] = {}
+        for row, amount in rows:
+            pool, flavor_resource, more = self.pools.get(row[0]), row[1:], amount
+            while pool is not None and more:
+                key = pool, flavor_resource
+                before = self._used(*key) + shifts.get(key, 0)
+                shifts[key] = shifts.get(key, 0) + more
+                above = pool.passed_up(flavor_resource, before)
+                more = pool.passed_up(flavor_resource, before + more) - above
+                pool = pool.parent
+        return shifts
+
+    def owe(
+        self,
+        now: QuotaUse,
+        rows: Iterable[tuple[QuotaRow, int]],
+        back: Iterable[tuple[QuotaRow, int]],
+    ) -> None:
+        """Count what one gang is owed: in every pool, what ``rows`` take there beyond what ``back`` gives back first.
+
+        Judged twice, beside what the others are owed and beside what is used ``now`` alone; the more of the two counts,
+        for of those others nobody knows who takes his share first.
+        """
+        change = [*((row, -amount) for row, amount in back), *rows]
+        beside, alone = self.shifts(change), now.shifts(change)
+        self.changes += 1
+        for (pool, row), shift in beside.items():
+            used = self.used.setdefault(pool, {})
+            used[row] = used.get(row, 0) + max(0, shift, alone.get((pool, row), 0))
+
     def of(self, queue: str, row: FlavorResource) -> int:
         """What a ClusterQueue itself uses."""
         return self._used(self.pools[queue], row)

@@ -106,11 +106,10 @@ def _shorts(ledger: Ledger, demand: Demand) -> Iterator[_Short]:
         return
     pool = ledger.quota_after.pools[demand.queue]
     for row, need in demand.charges.items():
-        views = (ledger.quota_now, ledger.quota_after)
-        left = min(use.left(demand.queue, row) for use in views)
+        left = min(use.left(demand.queue, row) for use in ledger.quota_views)
         if need and need > left:
             nominal = pool.subtree.get(row, 0)
             used = max(
-                use.of(demand.queue, row) for use in views
+                use.of(demand.queue, row) for use in (ledger.quota_now, ledger.quota_after)
             )  # what leaves, and what is leased
             yield _Short(row, pool, need, nominal, used, pool.most(row), left)

@@ -7,6 +7,8 @@ decided.
 What is proved of the first gang of a line holds for the rest of it, so the whole line is refused with it. A refutation that
 victims of others may undo *parks* the line instead: it comes back, first gang first, when capacity was promised anew.
 
+What the last plan refuted is not searched for again while nothing relevant has changed (:mod:`queuectl.planner.queueing.refuted`).
+
 The window is for all queues. No queue takes more than its part of it while others have gangs that nobody has looked at.
 """
 
@@ -25,6 +27,7 @@ from queuectl.planner.batch import Walk
 from queuectl.planner.queueing.lines import Line, Lines
 from queuectl.planner.queueing.order import NEVER, QueueOrder, Rank
 from queuectl.planner.queueing.ranking import ByBorrowing, ByShare, Ranking
+from queuectl.planner.queueing.refuted import Refutations
 
 
 @dataclass(eq=False, slots=True)
@@ -37,10 +40,6 @@ class Standing:
     @property
     def first(self) -> Pending:
         return self.line.gangs[self.at]
-
-    @property
-    def rest(self) -> Sequence[Pending]:
-        return self.line.gangs[self.at :]
 
 
 @dataclass(eq=False, slots=True)
@@ -99,7 +98,7 @@ class Turns:
     """The turns of one walk."""
 
     def __init__(self, walk: Walk, lines: Lines, *, singly: bool = False) -> None:
-        """``singly``: give a turn to every gang, also to those of which everything is known."""
+        """``singly``: give a turn to every gang, and search for it as if nothing were known of it."""
         snapshot = walk.arena.snapshot
         self._walk = walk
         self._lines = lines
@@ -112,6 +111,7 @@ class Turns:
         ]
         by_share = bool(snapshot.config.rules.fair_sharing)
         self._ranking: Ranking[Waiting] = ByShare(walk) if by_share else ByBorrowing(walk)
+        self._refuted = None if singly else Refutations(walk)
         self._seen = 0  # releases of quota the ranking knows of
         self._reopened = walk.classes.reopened
         self._resting: list[Waiting] = []
@@ -133,7 +133,9 @@ class Turns:
             while waiting.head is not None:
                 yield from self._turn(waiting)
         for standing, refusal in chain.from_iterable(w.parked for w in self._queues):
-            self._walk.refuse_alike(standing.rest, refusal)
+            self._walk.refused.update(standing.line.tell(standing.at, refusal))
+        if self._refuted is not None:
+            self._refuted.keep()
 
     def _next(self) -> Waiting | None:
         waiting = self._ranking.take()
@@ -159,7 +161,11 @@ class Turns:
         standing = waiting.take()
         pending = standing.first
         before = walk.opened
+        if self._refuted is not None:
+            self._refuted.recall(pending, waiting.queue, standing.line.kind)
         yield pending
+        if self._refuted is not None:
+            self._refuted.learn(pending, waiting.queue)
         waiting.opened += walk.opened - before
         refusal = walk.refused.get(pending.workload.uid)
         standing.at += 1
@@ -171,7 +177,7 @@ class Turns:
         elif waiting.strict and refusal.reasons[0].code not in _FOR_ALL:
             waiting.put(standing)  # it is the head now that the next waits behind
         else:
-            walk.refuse_alike(standing.rest, refusal)
+            walk.refused.update(standing.line.tell(standing.at, refusal))
 
     def _may_reopen(self, waiting: Waiting, pending: Pending) -> bool:
         if waiting.strict:
@@ -182,6 +188,8 @@ class Turns:
         """After quota came free, or refutations were dropped: rank anew whom it concerns."""
         released = self._walk.ledger.released
         if self._seen < len(released):
+            if self._refuted is not None:
+                self._refuted.stir(released[self._seen :])
             self._ranking.freed(released[self._seen :])
             self._seen = len(released)
         if self._reopened != self._walk.classes.reopened:

@@ -17,9 +17,11 @@ from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.gangs import check_gangs
 from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
+from queuectl.planner.verify.owed import check_owed
 from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.report import Rule, Violation
 from queuectl.planner.verify.shares import check_shares
+from queuectl.planner.verify.users import check_users
 from queuectl.planner.verify.victims import check_victims
 
 __all__ = ["Rule", "Violation", "verify"]
@@ -30,7 +32,8 @@ def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
     books = Books(snapshot, plan)
     checks = (
         *(check_gangs, check_shares, check_capacity, check_quota),
-        *(check_order, check_victims, check_moves, check_allowances),
+        *(check_order, check_victims, check_owed, check_moves, check_allowances),
+        check_users,
     )
     found = [*_partition(books), *_reasons(books)]
     for check in checks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from queuectl.domain.allowance import Limit
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.workload import PodSet
 from queuectl.planner.verify.books import Books
@@ -25,13 +26,18 @@ def check_allowances(books: Books) -> Iterator[Violation]:
                 if quota.best_effort is None or quota.best_effort == _best_effort(podset)
             ]
             for i, line in enumerate(quota.limits):
-                asked = sum(n * podset.shape.requests[line.resource] for podset, n in counted)
+                asked = sum(n * _counts(podset, line) for podset, n in counted)
                 used = line.used + (quota.promised[i] if quota.promised else 0)
                 if asked and used + asked > line.hard:
                     text = (
                         f"{line.key} of ResourceQuota {quota.name}: {used} + {asked} > {line.hard}"
                     )
                     yield Violation(Rule.RESOURCE_QUOTA, namespace, text)
+
+
+def _counts(podset: PodSet, line: Limit) -> int:
+    amounts = podset.limits if line.key.startswith("limits.") else podset.shape.requests
+    return amounts[line.resource]
 
 
 def _best_effort(podset: PodSet) -> bool:

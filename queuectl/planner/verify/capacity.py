@@ -19,27 +19,28 @@ Use = dict[str, dict[str, int]]  # node name -> resource -> amount
 
 def check_capacity(books: Books) -> Iterator[Violation]:
     """Node by node over what the plan touches."""
-    now, after = _asked(books)
+    now, after = asked_of(books)
     touched = now.keys() | after.keys()
-    used_now, used_after = _used(books, touched)
+    used_now, used_after = held_of(books, touched)
     yield from _compare(books, now, used_now, "now")
     yield from _compare(books, after, used_after, "after the victims left")
 
 
-def _asked(books: Books) -> tuple[Use, Use]:
+def asked_of(books: Books) -> tuple[Use, Use]:
     """What the plan adds to each node now, and what its claims hold of it after."""
     now: Use = {}
     after: Use = {}
     for claim in books.claims:
-        _add(after, claim.workload, claim.placement)
+        add_use(after, claim.workload, claim.placement)
         if claim.now and claim.running is None:
-            _add(now, claim.workload, claim.placement)
+            add_use(now, claim.workload, claim.placement)
         elif claim.now:
-            _add_moved(now, claim)
+            add_gained(now, claim)
     return now, after
 
 
-def _add(use: Use, workload: Workload, placement: Placement) -> None:
+def add_use(use: Use, workload: Workload, placement: Placement) -> None:
+    """Add what a gang uses on a placement."""
     for podset in workload.podsets:
         placed = placement.of(podset.name)
         for name, count in placed.nodes if placed is not None else ():
@@ -48,13 +49,13 @@ def _add(use: Use, workload: Workload, placement: Placement) -> None:
                 row[resource] = row.get(resource, 0) + amount * count
 
 
-def _add_moved(use: Use, claim: Claim) -> None:
+def add_gained(use: Use, claim: Claim) -> None:
     """Of a repaired gang, only what a node gains: what stays is already counted as admitted."""
     assert claim.running is not None
     before: Use = {}
     behind: Use = {}
-    _add(before, claim.workload, claim.running.placement)
-    _add(behind, claim.workload, claim.placement)
+    add_use(before, claim.workload, claim.running.placement)
+    add_use(behind, claim.workload, claim.placement)
     for name, row in behind.items():
         for resource, amount in row.items():
             gained = amount - before.get(name, {}).get(resource, 0)
@@ -63,7 +64,7 @@ def _add_moved(use: Use, claim: Claim) -> None:
                 into[resource] = into.get(resource, 0) + gained
 
 
-def _used(books: Books, touched: set[str]) -> tuple[Use, Use]:
+def held_of(books: Books, touched: set[str]) -> tuple[Use, Use]:
     """What admitted gangs and strangers use of the touched nodes, now and after."""
     now: Use = {name: dict(books.snapshot.strangers.get(name, {})) for name in touched}
     after: Use = {name: dict(row) for name, row in now.items()}

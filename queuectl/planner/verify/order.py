@@ -19,11 +19,11 @@ from queuectl.planner.verify.quota import flavor_refusal
 from queuectl.planner.verify.report import Rule, Violation
 
 # A gang that could not start on the empty cluster, or in its queue ever, cannot have used what others take. Nor could one
-# that its namespace's ResourceQuota keeps out.
+# that its namespace's ResourceQuota, or what its user holds, keeps out.
 _NEVER = frozenset(
     {
         *(Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR),
-        *(Code.UNSUPPORTED, Code.RESOURCE_QUOTA_EXCEEDED),
+        *(Code.UNSUPPORTED, Code.RESOURCE_QUOTA_EXCEEDED, Code.MAX_PER_USER),
     }
 )
 
@@ -79,6 +79,7 @@ def _strict(books: Books, queue: ClusterQueue, entries: list[Pending]) -> Iterat
     preemptors = {p.preemptor for p in books.plan.preempted}
     preemptors |= {m.beneficiary for m in books.plan.moved}
     waiting: list[tuple[Workload, frozenset[str]]] = []
+    barred: set[str] = set()  # by what their namespaces or users may use, and those behind them
     for entry in entries:
         uid = entry.workload.uid
         if uid in books.started or uid in preemptors:
@@ -90,7 +91,13 @@ def _strict(books: Books, queue: ClusterQueue, entries: list[Pending]) -> Iterat
                     )
                     yield Violation(Rule.ORDER, uid, text)
         refusal = books.refused.get(uid)
-        if refusal is not None and entry.blocked is None and not never(refusal):
+        if refusal is None or entry.blocked is not None:
+            continue
+        reason = refusal.reasons[0] if refusal.reasons else None
+        behind = reason is not None and reason.details.get("behind") in barred
+        if never(refusal) or (behind and refusal.lease is None):
+            barred.add(entry.workload.ref)
+        else:
             waiting.append((entry.workload, _could_use(books, queue, entry.workload)))
 
 

@@ -17,11 +17,12 @@ class Rule(StrEnum):
     FLAVOR = "Flavor"  # charged as the ClusterQueue's resource groups say
     QUOTA = "Quota"  # I2: no ClusterQueue or cohort over its quota and limits
     RESOURCE_QUOTA = "ResourceQuota"  # no namespace over what Kubernetes lets it use
+    MAX_PER_USER = "MaxPerUser"  # no user over what a ClusterQueue lets one hold
     INADMISSIBLE = "Inadmissible"  # blocked gang, stopped queue, namespace not selected
     ORDER = "Order"  # I3: nobody is passed in a StrictFIFO queue
     VICTIM = "Victim"  # I4: only legal victims, only for a named gang that fits
     MOVE = "Move"  # only gangs that may be, for a named gang that fits, to a place of their own, within budget
-    LEASE = "Lease"  # a lease names its victims and has not ended
+    LEASE = "Lease"  # a lease names its victims, has not ended, and gets what it is owed
     REPAIR = "Repair"  # healthy slots of a repaired gang stay
     REASON = "Reason"  # I7: every refusal says why
 

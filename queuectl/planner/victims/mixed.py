@@ -81,8 +81,10 @@ class MixedSearch:
             self._prices.clear()
             scopes = self._scopes(goal)
             if not earlier:
-                for _, scope in scopes[:_GREEDY_SCOPES]:
-                    self._try_greedy(scope, goal)
+                for floor, scope in scopes[:_GREEDY_SCOPES]:
+                    least = max(floor, self._floor_by_node(scope, goal))
+                    if not self._beaten(least, goal):
+                        self._try_greedy(scope, goal)
             for floor, scope in scopes:
                 if self._beaten(floor, goal):
                     break

@@ -73,8 +73,8 @@ def _way(
     where = f" in {level_of(_unit(demand))} {site.domain}" if site.domain is not None else ""
     message = f"add {counted(count, 'node')} like {site.like.name}{where}"
     details = {"count": count, "like": site.like.name, "domain": site.domain}
-    kept = [k for k in turn.walk.ledger.kept if not k.fixed]  # moved, they might spare a node
-    idea = Idea(Remedy.ADD_NODES, message, details, (change,), least=least and not kept)
+    least = least and not turn.movable  # moved, they might spare a node
+    idea = Idea(Remedy.ADD_NODES, message, details, (change,), least=least)
     yield from finish(turn, idea, shortage(ledger, demand))
 
 

@@ -27,7 +27,7 @@ from queuectl.planner.cost import ages_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import Pool, QuotaRow, pools_of
-from queuectl.planner.solve import Solver
+from queuectl.planner.solve import Model, Outcome, Solver, Status
 from queuectl.planner.topology import Ints
 from queuectl.planner.victims.find import Blocked
 from queuectl.planner.victims.goal import layers
@@ -38,7 +38,8 @@ from queuectl.planner.why.offer import Idea, finish, offer
 from queuectl.planner.why.trial import ask, books, demands, past_heads
 from queuectl.planner.why.turn import Turn
 
-_SHARE: Final = 0.05  # of a solve's limit
+_SHARE: Final = 0.05  # of a solve's limit, for each
+_ALL: Final = 0.1  # and for all together
 _NAMED: Final = 3
 _NOT_ALONE: Final = "policy allows it, but it alone is not enough"
 
@@ -84,7 +85,7 @@ def _exits(turn: Turn, ledger: Ledger, demand: Demand, queue: ClusterQueue) -> t
     key = (demand.units, demand.pending.budget, queue.name, *sorted(demand.charges.items()))
     known = turn.shared.exits.get(key)
     if known is None:
-        bench, solver = _everyone(turn), _patience(turn)
+        bench, solver = _everyone(turn), _Patient(turn.solver.limits, turn.solver.stop)
         known = bench, Blocked(ledger, demand, queue, solver, bench).solve()
         if not solver.cut:
             turn.shared.exits[key] = known
@@ -121,15 +122,20 @@ def _ending(turn: Turn, chosen: list[Admitted], *, least: bool) -> Iterator[Way]
         "gpus": sum(g.gpus for g in chosen),
     }
     change = Leave(tuple(g.workload.uid for g in gone))
-    kept = [k for k in turn.walk.ledger.kept if not k.fixed]  # moved, they might spare a gang
-    idea = Idea(
-        Remedy.END_OTHERS, message, details, (change,), least and not kept and gone is chosen
-    )
+    least &= not turn.movable and gone is chosen  # moved, they might spare a gang
+    idea = Idea(Remedy.END_OTHERS, message, details, (change,), least)
     yield from finish(turn, idea, {})
 
 
 def _everyone(turn: Turn) -> Bench:
-    """All that runs, as if every one of them might be evicted."""
+    """All that runs, as if every one of them might be evicted; made once for as long as the same gangs stay."""
+    known = turn.window.everyone
+    if known is None or known[0] != turn.staying:
+        known = turn.window.everyone = turn.staying, _bench_of(turn)
+    return known[1]
+
+
+def _bench_of(turn: Turn) -> Bench:
     gangs = sorted(turn.staying, key=lambda g: (g.workload.priority, g.workload.uid))
     priorities = np.array([g.workload.priority for g in gangs], dtype=np.int64)
     _, rank = np.unique(priorities, return_inverse=True)
@@ -147,11 +153,19 @@ def _everyone(turn: Turn) -> Bench:
     )
 
 
-def _patience(turn: Turn) -> Solver:
-    """For a question that nothing hangs on."""
-    limits = turn.solver.limits
-    short = replace(limits, deterministic_time=limits.deterministic_time * _SHARE, growth=1.0)
-    return Solver(short, turn.solver.stop)
+class _Patient(Solver):
+    """For a question that nothing hangs on: a share of the limit for each solve, and for all of them together."""
+
+    def solve(self, model: Model, budget: int = 0) -> Outcome:
+        most = self.limits.deterministic_time
+        left = min(most * _SHARE, most * _ALL - self.deterministic_time)
+        if left <= 0:
+            return Outcome(Status.UNKNOWN)
+        once = Solver(replace(self.limits, deterministic_time=left, growth=1.0), self.stop)
+        outcome = once.solve(model, budget)
+        self.deterministic_time += once.deterministic_time
+        self.cut |= once.cut
+        return outcome
 
 
 def shield(turn: Turn, gang: Admitted) -> str:

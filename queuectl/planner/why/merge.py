@@ -57,11 +57,14 @@ def _alike(demand: Demand) -> Ints:
     """A number per node: equal for nodes nothing of the demand tells apart, -1 for nodes it cannot use."""
     shapes = [p.shape for p in demand.pods]
     trees = {id(u.tree): u.tree for u in demand.units}.values()
-    columns = [shape.eligible.astype(np.int64) for shape in shapes]
-    columns += [level for tree in trees for level in tree.domain]
+    columns = [shape.eligible.astype(np.int64) for shape in dict.fromkeys(shapes)]
+    columns += [tree.domain[-1] for tree in trees if tree.depth]  # the finest tells the others
     usable = np.logical_or.reduce([shape.eligible for shape in shapes])
-    _, group = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    return np.where(usable, group.reshape(-1), -1)
+    group = np.zeros(len(usable), dtype=np.int64)
+    for column in columns:
+        paired = group * (int(column.max(initial=0)) + 2) + column + 1
+        _, group = np.unique(paired, return_inverse=True)
+    return np.where(usable, group, -1)
 
 
 def _merged(ledger: Ledger, groups: Ints) -> list[Node]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queuectl.domain.changes import (
+    AddNodes,
     AddQuota,
     AllowFlavor,
     Change,
@@ -23,11 +24,15 @@ from queuectl.domain.changes import (
     apply_all,
 )
 from queuectl.domain.diagnosis import Remedy, Way
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.arena import Arena
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.queueing.quota import FlavorResource
+from queuectl.planner.why.enlarged import enlarged
 from queuectl.planner.why.known import know
 from queuectl.planner.why.trial import World, as_it_is, ask, quota_alone
 from queuectl.planner.why.turn import Turn, turn_of
+from queuectl.planner.why.untaken import untaken
 from queuectl.planner.words import amount
 
 _OWN: Final = (RelaxLevel, RelaxRules, FewerPods)
@@ -98,7 +103,7 @@ def settled(
     for _ in range(_ROUNDS):
         quota = quota_changes(turn, short)
         everything = (*changes, *quota)
-        if not unsettled(turn, everything):
+        if not unsettled(turn, everything) or untaken(turn, everything):
             return quota
         later = turn_after(turn, everything)
         if later is None:
@@ -150,11 +155,18 @@ def unsettled(turn: Turn, changes: Sequence[Change]) -> bool:
 def turn_after(turn: Turn, changes: Sequence[Change]) -> Turn | None:
     """The gang's turn on the changed snapshot."""
     changed = apply_all(changes, turn.snapshot)
-    known = all(isinstance(change, _SAME_FLEET) for change in changes)
-    arena = replace(turn.arena, snapshot=changed) if known else None
-    cycle = begin(changed, turn.solver.stop, arena)
+    cycle = begin(changed, turn.solver.stop, _arena_after(turn, changes, changed))
     know(cycle.walk, turn.before)
     for pending in turns(cycle):
         if pending.workload.uid == turn.uid:
             return turn_of(cycle.walk, pending)
     return None
+
+
+def _arena_after(turn: Turn, changes: Sequence[Change], changed: Snapshot) -> Arena | None:
+    """What is known of the changed snapshot without surveying it; None = nothing."""
+    if not all(isinstance(change, (*_SAME_FLEET, AddNodes)) for change in changes):
+        return None
+    if any(isinstance(change, AddNodes) for change in changes):
+        return enlarged(turn.arena, changed)
+    return replace(turn.arena, snapshot=changed)

@@ -19,7 +19,6 @@ from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
-from queuectl.planner.classes import Classes
 from queuectl.planner.decide import Decision, decide, place
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger, Spots
@@ -146,7 +145,7 @@ def books(turn: Turn, world: World) -> Ledger:
     """Capacity and quota as they are in this world."""
     if not world.gone or Limit.RUNNING not in world.holders:
         return turn.ledger(world.holders, world.config)
-    ledger = turn.fresh_ledger(world.holders, world.config)
+    ledger = turn.fresh_ledger(world.holders, world.config, world.gone)
     for gang in world.gone:
         _release(ledger, gang)
     return ledger
@@ -157,9 +156,9 @@ def demands(turn: Turn, world: World, arena: Arena) -> Iterator[Demand]:
     workload = world.workload
     queue = world.config.cluster_queue_of(workload.namespace, workload.queue)
     pending = replace(turn.pending, workload=workload)
-    for choice, demand in Classes(arena).of(pending, queue).demands:
+    for choice, demand in turn.window.classes_of(arena).of(pending, queue).demands:
         if not (world.strict and turn.walk.strict.ahead(queue, choice) is not None):
-            yield _healthy(demand, pending, queue, world, arena)
+            yield _healthy(replace(demand, pending=pending), pending, queue, world, arena)
 
 
 def _healthy(
@@ -193,7 +192,7 @@ def _release(ledger: Ledger, gang: Admitted) -> None:
     for matrix in (ledger.now, ledger.later) if staying else (ledger.now,):
         _give_back(matrix, nodes, amounts)
     for row, amount in usage.charges(gang):
-        ledger.quota_now.add(row, -amount)
+        ledger.charge_now(row, -amount)
         if staying:
             ledger.quota_after.add(row, -amount)
 

@@ -16,15 +16,18 @@ from typing import Final
 import numpy as np
 
 from queuectl.domain.diagnosis import Limit
+from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
 from queuectl.planner.batch import Walk
+from queuectl.planner.classes import Classes
 from queuectl.planner.decide import Decision
 from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import Ledger, Spots, use_of_spots
+from queuectl.planner.ledger import Ledger, Promise, Spots, use_of_spots
+from queuectl.planner.owed import promise_of
 from queuectl.planner.partial import admissible, shrinks, with_counts
 from queuectl.planner.queueing.quota import QuotaRow, QuotaUse, use_of
 from queuectl.planner.solve import Solver
@@ -53,15 +56,17 @@ _WANTING: Final = frozenset(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Held:
-    """What one kind of holder holds: nodes (R, N) in both views, and quota in both views."""
+    """What one kind of holder holds: nodes (R, N) in both views, and quota in both views; and what it is owed now besides."""
 
     now: Ints
     later: Ints
     quota_now: Counter[QuotaRow]
     quota_after: Counter[QuotaRow]
+    owed: tuple[Promise, ...] = ()
 
     def equals(self, other: Held) -> bool:
         quota = (self.quota_now, self.quota_after) == (other.quota_now, other.quota_after)
+        quota &= self.owed == other.owed
         return quota and all(map(np.array_equal, (self.now, self.later), (other.now, other.later)))
 
 
@@ -82,6 +87,23 @@ class Shared:
     exits: dict[Hashable, tuple[Bench, Found]] = field(default_factory=dict)
 
 
+@dataclass(eq=False, slots=True)
+class Window:
+    """Work done for one gang that holds for every gang of the same walk.
+
+    Attributes:
+        classes: what gangs ask, by the arena they ask it of.
+        everyone: all gangs that stay, and the search for whom to end among them prepared.
+    """
+
+    classes: dict[Arena, Classes] = field(default_factory=dict)
+    everyone: tuple[tuple[Admitted, ...], Bench] | None = None
+
+    def classes_of(self, arena: Arena) -> Classes:
+        """Of a snapshot, perhaps with its queues changed."""
+        return self.classes.setdefault(arena, Classes(arena))
+
+
 @dataclass(frozen=True, eq=False)
 class Turn:
     """A gang and the world at its turn.
@@ -97,6 +119,7 @@ class Turn:
             none, under some choice of flavors at least.
         refused: it is known already that it does not fit.
         shared: with the turn before, where nothing was taken or given back in between.
+        window: shared by all turns of the walk.
     """
 
     walk: Walk
@@ -108,6 +131,7 @@ class Turn:
     head: Workload | None
     refused: bool
     shared: Shared
+    window: Window
 
     @property
     def arena(self) -> Arena:
@@ -129,6 +153,11 @@ class Turn:
         return tuple(g for g in admitted if not g.leaving and g.workload.uid not in gone)
 
     @cached_property
+    def movable(self) -> bool:
+        """Whether somebody who starts before it could as well start elsewhere."""
+        return any(not kept.fixed for kept in self.walk.ledger.kept)
+
+    @cached_property
     def any_flavor(self) -> QueueConfig:
         """The configuration in which flavors do not count."""
         return any_flavor(self.arena, self.queue, self.pending.workload)
@@ -146,13 +175,25 @@ class Turn:
             known = ledgers[holders, config] = self.fresh_ledger(holders, config)
         return known
 
-    def fresh_ledger(self, holders: frozenset[Limit], config: QueueConfig) -> Ledger:
-        """The same, to be changed."""
+    def fresh_ledger(
+        self, holders: frozenset[Limit], config: QueueConfig, gone: Iterable[Admitted] = ()
+    ) -> Ledger:
+        """The same, to be changed; of what leases are owed, as if ``gone`` had left."""
+        out = {gang.workload.uid for gang in gone}
+
+        def promise(limit: Limit) -> None:
+            for known in self.held[limit].owed if limit in holders else ():
+                there = known.victims if Limit.RUNNING in holders else ()
+                still = [gang for gang in there if gang.workload.uid not in out]
+                ledger.promise(promise_of(ledger.arena, known.demand, known.spots, still))
+
         ledger = _books(self.arena, config, [self.held[h] for h in sorted(HOLDERS & holders)])
         ledger.gone.update(g.workload.uid for g in evicted(self.walk))
+        promise(Limit.LEASE)
         if Limit.ORDER in holders:
             for kept in self.walk.ledger.kept:
                 ledger.keep(kept)
+        promise(Limit.ORDER)
         return ledger
 
 
@@ -162,19 +203,20 @@ def turn_of(walk: Walk, pending: Pending, before: Turn | None = None) -> Turn:
     workload = pending.workload
     queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
     running = _running(walk)
-    leases = _leased(walk.arena, (held for held in walk.leases.held() if held[0] != workload.uid))
-    own = _leased(walk.arena, (held for held in walk.leases.held() if held[0] == workload.uid))
+    leases = _leased(walk, (held for held in walk.leases.held() if held[0] != workload.uid))
+    own = _leased(walk, (held for held in walk.leases.held() if held[0] == workload.uid))
     held = {
         Limit.RUNNING: running,
         Limit.LEASE: leases,
         Limit.ORDER: _promised(walk, [running, leases, own]),
     }
     solver = Solver(snapshot.limits, walk.solver.stop)
-    least = _least(pending)
+    least = least_of(pending)
     refused = is_refused(walk, workload.uid)
     shared = _shared(walk, held, before)
+    window = before.window if before is not None else Window()
     head = _head(walk, least, queue)
-    return Turn(walk, least, queue, solver, held, restless(walk), head, refused, shared)
+    return Turn(walk, least, queue, solver, held, restless(walk), head, refused, shared, window)
 
 
 def _shared(walk: Walk, held: Mapping[Limit, Held], before: Turn | None) -> Shared:
@@ -199,7 +241,7 @@ def _head(walk: Walk, pending: Pending, queue: ClusterQueue | None) -> Workload 
     )
 
 
-def _least(pending: Pending) -> Pending:
+def least_of(pending: Pending) -> Pending:
     """The least of it that may start: whatever lets the gang start at all lets this start."""
     pending = replace(pending, lease=None)
     if not shrinks(pending.workload):
@@ -225,10 +267,12 @@ def evicted(walk: Walk) -> list[Admitted]:
     return [g for g in walk.arena.snapshot.admitted if g.workload.uid in gone and not g.leaving]
 
 
-def _leased(arena: Arena, leases: Iterable[tuple[str, Demand, Spots]]) -> Held:
-    """What leases hold: nothing now, all of it later."""
-    zeros = np.zeros_like(arena.now)
-    held = Held(zeros, zeros.copy(), Counter(), Counter())
+def _leased(walk: Walk, leases: Iterable[tuple[str, Demand, Spots]]) -> Held:
+    """What leases hold: all of it later, and now what they are owed."""
+    zeros, leases = np.zeros_like(walk.arena.now), list(leases)
+    promises = walk.ledger.promises
+    owed = tuple(promises[uid] for uid, _, _ in leases if uid in promises)
+    held = Held(zeros, zeros.copy(), Counter(), Counter(), owed)
     for _, demand, spots in leases:
         for nodes, amounts in use_of_spots(demand.pods, spots):
             _add(held.later, nodes, amounts, 1)
@@ -251,7 +295,8 @@ def _promised(walk: Walk, known: list[Held]) -> Held:
             _add(later, nodes, amounts, -1)
         quota_now.subtract(dict(kept.demand.rows()))
         quota_after.subtract(dict(kept.demand.rows()))
-    return Held(now, later, +quota_now, +quota_after)
+    owed = tuple(p for p in books.promises.values() if not any(p in held.owed for held in known))
+    return Held(now, later, +quota_now, +quota_after, owed)
 
 
 def _rows(use: QuotaUse) -> Counter[QuotaRow]:
@@ -265,9 +310,17 @@ def _rows(use: QuotaUse) -> Counter[QuotaRow]:
 
 def restless(walk: Walk) -> bool:
     """Whether somebody before it would take of what is added: it waits, is repaired, or has a flavor it likes less."""
+    return unsteady(walk) or any(map(wants, walk.refused.values()))
+
+
+def wants(refusal: Refusal) -> bool:
+    """Whether a gang that was told this would take of what is added."""
+    return refusal.reasons[0].code in _WANTING
+
+
+def unsteady(walk: Walk) -> bool:
+    """Whether somebody who starts, or runs on, may do so elsewhere or otherwise after a change."""
     if walk.arena.usage.broken:
-        return True
-    if any(refusal.reasons[0].code in _WANTING for refusal in walk.refused.values()):
         return True
     queues = walk.arena.snapshot.config.cluster_queues
     named = {kept.demand.queue for kept in walk.ledger.kept} - {None}

@@ -56,15 +56,21 @@ class Mix:
         return namespaces(queue.name for queue in self.queues)
 
 
-def read(name: str, part: float = 1.0) -> Mix:
-    """One of ``baseline``, ``large-scale`` and ``tas``; ``part`` of each set's workloads is created."""
+def read(name: str, part: float = 1.0, cohorts: int | None = None) -> Mix:
+    """One of ``baseline``, ``large-scale`` and ``tas``.
+
+    Args:
+        name: Which.
+        part: Of each set's workloads, at least one each.
+        cohorts: So many of each class of cohorts at most; None takes all.
+    """
     data = json.loads((_DATA / f"{name}.json").read_text())
     queues: list[Queue] = []
     config: list[Document] = [*_flavor(data)]
     arrivals: list[Arrival] = []
     priorities: set[int] = set()
     for cohort_class in data["cohorts"]:
-        for cohort in range(cohort_class["count"]):
+        for cohort in range(cohort_class["count"])[:cohorts]:
             for spec in cohort_class["queuesSets"]:
                 for number in range(spec["count"]):
                     queue = Queue(f"q-{cohort}-{number}", float(spec["nominalQuota"]))

@@ -1,30 +1,38 @@
 """Plays users, kubelets and the job controller for thousands of Jobs at once: creates them on time, sees each resumed, and
 ends it through its status when its run time is over; after an eviction it confirms the suspension.
 
-One process, as few cycles of it as possible: it shares two cores with what is measured. Requests are bytes made before the
-clock starts, answers are not decoded, and of a watch event few fields are read.
+The same player for whoever admits the Jobs. One process, as few cycles of it as possible: it shares two cores with what
+is measured. Requests are bytes made before the clock starts, answers are not decoded, and of a watch event few fields are
+read. Creations and status changes have connections of their own, so that no end of a Job waits behind a creation; how late
+the player itself is, it tells (:class:`Life`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import ssl
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-import aiohttp
 import msgspec
 
 from queuectl.objects.keys import ATTEMPT_LABEL
 from tests.bench.kueue.mix import Arrival, Mix
+from tests.bench.kueue.wire import Address, Answered, Pool, Watch, request
 
-_CONNECTIONS: Final = 32
-_MERGE: Final = {"content-type": "application/merge-patch+json"}
+_CREATORS: Final = 16
+_ENDERS: Final = 32
 _JOBS: Final = "/apis/batch/v1/namespaces/{}/jobs"
+_WATCHED: Final = "/apis/batch/v1/jobs?watch=true&timeoutSeconds=3600&resourceVersion="
+_ERROR: Final = b'{"type":"ERROR"'
+_JSON: Final = {"content-type": "application/json"}
+_MERGE: Final = {"content-type": "application/merge-patch+json"}
 _SUSPENDED: Final = json.dumps(
     {
         "status": {
@@ -35,9 +43,10 @@ _SUSPENDED: Final = json.dumps(
 ).encode()
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, rename="camel"):
     name: str
     namespace: str
+    resource_version: str
 
 
 class _Labels(msgspec.Struct):
@@ -67,10 +76,9 @@ class _Object(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
     @property
-    def unconfirmed(self) -> bool:
-        """Suspended after it was resumed once, whether or not that was seen, and the job controller has not said so."""
-        once = self.spec.template.metadata.labels.get(ATTEMPT_LABEL, "0") != "0"
-        return self.spec.suspend and once and not self.status.conditions
+    def resumed_once(self) -> bool:
+        """Whether queuectl has resumed it before; one may also have seen that oneself."""
+        return self.spec.template.metadata.labels.get(ATTEMPT_LABEL, "0") != "0"
 
 
 class _Event(msgspec.Struct):
@@ -84,22 +92,32 @@ class Life:
 
     Attributes:
         created: when its creation was answered.
+        seen: when the watch told of it.
         admissions: when it was seen resumed, each time.
         held: seconds it held quota, evicted runs included.
+        ended: when its end was asked for; due was that ``runtime`` after the last admission.
+        finished: when its end was answered.
     """
 
     arrival: Arrival
     created: float = 0.0
+    seen: float = 0.0
     admissions: list[float] = field(default_factory=list)
     evictions: int = 0
     held: float = 0.0
+    ended: float | None = None  # from then on whatever is decided comes too late
     finished: float | None = None
     timer: asyncio.TimerHandle | None = None
-    ending: bool = False  # its run time is over: whatever is decided now comes too late
+    confirming: bool = False
 
     @property
     def running(self) -> bool:
         return self.timer is not None and self.finished is None
+
+    @property
+    def due(self) -> float:
+        """When it had to end."""
+        return self.admissions[-1] + self.arrival.runtime
 
 
 @dataclass
@@ -108,7 +126,6 @@ class Runner:
 
     Attributes:
         writes: requests sent, by kind.
-        late: seconds the latest creation was behind its time.
         cut_off: times the API server ended the watch.
     """
 
@@ -118,8 +135,9 @@ class Runner:
     say: Callable[[str], None]
     lives: dict[tuple[str, str], Life] = field(default_factory=dict)
     writes: dict[str, int] = field(default_factory=dict)
-    late: float = 0.0
     cut_off: int = 0
+    _version: str = "0"  # of the newest event; no Job is there at the beginning
+    _resumable: bool = True  # the server still knows what came since then
     _left: int = 0
     _began: float = 0.0
 
@@ -132,28 +150,34 @@ class Runner:
         return asyncio.run(self._run(seconds))
 
     async def _run(self, seconds: float) -> float:
-        self._done = asyncio.Event()
-        self._gate = asyncio.Semaphore(_CONNECTIONS)
+        self._over: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._left = len(self.mix.arrivals)
-        bodies = [json.dumps(one.document).encode() for one in self.mix.arrivals]
         for one in self.mix.arrivals:
             self.lives[one.queue, one.name] = Life(one)
-        connector = aiohttp.TCPConnector(ssl=self.tls, limit=_CONNECTIONS + 4)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30)
-        async with aiohttp.ClientSession(
-            self.server, connector=connector, timeout=timeout
-        ) as session:
-            self._session = session
+        creations = [
+            request("POST", _JOBS.format(one.queue), json.dumps(one.document).encode(), _JSON)
+            for one in self.mix.arrivals
+        ]
+        address = Address.of(self.server, self.tls)
+        self._creators = Pool(address, _CREATORS, self._fail)
+        self._enders = Pool(address, _ENDERS, self._fail)
+        gc.collect()
+        gc.freeze()  # all that is long-lived is there now
+        try:
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
-                self._group = group
-                others = [group.create_task(self._watch()), group.create_task(self._tell())]
                 self._began = time.monotonic()
-                await self._create(bodies)
-                await self._done.wait()
-                wall = self._now()
+                others = [
+                    group.create_task(one)
+                    for one in (self._watch(address), self._tell(), self._create(creations))
+                ]
+                wall = await self._over
                 for task in others:
                     task.cancel()
-            return wall
+        finally:
+            gc.unfreeze()
+            self._creators.close()
+            self._enders.close()
+        return wall
 
     def _now(self) -> float:
         return time.monotonic() - self._began
@@ -163,98 +187,102 @@ class Runner:
             await asyncio.sleep(10)
             running = sum(life.running for life in self.lives.values())
             total = len(self.lives)
-            self.say(f"{total - self._left} of {total} done, {running} running")
+            self.say(
+                f"{self._now():.0f} s: {total - self._left} of {total} done, {running} running"
+            )
 
     # ---- users
 
-    async def _create(self, bodies: list[bytes]) -> None:
-        for arrival, body in zip(self.mix.arrivals, bodies, strict=True):
+    async def _create(self, creations: list[bytes]) -> None:
+        for arrival, creation in zip(self.mix.arrivals, creations, strict=True):
             wait = arrival.at - self._now()
             if wait > 0.001:
                 await asyncio.sleep(wait)
-            await self._gate.acquire()
-            self.late = max(self.late, self._now() - arrival.at)
-            self._spawn(self._create_one(self.lives[arrival.queue, arrival.name], body))
+            life = self.lives[arrival.queue, arrival.name]
+            self._send("create", self._creators, creation, partial(self._created, life))
 
-    async def _create_one(self, life: Life, body: bytes) -> None:
-        try:
-            await self._send(
-                "create",
-                "POST",
-                _JOBS.format(life.arrival.queue),
-                body,
-                {"content-type": "application/json"},
-            )
-            life.created = self._now()
-        finally:
-            self._gate.release()
+    def _created(self, life: Life) -> None:
+        life.created = self._now()
 
     # ---- the job controller and the kubelets
 
-    async def _watch(self) -> None:
-        """Follow all Jobs. A server that cuts a slow watcher off is asked for everything again; what is known stays known."""
-        while True:
-            await self._follow()
-
-    async def _follow(self) -> None:
+    async def _watch(self, address: Address) -> None:
+        """Follow all Jobs. A server that cuts a slow watcher off is asked for what came since."""
         decode = msgspec.json.Decoder(_Event).decode
-        url = "/apis/batch/v1/jobs?watch=true&resourceVersion=0&timeoutSeconds=3600"
-        async with self._session.get(url) as answer:
-            rest = b""
-            async for chunk in answer.content.iter_any():
-                lines = (rest + chunk).split(b"\n")
-                rest = lines.pop()
-                for line in lines:
-                    self._see(decode(line))
-        self.cut_off += 1
+
+        def line(text: bytes) -> None:
+            if text.startswith(_ERROR):
+                self._resumable = False
+            else:
+                self._see(decode(text))
+
+        while True:
+            # From 0 everything comes again, in no order that one could go on from; what is known stays known.
+            since = self._version if self._resumable else "0"
+            await Watch.follow(address, f"{_WATCHED}{since}", line)
+            self.cut_off += 1
 
     def _see(self, event: _Event) -> None:
-        meta = event.object.metadata
-        life = self.lives.get((meta.namespace, meta.name))
-        if life is None or life.ending or event.type == "DELETED":
+        job = event.object
+        self._version = job.metadata.resource_version
+        life = self.lives.get((job.metadata.namespace, job.metadata.name))
+        if life is None or event.type == "DELETED":
             return
-        if not event.object.spec.suspend and not life.running:
+        life.seen = life.seen or self._now()
+        if life.ended is not None:
+            return
+        if not job.spec.suspend and not life.running:
             now = self._now()
             life.admissions.append(now)
             loop = asyncio.get_running_loop()
             life.timer = loop.call_later(life.arrival.runtime, self._end, life)
-        elif event.object.spec.suspend and life.timer is not None:
+        elif job.spec.suspend and life.timer is not None:
             life.timer.cancel()
             life.timer = None
             life.evictions += 1
             life.held += self._now() - life.admissions[-1]
-        if event.object.unconfirmed:
-            self._spawn(self._status("suspend", life, _SUSPENDED))
+        if job.spec.suspend and (life.admissions or job.resumed_once) and not job.status.conditions:
+            self._confirm(life)
+
+    def _confirm(self, life: Life) -> None:
+        """The job controller says that a suspension is done; resumed unseen counts, too."""
+        if not life.confirming:
+            life.confirming = True
+            self._status("suspend", life, _SUSPENDED, lambda: setattr(life, "confirming", False))
 
     def _end(self, life: Life) -> None:
-        life.ending = True
-        self._spawn(self._finish(life))
+        life.ended = self._now()
+        self._status("finish", life, _complete(life.arrival.runtime), partial(self._finished, life))
 
-    async def _finish(self, life: Life) -> None:
-        await self._status("finish", life, _complete(life.arrival.runtime))
+    def _finished(self, life: Life) -> None:
         life.finished = self._now()
         life.held += life.finished - life.admissions[-1]
         self._left -= 1
-        if not self._left:
-            self._done.set()
+        if not self._left and not self._over.done():
+            self._over.set_result(life.finished)
 
-    async def _status(self, kind: str, life: Life, body: bytes) -> None:
+    def _status(self, kind: str, life: Life, body: bytes, then: Callable[[], None]) -> None:
         path = f"{_JOBS.format(life.arrival.queue)}/{life.arrival.name}/status"
-        await self._send(kind, "PATCH", path, body, _MERGE)
+        self._send(kind, self._enders, request("PATCH", path, body, _MERGE), then)
 
     # ---- requests
 
-    async def _send(
-        self, kind: str, method: str, path: str, body: bytes, headers: dict[str, str]
-    ) -> None:
+    def _send(self, kind: str, pool: Pool, data: bytes, then: Callable[[], None]) -> None:
         self.writes[kind] = self.writes.get(kind, 0) + 1
-        async with self._session.request(method, path, data=body, headers=headers) as answer:
-            text = await answer.read()
-            if answer.status >= 300:
-                raise RuntimeError(f"{method} {path}: {answer.status} {text[:300]!r}")
+        pool.send(data, self._answered(data, then))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._group.create_task(work)  # what fails ends the run
+    def _answered(self, data: bytes, then: Callable[[], None]) -> Answered:
+        def check(status: int, answer: bytes) -> None:
+            if status < 300:
+                then()
+            else:
+                self._fail(RuntimeError(f"{data[:200]!r}: {answer[:1000]!r}"))
+
+        return check
+
+    def _fail(self, error: Exception) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)
 
 
 def _complete(runtime: float) -> bytes:

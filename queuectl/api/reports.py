@@ -1,0 +1,278 @@
+"""Reports of the usage ledger as the API answers them: GPU-hours and money, one kind of item for each kind of report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import Field
+
+from queuectl.api.schemas import View, maybe, moment
+from queuectl.domain.accounting import HOUR, Amounts, Losses
+from queuectl.domain.reports import By, FleetRow, Report, ReportRow
+
+
+class GroupView(View):
+    """What a row is the sum of; what it is not told apart by is null."""
+
+    namespace: str | None = None
+    kind: str | None = Field(
+        default=None, description="Of the job; OpenCost's controllerKind, in small letters there."
+    )
+    name: str | None = Field(default=None, description="Of the job; OpenCost's controller.")
+    uid: str | None = None
+    queue: str | None = Field(default=None, description="LocalQueue.")
+    cluster_queue: str | None = None
+    cohort: str | None = None
+    user: str | None = Field(default=None, description="Empty: the job names nobody.")
+    flavor: str | None = Field(
+        default=None, description="ResourceFlavor; empty for time spent waiting."
+    )
+    price: str | None = Field(
+        default=None, description="Name of a price of the configuration; empty: none, or waiting."
+    )
+    hour: datetime | None = Field(default=None, description="Start of the hour.")
+    label: str | None = Field(
+        default=None, description="Value of the label asked for; empty: without it."
+    )
+    labels: dict[str, str] | None = Field(
+        default=None, description="Of a workload: those that the configuration names."
+    )
+
+
+class UsageItem(View):
+    group: GroupView
+    workloads: int
+    allocated_gpu_hours: float = Field(
+        description="From the commit of the start until the last pod is gone."
+    )
+    used_gpu_hours: float = Field(
+        description="Allocated times measured utilization; none of it while stuck."
+    )
+    idle_gpu_hours: float = Field(description="Allocated while the gang was idle.")
+    stuck_gpu_hours: float = Field(description="Allocated while it was busy computing nothing.")
+    unknown_gpu_hours: float = Field(description="Allocated while nobody measured.")
+    efficiency: float | None = Field(
+        description="used / (allocated - unknown); null = nothing was measured."
+    )
+
+
+class CostItem(View):
+    group: GroupView
+    workloads: int
+    allocated_gpu_hours: float
+    cost: float = Field(description="Of what was allocated, at the prices of its time.")
+    wasted_cost: float = Field(description="The part of it that was measured and not used.")
+    unpriced_gpu_hours: float = Field(
+        description="Allocated GPU-hours for which there was no price."
+    )
+
+
+class WasteItem(View):
+    group: GroupView
+    workloads: int
+    allocated_gpu_hours: float
+    wasted_gpu_hours: float = Field(description="allocated - unknown - used")
+    wasted_gpus: float = Field(description="The same as a number of GPUs, over the whole period.")
+    idle_gpu_hours: float
+    stuck_gpu_hours: float
+    unknown_gpu_hours: float
+    efficiency: float | None
+    lost_to_others_gpu_hours: float = Field(
+        description="Work lost in preemptions and moves, as recorded with them."
+    )
+    lost_in_starts_gpu_hours: float = Field(description="Held by starts that failed.")
+    lost_otherwise_gpu_hours: float = Field(description="Work lost in evictions for other reasons.")
+    evictions: int
+    lost_gpu_hours_by_reason: dict[str, float]
+
+
+class WaitsItem(View):
+    group: GroupView
+    workloads: int
+    waited_gpu_hours: float = Field(
+        description="GPUs asked for, times the time queued or in back-off."
+    )
+    waiting_hours: float = Field(description="The same time, however many GPUs were asked for.")
+    waiting_hours_per_workload: float
+
+
+class FleetItem(View):
+    """Free GPUs of one ResourceFlavor's nodes, averaged over the time that was looked at."""
+
+    flavor: str
+    gpus: float = Field(description="On nodes that take pods.")
+    free_gpus: float
+    fragmented_gpus: float = Field(
+        description="Free, and expected to be of no use to the next pod (the measure of fragmentation gradient descent)."
+    )
+    stranded_gpus: float = Field(description="Free, on nodes that no shape of pod fits.")
+
+
+class ReportView(View):
+    by: str
+    since: datetime = Field(description="Start of the first hour.")
+    until: datetime = Field(description="End of the last hour.")
+    as_of: datetime | None = Field(
+        description="Everything before this is in; null = nothing was accounted for yet."
+    )
+
+
+class UsageReport(ReportView):
+    items: list[UsageItem]
+    total: UsageItem
+
+
+class CostReport(ReportView):
+    currency: str
+    items: list[CostItem]
+    total: CostItem
+
+
+class WasteReport(ReportView):
+    items: list[WasteItem]
+    total: WasteItem
+    fleet: list[FleetItem]
+
+
+class WaitsReport(ReportView):
+    items: list[WaitsItem]
+    total: WaitsItem
+
+
+def usage_report(report: Report) -> UsageReport:
+    """How much was allocated, and what was measured of it."""
+    return UsageReport(**_head(report), **_items(report, _usage))
+
+
+def cost_report(report: Report, currency: str) -> CostReport:
+    """What it cost."""
+    return CostReport(**_head(report), currency=currency, **_items(report, _cost))
+
+
+def waste_report(report: Report) -> WasteReport:
+    """What computed nothing, what was lost, and what nobody could use."""
+    period = report.period
+    hours = (min(period.until, report.as_of or period.until) - period.since) / HOUR
+    items = _items(report, lambda row: _waste(row, hours))
+    return WasteReport(**_head(report), **items, fleet=[_fleet(row) for row in report.fleet])
+
+
+def waits_report(report: Report) -> WaitsReport:
+    """How long gangs waited."""
+    return WaitsReport(**_head(report), **_items(report, _waits))
+
+
+def _head(report: Report) -> dict[str, Any]:
+    return {
+        "by": str(report.grouping),
+        "since": moment(report.period.since),
+        "until": moment(report.period.until),
+        "as_of": maybe(report.as_of),
+    }
+
+
+def _items(report: Report, made: Callable[[ReportRow], Any]) -> dict[str, Any]:
+    total = total_of(report)
+    return {"items": [made(row) for row in report.rows], "total": made(total)}
+
+
+def total_of(report: Report) -> ReportRow:
+    """All rows as one. Its number of workloads is a sum, too: one that stands in several rows counts in each."""
+    amounts, losses = Amounts(), dict[str, Losses]()
+    for row in report.rows:
+        for name in Amounts.__slots__:
+            setattr(amounts, name, getattr(amounts, name) + getattr(row.amounts, name))
+        for reason, lost in row.losses.items():
+            known = losses.setdefault(reason, Losses())
+            known.gpu_seconds += lost.gpu_seconds
+            known.evictions += lost.evictions
+    return ReportRow({}, amounts, sum(row.workloads for row in report.rows), losses)
+
+
+_DIGITS: Final = 6  # of an hour: milliseconds
+
+
+def _hours(seconds: float) -> float:
+    return round(seconds / HOUR, _DIGITS) + 0.0  # no -0.0
+
+
+def _group(row: ReportRow) -> GroupView:
+    names: dict[str, Any] = dict(row.names)
+    if By.HOUR in names:
+        names["hour"] = moment(int(names["hour"]))
+    return GroupView(**names, labels=dict(row.labels) if "uid" in names else None)
+
+
+def _usage(row: ReportRow) -> UsageItem:
+    a = row.amounts
+    return UsageItem(
+        group=_group(row),
+        workloads=row.workloads,
+        allocated_gpu_hours=_hours(a.allocated),
+        used_gpu_hours=_hours(a.used),
+        idle_gpu_hours=_hours(a.idle),
+        stuck_gpu_hours=_hours(a.stuck),
+        unknown_gpu_hours=_hours(a.unknown),
+        efficiency=row.efficiency,
+    )
+
+
+def _cost(row: ReportRow) -> CostItem:
+    return CostItem(
+        group=_group(row),
+        workloads=row.workloads,
+        allocated_gpu_hours=_hours(row.amounts.allocated),
+        cost=round(row.amounts.cost, _DIGITS) + 0.0,
+        wasted_cost=round(row.wasted_cost, _DIGITS) + 0.0,
+        unpriced_gpu_hours=_hours(row.amounts.unpriced),
+    )
+
+
+def _waste(row: ReportRow, hours: float) -> WasteItem:
+    a = row.amounts
+    wasted = _hours(row.wasted)
+    return WasteItem(
+        group=_group(row),
+        workloads=row.workloads,
+        allocated_gpu_hours=_hours(a.allocated),
+        wasted_gpu_hours=wasted,
+        wasted_gpus=round(wasted / hours, _DIGITS) if hours > 0 else 0.0,
+        idle_gpu_hours=_hours(a.idle),
+        stuck_gpu_hours=_hours(a.stuck),
+        unknown_gpu_hours=_hours(a.unknown),
+        efficiency=row.efficiency,
+        lost_to_others_gpu_hours=_hours(row.lost_to_others),
+        lost_in_starts_gpu_hours=_hours(row.lost_in_starts),
+        lost_otherwise_gpu_hours=_hours(row.lost_otherwise),
+        evictions=row.evictions,
+        lost_gpu_hours_by_reason=_reasons(row.losses),
+    )
+
+
+def _reasons(losses: Mapping[str, Losses]) -> dict[str, float]:
+    return {reason: _hours(lost.gpu_seconds) for reason, lost in sorted(losses.items())}
+
+
+def _waits(row: ReportRow) -> WaitsItem:
+    waiting = row.amounts.waiting
+    return WaitsItem(
+        group=_group(row),
+        workloads=row.workloads,
+        waited_gpu_hours=_hours(row.amounts.waited),
+        waiting_hours=_hours(waiting),
+        waiting_hours_per_workload=_hours(waiting / row.workloads) if row.workloads else 0.0,
+    )
+
+
+def _fleet(row: FleetRow) -> FleetItem:
+    parts: Iterable[float] = (row.capacity, row.free, row.fragmented, row.stranded)
+    gpus, free, fragmented, stranded = (round(x / row.seconds, 3) for x in parts)
+    return FleetItem(
+        flavor=row.flavor,
+        gpus=gpus,
+        free_gpus=free,
+        fragmented_gpus=fragmented,
+        stranded_gpus=stranded,
+    )

@@ -1,0 +1,149 @@
+"""Reports of the usage ledger: usage, cost, waste and waits."""
+
+# No postponed annotations here: see routes/config.py.
+
+import time
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+
+from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import responses
+from queuectl.api.ports import ApiStore
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.reports import (
+    CostReport,
+    UsageReport,
+    WaitsReport,
+    WasteReport,
+    cost_report,
+    usage_report,
+    waits_report,
+    waste_report,
+)
+from queuectl.domain.errors import BadInput
+from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.objects.config import build
+from queuectl.objects.durations import read_duration
+from queuectl.objects.errors import RequestError
+
+PATH: Final = f"{PREFIX}/reports"
+_TAGS: Final[list[str | Enum]] = ["Reports"]
+_LONGEST: Final = 366 * 86400.0  # seconds
+_LAST: Final = 4_102_444_800.0  # the year 2100
+_WHEN: Final = "A time (RFC 3339) or how long ago (24h, 90m); full hours are reported."
+
+OfGroup = Annotated[
+    str,
+    Query(
+        alias="by",
+        max_length=330,
+        description="queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY.",
+    ),
+]
+Since = Annotated[str, Query(max_length=40, description=_WHEN)]
+Until = Annotated[str | None, Query(max_length=40, description=f"{_WHEN} None = now.")]
+
+
+def add_routes(routes: APIRouter, store: ApiStore) -> None:
+    """Offer the paths."""
+
+    async def made(by: str, since: str, until: str | None) -> Report:
+        try:
+            grouping = Grouping.parse(by)
+        except BadInput as error:
+            raise _wrong("by", str(error)) from error
+        period = _period(since, until, time.time())
+        try:
+            return await store.usage.report(period, grouping)
+        except BadInput as error:
+            raise _wrong("since", str(error)) from error
+
+    @routes.get(
+        f"{PATH}/usage",
+        tags=_TAGS,
+        operation_id="reportUsage",
+        summary="GPU-hours allocated, used, idle, stuck and unknown",
+        responses=responses(ProblemType.INVALID_PARAMETER),
+    )
+    async def report_usage(
+        by: OfGroup = "queue", since: Since = "24h", until: Until = None
+    ) -> UsageReport:
+        return usage_report(await made(by, since, until))
+
+    @routes.get(
+        f"{PATH}/cost",
+        tags=_TAGS,
+        operation_id="reportCost",
+        summary="What was allocated, in money",
+        responses=responses(ProblemType.INVALID_PARAMETER),
+    )
+    async def report_cost(
+        by: OfGroup = "queue", since: Since = "24h", until: Until = None
+    ) -> CostReport:
+        report = await made(by, since, until)
+        revision, documents = await store.configuration()
+        return cost_report(report, build(documents, revision).rules.accounting.currency)
+
+    @routes.get(
+        f"{PATH}/waste",
+        tags=_TAGS,
+        operation_id="reportWaste",
+        summary="GPU-hours that computed nothing, work that was lost, and free GPUs that nobody can use",
+        responses=responses(ProblemType.INVALID_PARAMETER),
+    )
+    async def report_waste(
+        by: OfGroup = "queue", since: Since = "24h", until: Until = None
+    ) -> WasteReport:
+        return waste_report(await made(by, since, until))
+
+    @routes.get(
+        f"{PATH}/waits",
+        tags=_TAGS,
+        operation_id="reportWaits",
+        summary="How long gangs waited, and for how many GPUs",
+        responses=responses(ProblemType.INVALID_PARAMETER),
+    )
+    async def report_waits(
+        by: OfGroup = "queue", since: Since = "24h", until: Until = None
+    ) -> WaitsReport:
+        return waits_report(await made(by, since, until))
+
+
+def _period(since: str, until: str | None, now: float) -> Period:
+    start = _time("since", since, now)
+    end = now if until is None else _time("until", until, now)
+    if end <= start:
+        raise _wrong("until", "until: must be later than since")
+    if end - start > _LONGEST:
+        raise _wrong("since", "since: a report is of at most 366 days")
+    return Period.around(start, end)
+
+
+def _time(field: str, text: str, now: float) -> float:
+    at = _moment(field, text, now)
+    if at is None or not 0 <= at < _LAST:
+        reason = (
+            f"{field}: {text!r} is neither a time like 2026-11-20T00:00:00Z nor a duration like 24h"
+        )
+        raise _wrong(field, reason)
+    return at
+
+
+def _moment(field: str, text: str, now: float) -> float | None:
+    try:
+        return now - read_duration(text, field)
+    except RequestError:
+        pass
+    try:
+        at = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign that nobody escaped
+        return at.timestamp() if at.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _wrong(field: str, reason: str) -> Problem:
+    errors = [{"field": field, "reason": reason}]
+    return Problem(ProblemType.INVALID_PARAMETER, reason, errors=errors)

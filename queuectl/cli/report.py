@@ -1,0 +1,209 @@
+"""``queuectl report``: usage, cost, waste and waits of the usage ledger, as a table, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from queuectl.api.kinds import PREFIX
+from queuectl.cli.client import DEFAULT_SERVER, Server, connect
+from queuectl.cli.render import Column, emit_json, natural_width
+from queuectl.domain.reports import By, Grouping, ReportKind
+
+Json = dict[str, Any]
+
+_NOBODY: Final = "(none)"
+
+
+class Form(StrEnum):
+    """Forms of a report."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def report_command(
+    kind: Annotated[ReportKind, typer.Argument(help="What it is about.")],
+    by: Annotated[
+        str,
+        typer.Option(
+            help="queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY."
+        ),
+    ] = "queue",
+    since: Annotated[
+        str, typer.Option(help="How long ago (24h, 90m), or a time (RFC 3339).")
+    ] = "24h",
+    until: Annotated[str | None, typer.Option(help="The same; now if not given.")] = None,
+    output: Annotated[
+        Form, typer.Option("--output", "-o", help="Form of the answer.")
+    ] = Form.TABLE,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Sums over full hours. CSV and JSON carry everything that is known of each row; the table what fits a terminal."""
+    grouping = Grouping.parse(by)
+    with connect(server) as client:
+        body = client.get(f"{PREFIX}/reports/{kind}", by=by, since=since, until=until)
+    match output:
+        case Form.JSON:
+            emit_json(body)
+        case Form.CSV:
+            _emit_csv(body)
+        case Form.TABLE:
+            _emit_tables(kind, grouping, body)
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _number(name: str, digits: int = 1) -> Callable[[Json], str]:
+    return lambda item: f"{item[name]:,.{digits}f}"
+
+
+def _percent(item: Json) -> str:
+    found = item["efficiency"]
+    return "-" if found is None else f"{100 * found:.0f} %"
+
+
+_WORKLOADS: Final = Column("WORKLOADS", lambda item: item["workloads"])
+_ALLOCATED: Final = Column("ALLOCATED", _number("allocatedGpuHours"))
+_UNKNOWN: Final = Column("UNKNOWN", _number("unknownGpuHours"))
+_EFFICIENCY: Final = Column("EFFICIENCY", _percent)
+
+_FIGURES: Final = {
+    ReportKind.USAGE: (
+        _WORKLOADS,
+        _ALLOCATED,
+        Column("USED", _number("usedGpuHours")),
+        Column("IDLE", _number("idleGpuHours")),
+        Column("STUCK", _number("stuckGpuHours")),
+        _UNKNOWN,
+        _EFFICIENCY,
+    ),
+    ReportKind.COST: (
+        _WORKLOADS,
+        _ALLOCATED,
+        Column("COST", _number("cost", 2)),
+        Column("WASTED COST", _number("wastedCost", 2)),
+        Column("UNPRICED", _number("unpricedGpuHours")),
+    ),
+    ReportKind.WASTE: (
+        _ALLOCATED,
+        Column("WASTED", _number("wastedGpuHours")),
+        Column("= GPUS", _number("wastedGpus")),
+        _UNKNOWN,
+        _EFFICIENCY,
+        Column("PREEMPTED", _number("lostToOthersGpuHours")),
+        Column("STARTS", _number("lostInStartsGpuHours")),
+        Column("OTHER", _number("lostOtherwiseGpuHours")),
+    ),
+    ReportKind.WAITS: (
+        _WORKLOADS,
+        Column("GPU-HOURS WAITED", _number("waitedGpuHours")),
+        Column("HOURS EACH", _number("waitingHoursPerWorkload", 2)),
+    ),
+}
+
+_UNITS: Final = {
+    ReportKind.COST: "cost in {currency}, the rest in GPU-hours",
+    ReportKind.WASTE: "in GPU-hours; work lost: by being preempted or moved, in failed starts, for other reasons",
+    ReportKind.WAITS: "hours each: of one workload on average",
+}
+
+_FLEET: Final = (
+    Column("FLAVOR", lambda item: item["flavor"]),
+    Column("GPUS", _number("gpus")),
+    Column("FREE", _number("freeGpus")),
+    Column("FRAGMENTED", _number("fragmentedGpus")),
+    Column("STRANDED", _number("strandedGpus")),
+)
+
+_NAMES: Final = {
+    By.QUEUE: ("namespace", "queue"),
+    By.CLUSTER_QUEUE: ("clusterQueue",),
+    By.WORKLOAD: ("namespace", "name", "kind", "clusterQueue"),
+}
+
+
+def _names(grouping: Grouping) -> Iterator[Column]:
+    for name in _NAMES.get(grouping.by, (grouping.by.value,)):
+        title = grouping.label if grouping.by is By.LABEL else name
+        yield Column(title.upper() if title is name else title, _name(name))
+
+
+def _name(name: str) -> Callable[[Json], str]:
+    return lambda item: item["group"][name] or _NOBODY
+
+
+def _emit_tables(kind: ReportKind, grouping: Grouping, body: Json) -> None:
+    typer.echo(_headline(kind, body))
+    items: list[Json] = body["items"]
+    if not items:
+        typer.echo("nothing was used, and nobody waited, in these hours", err=True)
+    else:
+        names = list(_names(grouping))
+        _emit(names, _FIGURES[kind], items, body["total"])
+    if body.get("fleet"):
+        typer.echo("\nGPUs of the nodes on average, and how many of the free ones nobody can use")
+        _emit(_FLEET[:1], _FLEET[1:], body["fleet"], None)
+
+
+def _headline(kind: ReportKind, body: Json) -> str:
+    if body["asOf"] is None:
+        return f"{kind} by {body['by']}: nothing has been accounted for yet"
+    since, until, as_of = (_minute(body[name]) for name in ("since", "until", "asOf"))
+    upto = f", complete until {as_of}" if as_of < until else ""
+    unit = _UNITS.get(kind, "in GPU-hours").format(currency=body.get("currency"))
+    return f"{kind} by {body['by']}, {since} to {until} UTC{upto}\n{unit}"
+
+
+def _minute(moment: str) -> str:
+    return moment[:16].replace("T", " ")
+
+
+def _emit(
+    names: Sequence[Column], figures: Sequence[Column], items: Iterable[Json], total: Json | None
+) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_footer=total is not None)
+    for number, column in enumerate(names):
+        footer = "total" if number == 0 else ""
+        table.add_column(column.title, footer=footer, no_wrap=True)
+    for column in figures:
+        footer = str(column.value(total)) if total is not None else ""
+        table.add_column(column.title, footer=footer, justify="right", no_wrap=True)
+    for item in items:
+        table.add_row(*(str(column.value(item)) for column in (*names, *figures)))
+    Console(width=natural_width(table), highlight=False, markup=False).print(table)
+
+
+# -- CSV --------------------------------------------------------------------------------------------------------------
+
+
+def _emit_csv(body: Json) -> None:
+    """One line for each row: names first, labels as ``label_KEY``, then figures; no line for the total."""
+    lines = [_flat(item) for item in body["items"]]
+    titles = list(dict.fromkeys(title for line in lines for title in line))
+    writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+
+
+def _flat(item: Json) -> Json:
+    group = dict(item["group"])
+    labels = group.pop("labels") or {}
+    line = {name: value for name, value in group.items() if value is not None}
+    line |= {f"label_{key}": value for key, value in sorted(labels.items())}
+    for name, value in item.items():
+        if isinstance(value, dict):
+            if name != "group":
+                line |= {f"{name}_{key}": inner for key, inner in sorted(value.items())}
+        else:
+            line[name] = value
+    return line

@@ -1,0 +1,180 @@
+"""Keeps the usage ledger: every minute, what was committed and measured since the last time becomes hours.
+
+It runs beside the loop and no commit waits for it. Whatever ends it in between costs nothing but what was measured since the
+last time: marks and books are in the database, and the next leader goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from queuectl.control.ports import Clock, UsageStore
+from queuectl.domain.accounting import Free, Mark, Meter, Phase, Terms
+from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
+from queuectl.domain.folding import Accounts, Fold
+from queuectl.domain.ledger import Entry
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.utilization import GangUse
+from queuectl.planner.fragmentation import free_gpus
+from queuectl.state.marking import Marker
+
+log = structlog.get_logger()
+
+BATCH: Final = 1000  # marks folded in one transaction
+TURN: Final = 500  # workloads accounted for before others get a turn
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the loop knows; each is asked when it is needed.
+
+    Attributes:
+        marker: of the loop's commits.
+        live: every workload that is not Finished, as committed.
+        config: in use.
+        looks: what was measured of gangs, by uid.
+        picture: of the cluster as it is now.
+    """
+
+    marker: Marker
+    live: Callable[[], Iterable[Entry]]
+    config: Callable[[], QueueConfig]
+    looks: Callable[[], Mapping[str, GangUse]]
+    picture: Callable[[], Snapshot]
+
+
+class Accountant:
+    """Folds marks into hours, under one epoch."""
+
+    def __init__(self, store: UsageStore, facts: Facts, clock: Clock, epoch: int) -> None:
+        self._store = store
+        self._facts = facts
+        self._clock = clock
+        self._epoch = epoch
+        self._until: float | None = None
+        self._meters: dict[str, Meter] | None = None
+        self._accounts = Accounts()
+        self._looks: Mapping[str, GangUse] = {}
+        self._checked = False
+
+    async def run(self, seconds: float) -> None:
+        """Account every so many seconds until cancelled.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        while True:
+            try:
+                await self.account()
+            except (StoreUnavailable, StaleSnapshot) as error:
+                log.info("usage_not_accounted", why=str(error))
+                self._meters = None
+            await asyncio.sleep(seconds)
+
+    async def account(self) -> None:
+        """Account for everything until now.
+
+        Raises:
+            Fenced: another leader has taken over.
+            StoreUnavailable, StaleSnapshot: the outcome is unknown, or somebody else wrote; the books are read again.
+        """
+        try:
+            await self._account()
+        except BaseException:
+            self._meters = None
+            raise
+
+    async def _account(self) -> None:
+        if self._meters is None:
+            books = await self._store.books()
+            self._until, self._meters = books.until, dict(books.meters)
+            self._accounts = Accounts()
+            self._checked = False
+        now = self._clock()
+        live = [] if self._checked else list(self._facts.live())
+        while len(marks := await self._store.marks(BATCH)) == BATCH:
+            await self._keep(self._meters, marks, now, whole=False)
+        marks += self._unknown(self._meters, live, marks, now)
+        await self._keep(self._meters, marks, now, whole=True)
+        self._checked = True
+
+    def _unknown(
+        self,
+        meters: Mapping[str, Meter],
+        live: Iterable[Entry],
+        marks: Iterable[tuple[int, Mark]],
+        now: float,
+    ) -> tuple[tuple[int, Mark], ...]:
+        """Marks for workloads that were there before the usage ledger was: they count from now on."""
+        known = {mark.uid for _, mark in marks} | meters.keys()
+        marker, config = self._facts.marker, self._facts.config()
+        return tuple((0, marker.now(e, now, config)) for e in live if e.uid not in known)
+
+    async def _keep(
+        self,
+        meters: dict[str, Meter],
+        marks: Sequence[tuple[int, Mark]],
+        now: float,
+        *,
+        whole: bool,
+    ) -> None:
+        """Fold these marks; ``whole``: and move on to ``now``, for everybody."""
+        over = self._until
+        since = now if over is None else over
+        until = max(now, since) if whole else since
+        fold = await self._fold(meters, marks, since, until, whole=whole)
+        free: Mapping[str, Free] = {}
+        if until > since:
+            free = await asyncio.to_thread(free_gpus, self._facts.picture())
+        upto = max((number for number, _ in marks), default=0)
+        await self._store.keep(
+            fold, over=over, until=until, upto=upto, epoch=self._epoch, free=free
+        )
+        self._until = until
+        self._accounts.settle(uid for uid, meter in fold.meters.items() if meter is None)
+        for uid, meter in fold.meters.items():
+            if meter is None:
+                meters.pop(uid, None)
+            else:
+                meters[uid] = meter
+
+    async def _fold(
+        self,
+        meters: Mapping[str, Meter],
+        marks: Sequence[tuple[int, Mark]],
+        since: float,
+        until: float,
+        *,
+        whole: bool,
+    ) -> Fold:
+        of: dict[str, list[Mark]] = {}
+        for _, mark in marks:
+            of.setdefault(mark.uid, []).append(mark)
+        looks = self._facts.looks()
+        fold = Fold(since, until, terms(self._facts.config()), self._accounts)
+        old = [uid for uid, first in of.items() if uid not in meters and first[0].at < since]
+        known = await self._store.accounted(old) if old else frozenset()
+        everybody = {**of, **dict.fromkeys(meters, ())} if whole else of
+        for number, uid in enumerate(everybody):
+            mine = of.get(uid, ())
+            look = looks.get(uid)
+            if look is None and mine and mine[-1].phase is not Phase.HOLDS:
+                look = self._looks.get(uid)  # it has ended since it was measured last
+            fold.workload(meters.get(uid), mine, look, known=uid in known)
+            if number % TURN == TURN - 1:
+                await asyncio.sleep(0)
+        if whole:
+            self._looks = dict(looks)
+        return fold
+
+
+def terms(config: QueueConfig) -> Terms:
+    """What hours are made by under this configuration."""
+    cohorts = {name: queue.cohort or "" for name, queue in config.cluster_queues.items()}
+    return Terms(cohorts, {p.name: p.gpu_hour for p in config.rules.accounting.prices})

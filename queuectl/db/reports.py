@@ -1,0 +1,135 @@
+"""Sums over the hours of the usage ledger, by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, FromClause, Select, cast, func, select
+from sqlalchemy import Row as Result
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.tables import (
+    usage_fleet,
+    usage_hours,
+    usage_losses,
+    usage_progress,
+    usage_subjects,
+)
+from queuectl.domain.accounting import Amounts, Losses
+from queuectl.domain.reports import (
+    MOST_ROWS,
+    By,
+    FleetRow,
+    Grouping,
+    Period,
+    Report,
+    ReportRow,
+    check_size,
+)
+
+_AMOUNTS: Final = tuple(Amounts.__slots__)
+_OF_WORKLOAD: Final = (
+    *("namespace", "kind", "name", "uid"),
+    *("queue", "cluster_queue", "cohort", "user"),
+)
+_LABELS: Final = "labels"
+
+
+async def make(connection: AsyncConnection, period: Period, grouping: Grouping) -> Report:
+    """The report as of one snapshot; the caller's transaction must be REPEATABLE READ.
+
+    Raises:
+        BadInput: it has more than :data:`~queuectl.domain.reports.MOST_ROWS` rows.
+    """
+    as_of = await connection.scalar(select(usage_progress.c.until))
+    names = tuple(_names(usage_hours, grouping))
+    lost: dict[tuple[str, ...], dict[str, Losses]] = {}
+    if grouping.by is not By.PRICE:  # work is lost at no price
+        for row in await connection.execute(losses_by(period, grouping)):
+            of = lost.setdefault(_key(row, names), {})
+            of[row.reason] = Losses(row.gpu_seconds, row.evictions)
+    limited = hours_by(period, grouping).limit(MOST_ROWS + 1)
+    found = (await connection.execute(limited)).all()
+    check_size(len(found), grouping)
+    rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
+    fleet = await connection.execute(_fleet(period))
+    return Report(period, grouping, as_of, rows, tuple(FleetRow(*row) for row in fleet))
+
+
+def hours_by(period: Period, grouping: Grouping) -> Select[Any]:
+    """The statement behind the rows; the tests pin its plan."""
+    h = usage_hours.c
+    sums = [func.sum(h[name]).label(name) for name in _AMOUNTS]
+    workloads = func.count(usage_subjects.c.uid.distinct()).label("workloads")
+    return _grouped(usage_hours, [*sums, workloads], (), period, grouping)
+
+
+def losses_by(period: Period, grouping: Grouping) -> Select[Any]:
+    """Losses by group and reason."""
+    x = usage_losses.c
+    sums = [
+        func.sum(x.gpu_seconds).label("gpu_seconds"),
+        cast(func.sum(x.evictions), x.evictions.type).label("evictions"),
+    ]
+    return _grouped(usage_losses, sums, (x.reason,), period, grouping)
+
+
+def _grouped(
+    table: FromClause,
+    sums: Iterable[ColumnElement[Any]],
+    more: Iterable[ColumnElement[Any]],
+    period: Period,
+    grouping: Grouping,
+) -> Select[Any]:
+    names = list(_names(table, grouping).values())
+    keys = [*names, *more]
+    return (
+        select(*keys, *sums)
+        .select_from(table.join(usage_subjects, usage_subjects.c.id == table.c.subject))
+        .where(table.c.hour >= period.since, table.c.hour < period.until)
+        .group_by(*keys)
+        .order_by(*keys)
+    )
+
+
+def _names(table: FromClause, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
+    """Columns that tell groups apart."""
+    s = usage_subjects.c
+    match grouping.by:
+        case By.WORKLOAD:
+            return {name: s[name] for name in (*_OF_WORKLOAD, _LABELS)}
+        case By.QUEUE:
+            return {"namespace": s.namespace, "queue": s.queue}
+        case By.CLUSTER_QUEUE:
+            return {"cluster_queue": s.cluster_queue}
+        case By.COHORT | By.NAMESPACE | By.USER:
+            return {grouping.by.value: s[grouping.by.value]}
+        case By.LABEL:
+            value = func.coalesce(s.labels[grouping.label].astext, "")
+            return {"label": value.label("label")}
+        case By.FLAVOR | By.PRICE | By.HOUR:
+            return {grouping.by.value: table.c[grouping.by.value]}
+
+
+def _key(row: Result[Any], names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(str, row[: len(names)]))
+
+
+def _row(row: Result[Any], names: tuple[str, ...], lost: Mapping[str, Losses]) -> ReportRow:
+    told = dict(zip(names, row, strict=False))
+    labels = told.pop(_LABELS, {})
+    amounts = Amounts(*row[len(names) : len(names) + len(_AMOUNTS)])
+    named = {name: str(value) for name, value in told.items()}
+    return ReportRow(named, amounts, row.workloads, lost, labels)
+
+
+def _fleet(period: Period) -> Select[Any]:
+    f = usage_fleet.c
+    names = ("seconds", "capacity", "free", "fragmented", "stranded")
+    return (
+        select(f.flavor, *(func.sum(f[name]) for name in names))
+        .where(f.hour >= period.since, f.hour < period.until)
+        .group_by(f.flavor)
+        .order_by(f.flavor)
+    )

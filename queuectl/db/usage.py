@@ -1,0 +1,273 @@
+"""The usage ledger in Postgres: marks written by commits, and hours made of them.
+
+Folding does not take the leader's fence, so no commit waits for it. What keeps each span of time from being accounted
+twice is the row of ``usage_progress``: it moves on only from where the folding began, in the transaction that writes the
+hours. Marks become visible in the order of their ids, because commits do (see :mod:`queuectl.db.writes`), so those up to
+the last one that was read are exactly those that were folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Table, bindparam, cast, delete, func, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, Insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import Text
+
+from queuectl.db import reports
+from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
+from queuectl.db.tables import (
+    leadership,
+    usage_fleet,
+    usage_hours,
+    usage_losses,
+    usage_marks,
+    usage_meters,
+    usage_progress,
+    usage_subjects,
+)
+from queuectl.domain.accounting import Books, Free, Held, Loss, Mark, Meter, Phase, Subject, by_hour
+from queuectl.domain.errors import Fenced, StaleSnapshot
+from queuectl.domain.folding import Fold
+from queuectl.domain.reports import Grouping, Period, Report
+
+_TEXTS: Final[ARRAY[str]] = ARRAY(Text())
+_AT_ONCE: Final = 1000  # rows of one statement: while they are made ready, nobody else gets a turn
+_MARK_COLUMNS: Final = tuple(c for c in usage_marks.c if c.name != "id")
+_NOTE: Final = insert_rows(usage_marks, _MARK_COLUMNS)
+
+Transaction = Callable[[str], AbstractAsyncContextManager[AsyncConnection]]
+
+
+async def note(connection: AsyncConnection, marks: Sequence[Mark]) -> None:
+    """Write marks, in their order, in the transaction of the commit that they belong to."""
+    if marks:
+        await connection.execute(_NOTE, arrays(_MARK_COLUMNS, [_mark_row(m) for m in marks]))
+
+
+class UsageBooks:
+    """The usage ledger; methods may raise StoreUnavailable. Made by the store, over its connections."""
+
+    def __init__(self, transaction: Transaction, snapshot: Transaction) -> None:
+        self._transaction = transaction
+        self._snapshot = snapshot
+
+    async def books(self) -> Books:
+        """Where it stands."""
+        async with self._snapshot("reading the usage ledger") as connection:
+            until = await connection.scalar(select(usage_progress.c.until))
+            rows = await connection.execute(select(usage_meters))
+            return Books(until, {uid: _meter(uid, meter) for uid, meter in rows})
+
+    async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
+        """Marks that are not folded yet, with their ids, oldest first."""
+        found = select(usage_marks).order_by(usage_marks.c.id).limit(limit)
+        async with self._transaction("reading marks of the usage ledger") as connection:
+            rows = await connection.execute(found)
+            return tuple((number, _mark(uid, mark)) for number, uid, mark in rows)
+
+    async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
+        """Those of these workloads that have hours."""
+        wanted = list(uids)
+        given = func.any(cast(bindparam("uids", wanted, type_=_TEXTS), _TEXTS))
+        found = select(usage_subjects.c.uid).where(usage_subjects.c.uid == given).distinct()
+        async with self._transaction("looking for earlier usage") as connection:
+            return frozenset(await connection.scalars(found))
+
+    async def keep(
+        self,
+        fold: Fold,
+        *,
+        over: float | None,
+        until: float,
+        upto: int,
+        epoch: int,
+        free: Mapping[str, Free],
+    ) -> None:
+        """Add the hours of one fold and move on to ``until``; see the Protocol for the rest and the errors."""
+        async with self._transaction("writing the usage ledger") as connection:
+            await _move_on(connection, over, until, epoch)
+            await connection.execute(delete(usage_marks).where(usage_marks.c.id <= upto))
+            await _keep_meters(connection, fold.meters)
+            await _merge(
+                connection,
+                _SUBJECTS,
+                [_subject_row(number, who) for number, who in fold.accounts.new.items()],
+            )
+            hours = [
+                {"hour": hour, "subject": subject, "flavor": flavor, "price": price}
+                | {name: getattr(row, name) for name in _HOURS.added}
+                for (hour, subject, flavor, price), row in fold.hours.items()
+            ]
+            await _merge(connection, _HOURS, hours)
+            losses = [
+                {"hour": hour, "subject": subject, "flavor": flavor, "reason": reason}
+                | {"gpu_seconds": row.gpu_seconds, "evictions": row.evictions}
+                for (hour, subject, flavor, reason), row in fold.losses.items()
+            ]
+            await _merge(connection, _LOSSES, losses)
+            await _merge(connection, _FLEET, _fleet_rows(free, over, until))
+
+    async def report(self, period: Period, grouping: Grouping) -> Report:
+        """Sums of a period by group, in the order of the groups' names."""
+        async with self._snapshot("making a report") as connection:
+            return await reports.make(connection, period, grouping)
+
+
+async def _move_on(
+    connection: AsyncConnection, over: float | None, until: float, epoch: int
+) -> None:
+    if await connection.scalar(select(leadership.c.epoch)) != epoch:
+        raise Fenced(f"epoch {epoch} is over: another leader has taken over")
+    there = usage_progress.c.until.is_not_distinct_from(over)
+    moved = await connection.execute(update(usage_progress).where(there).values(until=until))
+    if moved.rowcount != 1:
+        raise StaleSnapshot("the usage ledger has been written meanwhile")
+
+
+# -- statements -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """Rows to be inserted, or added to those that are there."""
+
+    table: Table
+    added: tuple[str, ...]
+
+    @property
+    def statement(self) -> Insert:
+        new = insert_rows(self.table, tuple(self.table.c))
+        if not self.added:
+            return new.on_conflict_do_nothing()
+        sums = {name: self.table.c[name] + new.excluded[name] for name in self.added}
+        return new.on_conflict_do_update(constraint=self.table.primary_key, set_=sums)
+
+
+def _merge_into(table: Table, *, keys: int) -> _Merge:
+    return _Merge(table, tuple(column.name for column in list(table.c)[keys:]))
+
+
+_HOURS: Final = _merge_into(usage_hours, keys=4)
+_LOSSES: Final = _merge_into(usage_losses, keys=4)
+_FLEET: Final = _merge_into(usage_fleet, keys=2)
+_SUBJECTS: Final = _Merge(usage_subjects, ())
+_STATEMENTS: Final = {
+    merge.table: merge.statement for merge in (_HOURS, _LOSSES, _FLEET, _SUBJECTS)
+}
+
+
+async def _merge(connection: AsyncConnection, merge: _Merge, rows: Sequence[Row]) -> None:
+    for low in range(0, len(rows), _AT_ONCE):
+        given = arrays(merge.table.c, rows[low : low + _AT_ONCE])
+        await connection.execute(_STATEMENTS[merge.table], given)
+
+
+_GONE: Final = delete_rows(usage_meters, usage_meters.c.uid)
+_METER: Final = insert_rows(usage_meters, tuple(usage_meters.c))
+_SET_METER: Final = _METER.on_conflict_do_update(
+    constraint=usage_meters.primary_key,
+    set_={c.name: _METER.excluded[c.name] for c in usage_meters.c if c.name != "uid"},
+)
+
+
+async def _keep_meters(connection: AsyncConnection, meters: Mapping[str, Meter | None]) -> None:
+    gone = [{"uid": uid} for uid, meter in meters.items() if meter is None]
+    if gone:
+        await connection.execute(_GONE, arrays((usage_meters.c.uid,), gone))
+    rows = [_meter_row(uid, meter) for uid, meter in meters.items() if meter is not None]
+    if rows:
+        await connection.execute(_SET_METER, arrays(usage_meters.c, rows))
+
+
+def _fleet_rows(free: Mapping[str, Free], over: float | None, until: float) -> list[Row]:
+    """The GPUs that are free now stand for those since the last look."""
+    return [
+        {
+            "hour": hour,
+            "flavor": flavor,
+            "seconds": seconds,
+            "capacity": seconds * one.capacity,
+            "free": seconds * one.free,
+            "fragmented": seconds * one.fragmented,
+            "stranded": seconds * one.stranded,
+        }
+        for hour, seconds in by_hour(until if over is None else over, until)
+        for flavor, one in free.items()
+    ]
+
+
+# -- values and rows --------------------------------------------------------------------------------------------------
+
+
+def _mark_row(mark: Mark) -> Row:
+    """One document for all of it: a commit pays by the column."""
+    held = _held_document(mark.held) if mark.held is not None else None
+    subject = _subject_document(mark.subject) if mark.subject is not None else None
+    loss = [mark.loss.reason, mark.loss.gpu_seconds] if mark.loss is not None else None
+    doing = (mark.phase.value, mark.attempt, mark.gpus)
+    return {"uid": mark.uid, "mark": [mark.at, mark.seen, *doing, held, subject, loss]}
+
+
+def _mark(uid: str, document: Sequence[Any]) -> Mark:
+    at, seen, phase, attempt, gpus, held, subject, loss = document
+    return Mark(
+        uid,
+        at,
+        seen,
+        Phase(phase),
+        attempt,
+        gpus,
+        _held(held) if held is not None else None,
+        _subject(uid, subject) if subject is not None else None,
+        Loss(*loss) if loss is not None else None,
+    )
+
+
+def _meter_row(uid: str, meter: Meter) -> Row:
+    doing = (meter.phase.value, meter.attempt, meter.gpus)
+    held, subject = _held_document(meter.held), _subject_document(meter.subject)
+    return {"uid": uid, "meter": [*doing, held, subject]}
+
+
+def _meter(uid: str, document: Sequence[Any]) -> Meter:
+    phase, attempt, gpus, held, subject = document
+    return Meter(Phase(phase), attempt, gpus, _held(held), _subject(uid, subject))
+
+
+def _held_document(held: Iterable[Held]) -> list[Any]:
+    return [[one.flavor, one.price, one.gpus] for one in held]
+
+
+def _held(document: Iterable[Sequence[Any]]) -> tuple[Held, ...]:
+    return tuple(Held(*one) for one in document)
+
+
+def _subject_document(subject: Subject) -> list[Any]:
+    who = (subject.kind, subject.namespace, subject.name)
+    return [*who, subject.queue, subject.cluster_queue, subject.user, subject.labels]
+
+
+def _subject(uid: str, document: Sequence[Any]) -> Subject:
+    kind, namespace, name, queue, cluster_queue, user, labels = document
+    told = tuple((key, value) for key, value in labels)
+    return Subject(uid, kind, namespace, name, queue, cluster_queue, user=user, labels=told)
+
+
+def _subject_row(number: UUID, subject: Subject) -> Row:
+    return {
+        "id": number,
+        "labels": dict(subject.labels),
+        **{name: getattr(subject, name) for name in _TOLD},
+    }
+
+
+_TOLD: Final = (
+    *("uid", "kind", "namespace", "name"),
+    *("queue", "cluster_queue", "cohort", "user"),
+)

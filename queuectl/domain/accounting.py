@@ -1,0 +1,223 @@
+"""The usage ledger: GPU-seconds by workload and hour, made from marks.
+
+A mark says what a workload does from a time on: it waits for so many GPUs, holds so many of each flavor, or neither. The
+leader writes it in the same transaction as the change of state that it follows from, so marks are as durable as the state
+itself. :class:`Fold` turns them into hours. A mark that comes after its time was already accounted for takes back what
+was accounted wrongly: every amount is a rate times a span of time, and a span that runs backwards counts negative. So the
+sums do not depend on when the folding happens, or how often, or who does it.
+
+What was measured is known only as often as somebody looks (:class:`~queuectl.domain.utilization.GangUse`): it splits what
+is allocated, and what nobody measured is unknown, never idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+from math import floor
+from typing import Final, TypeAlias
+from uuid import UUID
+
+HOUR: Final = 3600
+
+
+class Phase(StrEnum):
+    """What a workload is charged for."""
+
+    WAITS = "Waits"  # queued, or in back-off
+    HOLDS = "Holds"  # from the commit of its start until its last pod is gone
+    ASIDE = "Aside"  # held or deactivated: it neither waits nor holds
+    GONE = "Gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one GPU costs for an hour.
+
+    Attributes:
+        name: of this price in reports, e.g. ``spot``.
+        gpu_hour: in the currency of the configuration.
+        flavor: it holds for this ResourceFlavor only; None = for every one.
+        node_labels: it holds on nodes that carry all of these.
+    """
+
+    name: str
+    gpu_hour: float
+    flavor: str | None = None
+    node_labels: tuple[tuple[str, str], ...] = ()
+
+    def holds(self, flavor: str, labels: Mapping[str, str]) -> bool:
+        """Whether it is the price of a flavor's GPU on a node with these labels."""
+        if self.flavor is not None and self.flavor != flavor:
+            return False
+        return all(labels.get(key) == value for key, value in self.node_labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """How usage is told apart and priced.
+
+    Attributes:
+        user_label: label of a job that names its user; None = users are not told apart.
+        labels: keys of job labels that reports may be made by.
+        prices: the first that holds is the price.
+        currency: of the prices; only shown.
+    """
+
+    user_label: str | None = None
+    labels: tuple[str, ...] = ()
+    prices: tuple[Price, ...] = ()
+    currency: str = "USD"
+
+    def price_of(self, flavor: str, labels: Mapping[str, str]) -> str:
+        """Name of the price of a flavor's GPU on such a node; empty without one."""
+        return next((p.name for p in self.prices if p.holds(flavor, labels)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """On whose account: one workload, and all that reports tell workloads apart by. ``user`` is empty for nobody."""
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    queue: str
+    cluster_queue: str
+    cohort: str = ""
+    user: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def id(self) -> UUID:
+        """Follows from the content, so that writing the same subject twice is writing it once."""
+        return UUID(bytes=blake2b(repr(self).encode(), digest_size=16).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """GPUs of one flavor at one price (by name; empty = none)."""
+
+    flavor: str
+    price: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Work that an eviction threw away. ``reason``: the eviction's code."""
+
+    reason: str
+    gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a workload does from a time on.
+
+    Attributes:
+        at: unix seconds from which it counts.
+        seen: when it was written; after ``at`` for a job that had been created before we saw it.
+        attempt: of the workload then.
+        gpus: that it asks for.
+        held: while it holds; None = the same as before.
+        subject: None = the same as before. Its cohort is left empty: the configuration says it when hours are made.
+        loss: what the eviction that this is the mark of threw away.
+    """
+
+    uid: str
+    at: float
+    seen: float
+    phase: Phase
+    attempt: int
+    gpus: int
+    held: tuple[Held, ...] | None = ()
+    subject: Subject | None = None
+    loss: Loss | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What a workload does since its last mark, as far as marks are folded."""
+
+    phase: Phase
+    attempt: int
+    gpus: int
+    held: tuple[Held, ...]
+    subject: Subject
+
+
+@dataclass(slots=True)
+class Amounts:
+    """Of one workload, hour, flavor and price. All in GPU-seconds but ``waiting`` (seconds) and ``cost`` (money).
+
+    ``allocated`` = what was measured busy and not busy, plus ``unknown``. ``used``: allocated times measured utilization;
+    none of it while stuck. ``idle`` and ``stuck``: what was allocated while in that state.
+    """
+
+    allocated: float = 0.0
+    used: float = 0.0
+    idle: float = 0.0
+    stuck: float = 0.0
+    unknown: float = 0.0
+    waited: float = 0.0
+    waiting: float = 0.0
+    cost: float = 0.0
+    unpriced: float = 0.0
+
+
+@dataclass(slots=True)
+class Losses:
+    """GPU-seconds of work lost for one reason, and in how many evictions."""
+
+    gpu_seconds: float = 0.0
+    evictions: int = 0
+
+
+HourKey: TypeAlias = tuple[int, UUID, str, str]
+"""Start of the hour (unix seconds), subject, flavor, name of the price; the latter two are empty for waiting."""
+LossKey: TypeAlias = tuple[int, UUID, str, str]
+"""Start of the hour, subject, flavor, reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What hours are made by: the cohort of each ClusterQueue, and the amount of each price."""
+
+    cohorts: Mapping[str, str] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+
+def hour_of(at: float) -> int:
+    """Start of the hour that a time is in; unix seconds, UTC."""
+    return floor(at / HOUR) * HOUR
+
+
+def by_hour(start: float, end: float) -> Iterator[tuple[int, float]]:
+    """A span cut at full hours: (start of the hour, seconds in it). Seconds are negative if it runs backwards."""
+    sign, low, high = (1.0, start, end) if start <= end else (-1.0, end, start)
+    while low < high:
+        hour = hour_of(low)
+        cut = min(high, float(hour + HOUR))
+        yield hour, sign * (cut - low)
+        low = cut
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Where the ledger stands: ``until`` when all hours are made (None = nothing is), and all meters by uid."""
+
+    until: float | None
+    meters: Mapping[str, Meter]
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """GPUs of one flavor's nodes at a time; see :class:`queuectl.domain.reports.FleetRow`."""
+
+    capacity: int
+    free: int
+    fragmented: float
+    stranded: int

@@ -1,0 +1,179 @@
+"""Marks into hours: what the usage ledger is made by.
+
+A mark that comes after its time was already accounted for takes back what was accounted wrongly: every amount is a rate
+times a span of time, and a span that runs backwards counts negative. So the sums do not depend on when the folding happens,
+or how often, or who does it.
+
+What was measured is known only as often as somebody looks (:class:`~queuectl.domain.utilization.GangUse`): it splits what
+is allocated, and what nobody measured is unknown, never idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
+from typing import Final
+from uuid import UUID
+
+from queuectl.domain.accounting import (
+    HOUR,
+    Amounts,
+    HourKey,
+    Loss,
+    Losses,
+    LossKey,
+    Mark,
+    Meter,
+    Phase,
+    Subject,
+    Terms,
+    by_hour,
+    hour_of,
+)
+from queuectl.domain.utilization import GangUse, UseState
+
+FRESH_SECONDS: Final = 300.0  # a look that is older says nothing of now
+
+
+class Accounts:
+    """Ids of subjects, kept from fold to fold: to find one takes longer than to account for a workload."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Subject, str, UUID]] = {}
+        self.new: dict[UUID, Subject] = {}
+
+    def of(self, subject: Subject, cohort: str) -> UUID:
+        """Id of the subject with this cohort; one that is asked for the first time is among ``new``."""
+        known = self._known.get(subject.uid)
+        if known is not None and known[0] is subject and known[1] == cohort:
+            return known[2]
+        full = replace(subject, cohort=cohort)
+        number = full.id
+        self._known[subject.uid] = (subject, cohort, number)
+        self.new[number] = full
+        return number
+
+    def settle(self, gone: Iterable[str]) -> None:
+        """What was new is stored; these workloads have ended."""
+        self.new.clear()
+        for uid in gone:
+            self._known.pop(uid, None)
+
+
+class Fold:
+    """The hours of one span of time.
+
+    Attributes:
+        hours, losses: what is to be added to the ledger.
+        accounts: of all that ``hours`` and ``losses`` refer to.
+        meters: those that changed; None = the workload is gone.
+    """
+
+    def __init__(
+        self, since: float, until: float, terms: Terms, accounts: Accounts | None = None
+    ) -> None:
+        """``since``: until when all known meters are accounted for; ``until``: until when they will be. Unix seconds."""
+        self._since = since
+        self._until = until
+        self._terms = terms
+        self.accounts = accounts or Accounts()
+        self.hours: dict[HourKey, Amounts] = {}
+        self.losses: dict[LossKey, Losses] = {}
+        self.meters: dict[str, Meter | None] = {}
+
+    def workload(
+        self,
+        meter: Meter | None,
+        marks: Iterable[Mark] = (),
+        look: GangUse | None = None,
+        *,
+        known: bool = False,
+    ) -> None:
+        """Account for one workload.
+
+        Args:
+            meter: as it was when the span began; None for a new workload.
+            marks: of this workload, in the order in which they were written.
+            look: what was measured of it, if anything was.
+            known: there are hours of an earlier life of it; those are not waited for again.
+        """
+        at, reborn = self._since, -inf
+        uid = ""
+        for mark in marks:
+            uid = mark.uid
+            if known and meter is None:
+                reborn = mark.seen
+            begins = max(mark.at, reborn)
+            if meter is not None:
+                self._accrue(meter, at, begins, look)
+            if mark.loss is not None and meter is not None:
+                self._lose(meter, mark.loss, begins)
+            meter, at, known = _next(meter, mark), begins, True
+        if meter is not None:
+            self._accrue(meter, at, self._until, look)
+        if uid:
+            self.meters[uid] = meter
+
+    def _accrue(self, meter: Meter, start: float, end: float, look: GangUse | None) -> None:
+        if meter.phase is Phase.WAITS:
+            for hour, seconds in by_hour(start, end):
+                row = self._row(meter, hour, "", "")
+                row.waiting += seconds
+                row.waited += seconds * meter.gpus
+        elif meter.phase is Phase.HOLDS:
+            look = look if look is not None and self._tells(look, meter) else None
+            for hour, seconds in by_hour(start, end):
+                for held in meter.held:
+                    row = self._row(meter, hour, held.flavor, held.price)
+                    _allocate(row, seconds * held.gpus, look, self._terms.prices.get(held.price))
+
+    def _tells(self, look: GangUse, meter: Meter) -> bool:
+        measured = look.state is not UseState.UNKNOWN and look.utilization is not None
+        return measured and look.attempt == meter.attempt and look.at > self._until - FRESH_SECONDS
+
+    def _row(self, meter: Meter, hour: int, flavor: str, price: str) -> Amounts:
+        key = (hour, self._account(meter), flavor, price)
+        row = self.hours.get(key)
+        if row is None:
+            row = self.hours[key] = Amounts()
+        return row
+
+    def _account(self, meter: Meter) -> UUID:
+        subject = meter.subject
+        return self.accounts.of(subject, self._terms.cohorts.get(subject.cluster_queue, ""))
+
+    def _lose(self, meter: Meter, loss: Loss, at: float) -> None:
+        """On account of the hour of the eviction, over the flavors as they were held."""
+        gpus = sum(held.gpus for held in meter.held)
+        hour = hour_of(at)
+        for number, held in enumerate(meter.held):
+            key = (hour, self._account(meter), held.flavor, loss.reason)
+            row = self.losses.setdefault(key, Losses())
+            row.gpu_seconds += loss.gpu_seconds * held.gpus / gpus
+            row.evictions += number == 0
+
+
+def _next(meter: Meter | None, mark: Mark) -> Meter | None:
+    subject = mark.subject or (meter.subject if meter is not None else None)
+    if mark.phase is Phase.GONE or subject is None:
+        return None
+    held = mark.held
+    if held is None:
+        held = meter.held if meter is not None else ()
+    return Meter(mark.phase, mark.attempt, mark.gpus, held, subject)
+
+
+def _allocate(row: Amounts, amount: float, look: GangUse | None, price: float | None) -> None:
+    row.allocated += amount
+    if look is None or look.utilization is None:
+        row.unknown += amount
+    elif look.state is UseState.STUCK:
+        row.stuck += amount
+    else:
+        row.used += amount * min(max(look.utilization, 0.0), 1.0)
+        row.idle += amount if look.state is UseState.IDLE else 0.0
+    if price is None:
+        row.unpriced += amount
+    else:
+        row.cost += amount * price / HOUR

@@ -1,0 +1,246 @@
+"""A stand-in for the GPU exporters of all fake nodes, in one process, for tests and the demo.
+
+It answers scrapes with the metric names, labels and text format of the real exporter, node by node, and tells Prometheus
+by HTTP service discovery where they are. What the GPUs of a pod do is said by annotations on the pod (on a job: on its pod
+template)::
+
+    dcgm.queuectl.dev/profile: "busy=0.9 for 60; idle"      see gpus.py; without it its GPUs are busy
+    dcgm.queuectl.dev/profile.3: "idle"                     the same, for the pod of completion index 3 alone
+    dcgm.queuectl.dev/shared: "true"                        its GPU is time-sliced with other such pods
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Self
+
+from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.exposition import Dialect, render
+from queuectl.localcluster.gpus import Bay, Load, parse_profile
+from queuectl.localcluster.layout import LOOPBACK
+from queuectl.localcluster.nodes import GPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from queuectl.localcluster.client import Client
+
+PROFILE = "dcgm.queuectl.dev/profile"
+SHARED = "dcgm.queuectl.dev/shared"
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_MIG = "nvidia.com/mig-"
+_FOLLOW_SECONDS = 0.5
+
+
+class Exporters:
+    """The exporters of all nodes; as a context manager they end with the block. Safe to use from several threads.
+
+    Attributes:
+        dialect: of the nodes that have none of their own.
+        problems: pods whose annotations are not understood, with what is wrong; they hold nothing.
+    """
+
+    def __init__(self, dialect: Dialect | None = None) -> None:
+        self.dialect = dialect or Dialect()
+        self.problems: dict[str, str] = {}
+        self._bays: dict[str, Bay] = {}
+        self._dialects: dict[str, Dialect] = {}
+        self._loads: dict[str, Load] = {}
+        self._dead: set[str] = set()
+        self._lock = threading.Lock()
+        exporters = self
+
+        class Answers(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                status, kind, text = exporters.answer(self.path)
+                body = text.encode()
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            block_on_close = False
+            request_queue_size = 256
+
+            def handle_error(self, *_: Any) -> None:
+                """A scraper that is killed hangs up; that is its business."""
+
+        self._server = Server((LOOPBACK, 0), Answers)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"{LOOPBACK}:{self._server.server_address[1]}"
+
+    @property
+    def targets_url(self) -> str:
+        """For the ``http_sd_configs`` of a Prometheus."""
+        return f"http://{self.address}/targets"
+
+    def url(self, node: str) -> str:
+        """Of one node's exporter."""
+        return f"http://{self.address}/metrics/{node}"
+
+    def add_node(self, node: str, gpus: int = 8, dialect: Dialect | None = None) -> None:
+        """An exporter for this node, whose GPUs nobody holds; ``dialect``: where it is set up unlike the others."""
+        with self._lock:
+            self._bays.setdefault(node, Bay(node, gpus))
+            if dialect is not None:
+                self._dialects[node] = dialect
+
+    def put(self, load: Load) -> None:
+        """A pod has got its GPUs."""
+        self.add_node(load.node)
+        with self._lock:
+            self._loads[load.uid] = load
+            self._bays[load.node].put(load)
+
+    def take(self, uid: str) -> None:
+        """A pod has gone."""
+        with self._lock:
+            load = self._loads.pop(uid, None)
+            if load is not None:
+                self._bays[load.node].take(uid)
+
+    def kill(self, node: str) -> None:
+        """The node's exporter fails every scrape from now on."""
+        with self._lock:
+            self._dead.add(node)
+
+    def revive(self, node: str) -> None:
+        """It answers again."""
+        with self._lock:
+            self._dead.discard(node)
+
+    def answer(self, path: str) -> tuple[int, str, str]:
+        """Status, content type and body of a request."""
+        if path == "/targets":
+            return 200, "application/json", json.dumps(self._targets())
+        node = path.removeprefix("/metrics/")
+        with self._lock:
+            bay = self._bays.get(node)
+            if bay is None or node in self._dead:
+                return (404 if bay is None else 503), "text/plain", "no exporter\n"
+            dialect = self._dialects.get(node, self.dialect)
+            text = render(bay.seats, bay.spare, dialect, time.time())
+        return 200, "text/plain; version=0.0.4; charset=utf-8", text
+
+    @contextlib.contextmanager
+    def following(self, client: Client) -> Iterator[None]:
+        """Take the pods of a cluster for as long as the block runs."""
+        stop = threading.Event()
+
+        def follow() -> None:
+            while not stop.wait(_FOLLOW_SECONDS):
+                # Away for a while: the next look will tell.
+                with contextlib.suppress(LocalClusterError):
+                    self.see(client.get("/api/v1/pods", resourceVersion="0")["items"])
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def see(self, pods: list[dict[str, Any]]) -> None:
+        """These are all pods there are: those that run hold their GPUs."""
+        loads: dict[str, Load] = {}
+        self.problems.clear()
+        for pod in pods:
+            try:
+                load = load_of(pod)
+            except ValueError as error:  # a user's annotation
+                meta = pod["metadata"]
+                self.problems[f"{meta['namespace']}/{meta['name']}"] = str(error)
+                continue
+            if load is not None:
+                loads[load.uid] = load
+        for uid in self._loads.keys() - loads.keys():
+            self.take(uid)
+        for uid, load in loads.items():
+            if uid not in self._loads:
+                self.put(load)
+
+    def _targets(self) -> list[dict[str, Any]]:
+        """What a service discovery of Kubernetes would say of the exporters' own pods."""
+        with self._lock:
+            nodes = sorted(self._bays)
+        return [
+            {
+                "targets": [self.address],
+                "labels": {
+                    "__metrics_path__": f"/metrics/{node}",
+                    "instance": node,
+                    "namespace": "gpu-operator",
+                    "pod": f"dcgm-exporter-{node}",
+                    "container": "exporter",
+                },
+            }
+            for node in nodes
+        ]
+
+
+def load_of(pod: dict[str, Any]) -> Load | None:
+    """What a pod holds; None for one that has no GPUs, or does not run.
+
+    Raises:
+        ValueError: its profile is not understood.
+    """
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
+    if status.get("phase") != "Running" or not spec.get("nodeName"):
+        return None
+    for container in spec["containers"]:
+        limits = (container.get("resources") or {}).get("limits") or {}
+        for resource, amount in limits.items():
+            if resource == GPU or resource.startswith(_MIG):
+                told = meta.get("annotations") or {}
+                index = told.get(_INDEX, (meta.get("labels") or {}).get(_INDEX))
+                text = told.get(f"{PROFILE}.{index}") or told.get(PROFILE) or "busy"
+                return Load(
+                    namespace=meta["namespace"],
+                    pod=meta["name"],
+                    uid=meta["uid"],
+                    node=spec["nodeName"],
+                    gpus=int(amount),
+                    profile=parse_profile(text),
+                    since=datetime.fromisoformat(status["startTime"]).timestamp(),
+                    container=container["name"],
+                    mig=resource.removeprefix(_MIG) if resource != GPU else "",
+                    shared=told.get(SHARED) == "true",
+                )
+    return None

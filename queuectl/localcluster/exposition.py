@@ -1,0 +1,165 @@
+"""What the exporter of a node answers to a scrape: the text of NVIDIA's DCGM exporter, or of AMD's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from queuectl.localcluster.gpus import IDLE, Device, Load, Seats, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MODEL: Final = "NVIDIA H100 80GB HBM3"
+_DRIVER: Final = "570.133.20"
+_MEMORY_MIB: Final = 81559
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How an exporter is set up.
+
+    Attributes:
+        dcp: the profiling metrics (DCGM_FI_PROF_…) are there.
+        pod_uid: pods carry their uid.
+        virtual_gpus: of a time-sliced GPU, every pod has a series; else only the last one.
+        amd: it is AMD's exporter.
+    """
+
+    dcp: bool = True
+    pod_uid: bool = False
+    virtual_gpus: bool = False
+    amd: bool = False
+
+
+def render(seats: Seats, spare: Sequence[Device], dialect: Dialect, now: float) -> str:
+    """What the exporter of a node answers to a scrape. ``spare``: its devices that nobody holds."""
+    rows = list(_rows(seats, spare, dialect, now))
+    families = _amd_families(dialect) if dialect.amd else _dcgm_families(dialect)
+    lines: list[str] = []
+    for name, text, value in families:
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+        for device, whole, own, labels in rows:
+            amount = value(device, whole, own)
+            if amount is not None:
+                lines.append(f"{name}{{{labels}}} {amount:.6f}".rstrip("0").rstrip("."))
+    return "\n".join(lines) + "\n"
+
+
+def _rows(
+    seats: Seats, spare: Sequence[Device], dialect: Dialect, now: float
+) -> Iterator[tuple[Device, Work, Work, str]]:
+    """Of each series: its device, what the whole device does, what its pod does there, and its labels."""
+    by_device: dict[tuple[int, int | None], list[tuple[Device, Load, Work]]] = {}
+    for device, load, number in seats:
+        key = (device.index, device.instance)
+        by_device.setdefault(key, []).append((device, load, load.work(number, now)))
+    for sharing in by_device.values():
+        whole = max((work for _, _, work in sharing), key=lambda work: work.engine)
+        told = sharing if dialect.virtual_gpus else sharing[-1:]
+        for device, load, work in told:
+            yield device, whole, work, _labels(device, load if work.seen else None, dialect)
+    for device in spare:
+        yield device, IDLE, IDLE, _labels(device, None, dialect)
+
+
+def _labels(device: Device, load: Load | None, dialect: Dialect) -> str:
+    labels = _amd_labels(device) if dialect.amd else _dcgm_labels(device, load)
+    if load is not None:
+        labels |= {"container": load.container, "namespace": load.namespace, "pod": load.pod}
+        if dialect.pod_uid:
+            labels["pod_uid"] = load.uid
+        if dialect.virtual_gpus and device.slice is not None:
+            labels["vgpu"] = str(device.slice)
+    elif dialect.amd:
+        labels |= {"container": "", "namespace": "", "pod": ""}
+    return ",".join(f'{name}="{value}"' for name, value in labels.items())
+
+
+def _dcgm_labels(device: Device, load: Load | None) -> dict[str, str]:
+    labels = {
+        "gpu": str(device.index),
+        "UUID": device.uuid,
+        "pci_bus_id": f"00000000:{0x18 + device.index:02X}:00.0",
+        "device": f"nvidia{device.index}",
+        "modelName": MODEL,
+    }
+    if device.instance is not None:
+        profile = load.mig if load is not None else "1g.10gb"
+        labels |= {"GPU_I_PROFILE": profile, "GPU_I_ID": str(device.instance)}
+    return labels | {"Hostname": device.node, "DCGM_FI_DRIVER_VERSION": _DRIVER}
+
+
+def _amd_labels(device: Device) -> dict[str, str]:
+    return {
+        "card_series": "AMD Instinct MI300X OAM",
+        "gpu_id": str(device.index),
+        "gpu_partition_id": str(device.instance or 0),
+        "hostname": device.node,
+        "serial_number": f"{device.node}-{device.index}",
+    }
+
+
+class _Value:
+    """Value of a metric: ``of`` the work, times ``scale``; ``own``: of the pod alone where the GPU is shared."""
+
+    def __init__(self, of: str, scale: float = 1.0, *, own: bool = False, mig: bool = True) -> None:
+        self._of, self._scale, self._own, self._mig = of, scale, own, mig
+
+    def __call__(self, device: Device, whole: Work, own: Work) -> float | None:
+        if device.instance is not None and not self._mig:
+            return None  # the driver knows no utilization of an instance
+        work = own if self._own else whole
+        part = 1.0 - work.memory_held if self._of == "free" else getattr(work, self._of)
+        return float(part) * self._scale
+
+
+_Family = tuple[str, str, _Value]
+
+
+def _dcgm_families(dialect: Dialect) -> list[_Family]:
+    families = [
+        (
+            "DCGM_FI_DEV_GPU_UTIL",
+            "GPU utilization (in %).",
+            _Value("engine", 100, own=True, mig=False),
+        ),
+        (
+            "DCGM_FI_DEV_FB_FREE",
+            "Framebuffer memory free (in MiB).",
+            _Value("free", _MEMORY_MIB, own=True),
+        ),
+        (
+            "DCGM_FI_DEV_FB_USED",
+            "Framebuffer memory used (in MiB).",
+            _Value("memory_held", _MEMORY_MIB, own=True),
+        ),
+    ]
+    if dialect.dcp:
+        families += [
+            (
+                "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+                "Ratio of time the graphics engine is active.",
+                _Value("engine"),
+            ),
+            (
+                "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+                "Ratio of cycles the tensor (HMMA) pipe is active.",
+                _Value("tensor"),
+            ),
+            (
+                "DCGM_FI_PROF_DRAM_ACTIVE",
+                "Ratio of cycles the device memory interface is active sending or receiving data.",
+                _Value("memory_busy"),
+            ),
+        ]
+    return families
+
+
+def _amd_families(_: Dialect) -> list[_Family]:
+    return [
+        ("gpu_gfx_activity", "Graphics engine usage percentage.", _Value("engine", 100)),
+        ("gpu_umc_activity", "Memory engine usage percentage.", _Value("memory_busy", 100)),
+        ("gpu_used_vram", "Used VRAM in MB.", _Value("memory_held", 196_592)),
+        ("gpu_free_vram", "Free VRAM in MB.", _Value("free", 196_592)),
+    ]

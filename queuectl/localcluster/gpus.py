@@ -1,0 +1,178 @@
+"""What the GPUs of fake nodes do, and which pod holds which of them.
+
+A pod says what its GPUs do by a profile: steps ``WORD[=LEVEL][ for SECONDS]`` by ``;``, the last of which lasts; profiles
+by ``|`` are for one GPU after the other, the last for all that follow::
+
+    busy=0.9                        computes
+    busy=0.9 for 60; idle           computes for a minute, then holds its GPUs without using them
+    stuck                           waits in a collective: engines busy, nothing computed
+    held                            idle, with its memory full
+    busy | unseen                   computes on the first GPU; the exporter has lost whose the others are
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_INSTANCES: Final = 7  # of a GPU in MIG mode, as far as this stand-in goes
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one GPU does: parts of 1; ``seen``: the exporter knows whose it is."""
+
+    engine: float = 0.0
+    tensor: float = 0.0
+    memory_busy: float = 0.0
+    memory_held: float = 0.01
+    seen: bool = True
+
+
+IDLE: Final = Work()
+_WORDS: Final[Mapping[str, Work]] = {
+    "busy": Work(0.9, 0.5, 0.4, 0.8),
+    "idle": IDLE,
+    "held": Work(memory_held=0.8),
+    "stuck": Work(engine=1.0, memory_held=0.8),
+    "unseen": Work(seen=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    work: Work
+    seconds: float = inf
+
+
+def parse_profile(text: str) -> tuple[tuple[Step, ...], ...]:
+    """One tuple of steps per GPU; the last is for all further ones.
+
+    Raises:
+        ValueError: naming the part that is not understood.
+    """
+    return tuple(
+        tuple(_parse_step(step.strip()) for step in gpu.split(";")) for gpu in text.split("|")
+    )
+
+
+def _parse_step(text: str) -> Step:
+    what, _, seconds = text.partition(" for ")
+    word, _, level = what.strip().partition("=")
+    try:
+        work = _WORDS[word]
+        if level:
+            part = float(level) / work.engine
+            work = Work(
+                work.engine * part, work.tensor * part, work.memory_busy * part, work.memory_held
+            )
+        return Step(work, float(seconds) if seconds else inf)
+    except (KeyError, ValueError, ZeroDivisionError):
+        words = ", ".join(_WORDS)
+        raise ValueError(
+            f"{text!r} is no step of a GPU profile: one of {words}, =LEVEL after busy or stuck, then ' for SECONDS'"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A pod that holds GPUs of a node.
+
+    Attributes:
+        gpus: how many, or how many instances.
+        since: unix seconds at which its profile begins.
+        mig: profile of the instances it holds, "" for whole GPUs.
+        shared: its GPU is time-sliced with other such pods.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    node: str
+    gpus: int
+    profile: tuple[tuple[Step, ...], ...]
+    since: float
+    container: str = "main"
+    mig: str = ""
+    shared: bool = False
+
+    def work(self, number: int, now: float) -> Work:
+        """Of its GPU of that number, counted from 0."""
+        steps = self.profile[min(number, len(self.profile) - 1)]
+        passed = now - self.since
+        for step in steps:
+            if passed < step.seconds:
+                return step.work
+            passed -= step.seconds
+        return steps[-1].work
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, or an instance of one, and who holds it."""
+
+    node: str
+    index: int
+    instance: int | None = None
+    slice: int | None = None
+
+    @property
+    def uuid(self) -> str:
+        """The same for all instances of a GPU."""
+        return f"GPU-{self.node}-{self.index}"
+
+
+Seats = list[tuple[Device, "Load", int]]
+"""Devices of a node with the pod that holds each, and which of the pod's devices it is."""
+
+
+class Bay:
+    """Which pod holds which GPUs of one node: the lowest free ones, for as long as it is there."""
+
+    def __init__(self, node: str, gpus: int) -> None:
+        self._node = node
+        self._gpus = gpus
+        self._seats: dict[str, Seats] = {}
+
+    def put(self, load: Load) -> None:
+        """Give a pod its devices; nothing changes for one that has them."""
+        if load.uid not in self._seats:
+            self._seats[load.uid] = [
+                (device, load, number) for number, device in enumerate(self._choose(load))
+            ]
+
+    def take(self, uid: str) -> None:
+        self._seats.pop(uid, None)
+
+    @property
+    def seats(self) -> Seats:
+        """All that is held, in the order in which it was taken."""
+        return [seat for seats in self._seats.values() for seat in seats]
+
+    @property
+    def spare(self) -> list[Device]:
+        """The GPUs that nobody holds."""
+        used = {device.index for device, _, _ in self.seats}
+        return [Device(self._node, index) for index in range(self._gpus) if index not in used]
+
+    def _choose(self, load: Load) -> list[Device]:
+        taken = [(device, other) for device, other, _ in self.seats]
+        used = {device.index for device, _ in taken}
+        free = (index for index in count() if index not in used)
+        if load.shared:
+            sliced = [device for device, other in taken if other.shared]
+            index = sliced[0].index if sliced else next(free)
+            return [Device(self._node, index, slice=len(sliced) + n) for n in range(load.gpus)]
+        if not load.mig:
+            return [Device(self._node, next(free)) for _ in range(load.gpus)]
+        parted = [device for device, other in taken if other.mig]
+        index = parted[-1].index if parted else next(free)
+        begun = sum(device.index == index for device in parted)
+        if begun + load.gpus > _INSTANCES:
+            index, begun = next(free), 0
+        return [Device(self._node, index, instance=begun + n) for n in range(load.gpus)]

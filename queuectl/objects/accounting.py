@@ -1,0 +1,45 @@
+"""Block ``queuectl.accounting`` of kind ``Configuration``: how usage is told apart and priced."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queuectl.domain.accounting import Accounting, Price
+from queuectl.objects import settings_wire as wire
+from queuectl.objects.config_groups import once
+from queuectl.objects.errors import RequestError
+from queuectl.objects.names import is_label_key
+
+_PATH: Final = "queuectl.accounting"
+_MOST_LABELS: Final = 16  # each is stored with every workload
+
+
+def read_accounting(asked: wire.AccountingSettings | None) -> Accounting:
+    """Raises RequestError naming field and value."""
+    if asked is None:
+        return Accounting()
+    labels = tuple(asked.labels or ())
+    if len(labels) > _MOST_LABELS:
+        raise RequestError(f"{_PATH}.labels: at most {_MOST_LABELS} are possible")
+    for field, key in (("userLabel", asked.user_label), *(("labels", key) for key in labels)):
+        if key is not None and not is_label_key(key):
+            raise RequestError(f"{_PATH}.{field}: {key!r} is not the key of a label")
+    prices = asked.prices or []
+    once((price.name for price in prices), f"{_PATH}.prices: name")
+    return Accounting(
+        user_label=asked.user_label,
+        labels=labels,
+        prices=tuple(_price(price, f"{_PATH}.prices[{i}]") for i, price in enumerate(prices)),
+        currency=asked.currency or Accounting().currency,
+    )
+
+
+def _price(asked: wire.PriceSpec, path: str) -> Price:
+    if not asked.name:
+        raise RequestError(f"{path}.name: is empty")
+    for key in asked.node_labels or {}:
+        if not is_label_key(key):
+            raise RequestError(f"{path}.nodeLabels: {key!r} is not the key of a label")
+    return Price(
+        asked.name, asked.gpu_hour, asked.flavor, tuple(sorted((asked.node_labels or {}).items()))
+    )

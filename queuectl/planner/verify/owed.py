@@ -1,0 +1,202 @@
+"""No start takes what a lease is owed: once the lease's own victims have left it can be claimed, whoever else still leaves.
+
+The leases of the snapshot are gone through in queue order. Each must find room beside all that is held now, its victims
+gone, and beside what those before it are owed: of every node and every quota, what a lease needs beyond what its victims
+still hold there. If it does, it must still find it beside all that the plan starts. If not, something outside the plan
+is in its way, and it is owed nothing. Leases that the plan gives come last, and nobody is owed anything beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from queuectl.domain.snapshot import Admitted
+from queuectl.planner.verify.books import Books, Claim
+from queuectl.planner.verify.capacity import Use, add_gained, add_use, asked_of, held_of
+from queuectl.planner.verify.cohorts import Member, Row
+from queuectl.planner.verify.order import place
+from queuectl.planner.verify.quota import charges
+from queuectl.planner.verify.report import Rule, Violation
+
+Pool: TypeAlias = tuple[Member, str, str]  # of one flavor and resource
+Amounts: TypeAlias = list[tuple[Row, int]]
+
+
+@dataclass(frozen=True)
+class _Lease:
+    """``victims``: those of its own that still hold something; ``new``: given by this plan; ``kept``: it lives on after it."""
+
+    claim: Claim
+    victims: list[Admitted]
+    new: bool
+    kept: bool
+
+
+def check_owed(books: Books) -> Iterator[Violation]:
+    """Each lease that lives on, if the plan starts anybody."""
+    if not any(claim.now for claim in books.claims):
+        return
+    leases = [*_standing(books), *_given(books)]
+    if not any(lease.kept for lease in leases):
+        return
+    world = _World(books, leases)
+    for lease in leases:
+        if lease.new:
+            world.forget_what_is_owed()
+        if not world.has_room(lease):
+            continue
+        if lease.kept and (short := world.short_of(lease)) is not None:
+            yield Violation(
+                Rule.LEASE, lease.claim.workload.uid, f"what it is owed is taken: {short}"
+            )
+        world.owe(lease)
+
+
+def _standing(books: Books) -> Iterator[_Lease]:
+    now, running = books.snapshot.now, books.running
+    waiting = [(p.workload, p.lease, p.excluded) for p in books.snapshot.pending]
+    moving = [(a.workload, a.lease, frozenset[str]()) for a in books.snapshot.admitted if a.leaving]
+    for workload, lease, excluded in sorted([*waiting, *moving], key=lambda w: place(w[0])):
+        if lease is None or lease.expires_at <= now:
+            continue
+        uid = workload.uid
+        named = dict.fromkeys((*lease.victims, uid))
+        victims = [running[v] for v in named if v in running and running[v].leaving]
+        refusal = books.refused.get(uid)
+        kept = uid in books.plan.returning or (refusal is not None and refusal.lease == lease)
+        yield _Lease(Claim(workload, lease.placement, False, excluded), victims, False, kept)
+
+
+def _given(books: Books) -> Iterator[_Lease]:
+    for claim in books.claims:
+        uid = claim.workload.uid
+        refusal = books.refused.get(uid)
+        if claim.now or refusal is None or refusal.lease is None:
+            continue
+        waiting = books.pending.get(uid)
+        if waiting is None or waiting.lease != refusal.lease:
+            named = (v for v in dict.fromkeys(refusal.lease.victims) if v in books.running)
+            victims = [books.running[v] for v in named if v in books.gone_after]
+            yield _Lease(claim, victims, True, True)
+
+
+@dataclass
+class _World:
+    """Everything that is held now, and what leases are owed besides."""
+
+    books: Books
+    leases: list[_Lease]
+    nodes: Use = field(init=False)  # held on the nodes of the leases
+    quota: dict[Row, int] = field(init=False)
+    started: Use = field(init=False)
+    charged: Amounts = field(init=False)  # to quota, for those who start
+    owed: Use = field(default_factory=dict)
+    pools: dict[Pool, int] = field(default_factory=dict)  # owed of quota
+
+    def __post_init__(self) -> None:
+        books = self.books
+        names = {n for lease in self.leases for _, p in lease.claim.parts() for n, _ in p.nodes}
+        self.nodes, _ = held_of(books, names)
+        self.started, _ = asked_of(books)
+        self.quota = {}
+        for gang in books.snapshot.admitted:
+            for row, amount in charges(books, gang.workload, gang.placement):
+                self.quota[row] = self.quota.get(row, 0) + amount
+        starts = [claim for claim in books.claims if claim.now and claim.running is None]
+        self.charged = [c for s in starts for c in charges(books, s.workload, s.placement)]
+
+    def forget_what_is_owed(self) -> None:
+        self.owed.clear()
+        self.pools.clear()
+
+    def has_room(self, lease: _Lease) -> bool:
+        """Whether its victims' leaving would let it start, if nobody else did."""
+        return all(self._short(lease, self.owed, [], p) is None for p in (self.pools, {}))
+
+    def short_of(self, lease: _Lease) -> str | None:
+        """What it would lack beside those who start."""
+        return self._short(lease, self.started, self.charged, {})
+
+    def owe(self, lease: _Lease) -> None:
+        """Count what it needs beyond what its victims hold."""
+        still = self._held(lease)
+        for name, row in _needed(lease).items():
+            owed = self.owed.setdefault(name, {})
+            for resource, amount in row.items():
+                more = amount - still.get(name, {}).get(resource, 0)
+                owed[resource] = owed.get(resource, 0) + max(0, more)
+        change = self._change(lease)
+        beside, alone = self._shifts(change, self.pools), self._shifts(change, {})
+        for pool, shift in beside.items():
+            self.pools[pool] = self.pools.get(pool, 0) + max(0, shift, alone[pool])
+
+    def _short(
+        self, lease: _Lease, taken: Use, rows: Amounts, pools: Mapping[Pool, int]
+    ) -> str | None:
+        still = self._held(lease)
+        for name, row in sorted(_needed(lease).items()):
+            node = self.books.nodes.get(name)
+            if node is None:
+                return f"no node {name}"
+            for resource, amount in sorted(row.items()):
+                free = node.allocatable[resource] + still.get(name, {}).get(resource, 0)
+                free -= self.nodes[name].get(resource, 0) + taken.get(name, {}).get(resource, 0)
+                if 0 < amount > free:
+                    return f"{amount} {resource} on {name}, {free} are left"
+        shifts = self._shifts([*rows, *self._change(lease)], pools)
+        for (queue, flavor, resource), amount in self._charged(lease):
+            for member in self.books.members[queue].up() if amount else ():
+                pool, limit = (member, flavor, resource), member.limit(flavor, resource)
+                use = self._use(pool, pools) + shifts[pool]
+                if limit is not None and use > limit:
+                    return f"{use} {resource} of {flavor} in {member.name}, {limit} allowed"
+        return None
+
+    def _held(self, lease: _Lease) -> Use:
+        held: Use = {}
+        for gang in lease.victims:
+            add_use(held, gang.workload, gang.placement)
+        return held
+
+    def _charged(self, lease: _Lease) -> Amounts:
+        claim = lease.claim
+        if claim.running is not None:
+            return []  # one that is repaired is charged already
+        return list(charges(self.books, claim.workload, claim.placement))
+
+    def _change(self, lease: _Lease) -> Amounts:
+        """Of quota, when its victims have left and it starts."""
+        back = [
+            (row, -amount)
+            for gang in lease.victims
+            for row, amount in charges(self.books, gang.workload, gang.placement)
+        ]
+        return [*back, *self._charged(lease)]
+
+    def _use(self, pool: Pool, more: Mapping[Pool, int]) -> int:
+        member, flavor, resource = pool
+        return member.uses(self.quota, flavor, resource) + more.get(pool, 0)
+
+    def _shifts(self, rows: Iterable[tuple[Row, int]], more: Mapping[Pool, int]) -> dict[Pool, int]:
+        """By how much the use of each pool changes with these rows: what a member does not lend is used first."""
+        shifts: dict[Pool, int] = {}
+        for (queue, flavor, resource), amount in rows:
+            change = amount
+            for member in self.books.members[queue].up():
+                pool = member, flavor, resource
+                before = self._use(pool, more) + shifts.get(pool, 0)
+                shifts[pool] = shifts.get(pool, 0) + change
+                kept = member.quota(flavor, resource) - member.lends(flavor, resource)
+                change = max(0, before + change - kept) - max(0, before - kept)
+        return shifts
+
+
+def _needed(lease: _Lease) -> Use:
+    need: Use = {}
+    if lease.claim.running is not None:
+        add_gained(need, lease.claim)
+    else:
+        add_use(need, lease.claim.workload, lease.claim.placement)
+    return need

@@ -1,0 +1,94 @@
+"""Which gangs hold GPUs, and by which pods: whose use is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queues import IdleReclaim, QueueConfig
+from queuectl.domain.records import PodRecord
+from queuectl.domain.utilization import PodKey
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+
+_ACCELERATORS: Final = (GPU, "nvidia.com/mig-", "amd.com/gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPod:
+    """A pod that holds GPUs, or instances of them. ``started_at``: unix seconds; None = not told yet."""
+
+    namespace: str
+    name: str
+    uid: str
+    gpus: int
+    started_at: float | None
+
+    @property
+    def key(self) -> PodKey:
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGang:
+    """A gang whose pods hold GPUs.
+
+    Attributes:
+        ready_at: unix seconds at which all its pods were ready; None = they are not, or not all of them.
+    """
+
+    uid: str
+    attempt: int
+    cluster_queue: str
+    rule: IdleReclaim
+    ready_at: float | None
+    pods: tuple[HeldPod, ...]
+
+    @property
+    def gpus(self) -> int:
+        return sum(pod.gpus for pod in self.pods)
+
+
+def held_gangs(mirror: Mirror, ledger: Ledger, config: QueueConfig) -> list[HeldGang]:
+    """All gangs that hold GPUs now."""
+    gangs = []
+    for entry in ledger.entries(State.STARTING, State.RUNNING):
+        pods = tuple(_pods(entry, mirror.pods_of(entry.uid)))
+        if pods:
+            queue = config.cluster_queues.get(entry.cluster_queue)
+            rule = queue.idle_reclaim if queue is not None else IdleReclaim()
+            gangs.append(
+                HeldGang(
+                    entry.uid,
+                    entry.attempt,
+                    entry.cluster_queue,
+                    rule,
+                    _ready_at(entry, pods),
+                    pods,
+                )
+            )
+    return gangs
+
+
+def _ready_at(entry: Entry, pods: Iterable[HeldPod]) -> float | None:
+    """A pod that was replaced warms up anew, and the gang with it."""
+    if entry.state is not State.RUNNING or entry.unready_since is not None:
+        return None
+    starts = [pod.started_at for pod in pods if pod.started_at is not None]
+    return max([entry.ready_at or entry.since, *starts])
+
+
+def _pods(entry: Entry, pods: Iterable[PodRecord]) -> Iterable[HeldPod]:
+    for pod in pods:
+        gpus = accelerators(pod.requests)
+        if gpus and pod.attempt == entry.attempt and not pod.terminal and pod.node is not None:
+            yield HeldPod(pod.namespace, pod.name, pod.uid, gpus, pod.started_at)
+
+
+def accelerators(requests: Resources) -> int:
+    """How many GPUs, or instances of one, a pod asks for."""
+    named = (name for name in requests if name.startswith(_ACCELERATORS))
+    return sum(requests[name] for name in named)

@@ -1,0 +1,175 @@
+"""What the usage ledger has to know of a change: marks, to be committed with it.
+
+Most changes (another reason, a confirmed write) change nothing that anybody is charged for and get none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from queuectl.domain.accounting import Held, Loss, Mark, Phase, Subject
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import JobRecord
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.steps import FAILED_START
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
+from queuectl.planner.usage import takes_nodes
+from queuectl.state.mirror import Mirror
+
+_PHASES: Final = {
+    State.PENDING: Phase.WAITS,
+    State.RESERVED: Phase.WAITS,
+    State.BACKOFF: Phase.WAITS,
+    State.STARTING: Phase.HOLDS,
+    State.RUNNING: Phase.HOLDS,
+    State.EVICTING: Phase.HOLDS,
+    State.HELD: Phase.ASIDE,
+    State.DEACTIVATED: Phase.ASIDE,
+    State.FINISHED: Phase.GONE,
+}
+
+
+class Marker:
+    """Makes marks under one leadership."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._named: set[str] = set()  # of whom a mark says who they are
+
+    def forget(self) -> None:
+        """What was committed is not known any more: say again who everybody is."""
+        self._named.clear()
+
+    def marked(self, changes: Iterable[Change], config: QueueConfig) -> list[Change]:
+        """The same changes with their marks; to be called once for each, right before its commit."""
+        return [self._marked(change, config) for change in changes]
+
+    def now(self, entry: Entry, at: float, config: QueueConfig) -> Mark:
+        """The mark of a workload of which the usage ledger knows nothing yet."""
+        job = self._mirror.jobs.get(entry.uid)
+        return replace(self._mark(entry, at, config), subject=_subject(entry, job, config))
+
+    def _marked(self, change: Change, config: QueueConfig) -> Change:
+        before, after = change.before, change.after
+        if before is not None and _same(before, after):
+            return change
+        mark = self._mark(after, change.at, config)
+        if before is None or after.uid not in self._named or not _same_queue(before, after):
+            job = self._mirror.jobs.get(after.uid)
+            mark = replace(mark, subject=_subject(after, job, config))
+            self._named.add(after.uid)
+        if after.state is State.FINISHED:
+            self._named.discard(after.uid)
+        if before is None:
+            return replace(change, marks=_arrival(mark, after))
+        if before.state.live and after.state is State.EVICTING:
+            mark = replace(mark, loss=self._loss(before, after, change.at, config))
+        return replace(change, marks=(mark,))
+
+    def _mark(self, entry: Entry, at: float, config: QueueConfig) -> Mark:
+        phase = _PHASES[entry.state]
+        held: tuple[Held, ...] | None = ()
+        if phase is Phase.HOLDS and entry.placement is not None:
+            job = self._mirror.jobs.get(entry.uid)
+            held = self._held(job, entry.placement, config) if job is not None else None
+        return Mark(entry.uid, at, at, phase, entry.attempt, entry.gpus, held)
+
+    def _held(self, job: JobRecord, placement: Placement, config: QueueConfig) -> tuple[Held, ...]:
+        gpus: Counter[tuple[str, str]] = Counter()
+        for podset in job.podsets:
+            each = podset.shape.requests[GPU]
+            placed = placement.of(podset.name)
+            if not each or placed is None:
+                continue
+            for part in placed.by_share():
+                flavor = _flavor(part)
+                for price, pods in self._priced(part, podset, flavor, config):
+                    gpus[flavor, price] += each * pods
+        return tuple(Held(*key, count) for key, count in sorted(gpus.items()) if count)
+
+    def _priced(
+        self, part: PodSetPlacement, podset: PodSet, flavor: str, config: QueueConfig
+    ) -> Iterator[tuple[str, int]]:
+        """Pods by the price of the nodes they are on; by that of the flavor where it is quota only."""
+        fleet, accounting = self._mirror.fleet, config.rules.accounting
+        if part.nodes or takes_nodes(Snapshot(0.0, fleet, config), part):
+            if not accounting.prices:
+                yield "", part.count
+                return
+            for name, pods in part.nodes:
+                node = fleet.by_name.get(name)
+                yield accounting.price_of(flavor, node.labels if node is not None else {}), pods
+        else:
+            known = config.flavors.get(flavor)
+            labels = dict(known.node_labels) if known is not None else {}
+            yield accounting.price_of(flavor, labels), part.pods_of(podset)
+
+    def _loss(self, before: Entry, after: Entry, at: float, config: QueueConfig) -> Loss:
+        """As recorded where the planner chose the victim; else what it held since it last saved its work."""
+        code = after.reason.code
+        recorded = after.reason.details.get("lostGpuSeconds")
+        if recorded is not None:
+            return Loss(code.value, float(recorded))
+        job = self._mirror.jobs.get(after.uid)
+        since = before.started_at if before.started_at is not None else before.since
+        gpus, used = before.gpus, 1.0
+        if job is not None and before.placement is not None:
+            gpus = sum(held.gpus for held in self._held(job, before.placement, config))
+        if job is not None and code not in FAILED_START:
+            since = max(since, min(job.checkpoint_at or since, at))
+            used = 1.0 if job.utilization is None else job.utilization
+        return Loss(code.value, max(0.0, at - since) * gpus * used)
+
+
+def _same(before: Entry, after: Entry) -> bool:
+    evicted = before.state.live and after.state is State.EVICTING
+    return (
+        not evicted
+        and _PHASES[before.state] is _PHASES[after.state]
+        and (before.gpus, before.attempt) == (after.gpus, after.attempt)
+        and _same_queue(before, after)
+        and (before.placement is after.placement or before.placement == after.placement)
+    )
+
+
+def _same_queue(before: Entry, after: Entry) -> bool:
+    return (before.queue, before.cluster_queue) == (after.queue, after.cluster_queue)
+
+
+def _arrival(mark: Mark, entry: Entry) -> tuple[Mark, ...]:
+    """It queues since it was created; one that runs already waited until it was started."""
+    queued = min(entry.queued_at, mark.at)
+    if mark.phase is Phase.WAITS:
+        return (replace(mark, at=queued),)
+    if mark.phase is not Phase.HOLDS or entry.started_at is None or entry.started_at <= queued:
+        return (mark,)
+    started = min(entry.started_at, mark.at)
+    waits = replace(mark, at=queued, phase=Phase.WAITS, held=())
+    return (waits, replace(mark, at=started))
+
+
+def _subject(entry: Entry, job: JobRecord | None, config: QueueConfig) -> Subject:
+    rules = config.rules.accounting
+    found = {key: job.label(key) for key in rules.labels} if job is not None else {}
+    user = job.label(rules.user_label) if job is not None else None
+    return Subject(
+        uid=entry.uid,
+        kind=entry.kind,
+        namespace=entry.namespace,
+        name=entry.name,
+        queue=entry.queue,
+        cluster_queue=entry.cluster_queue,
+        user=user or "",
+        labels=tuple((key, value) for key, value in sorted(found.items()) if value),
+    )
+
+
+def _flavor(part: PodSetPlacement) -> str:
+    """That of its GPUs; where no quota covers those, the first that it has."""
+    named = part.flavors.get(GPU)
+    return named if named is not None else min(part.flavors.values(), default="")

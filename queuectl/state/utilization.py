@@ -1,0 +1,268 @@
+"""What gangs do with their GPUs: a source's looks, joined with the pods that are there, judged by their queue's rule.
+
+Whatever is not known to be idle is not idle (I5). A gang is idle only when every GPU of every pod of it was seen well
+enough over the whole of its queue's window, all of which lies after its warm-up and after the start of each of its pods
+(pods of a restarted gang carry the names of those before), and not one of them did more than next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import exp
+from typing import Final
+
+from queuectl.domain.utilization import GangUse, Look, PodKey, PodUse, Trouble, UseState
+from queuectl.state.heldgpus import HeldGang, HeldPod
+
+COVERED: Final = 0.8
+"""Part of the expected samples below which nothing is known."""
+
+_STUCK_BUSY: Final = 0.5  # engines of a gang that computes nothing
+_STUCK_WORK: Final = 0.01  # tensor pipes and memory interface of one that is stuck stay below
+_STALE_SCRAPES: Final = 2.5  # two intervals, and what scraping takes
+_SETTLE_SCRAPES: Final = (
+    4.0  # a pod younger than so many has no data yet, and that is nobody's fault
+)
+
+
+class Looked:
+    """One look, by pod: a pod that lives finds itself, and not one of that name before it."""
+
+    def __init__(self, look: Look, scrape_seconds: float) -> None:
+        self.look = look
+        self._scrape = scrape_seconds
+        self._stale = _STALE_SCRAPES * scrape_seconds
+        self._rows: dict[PodKey, list[PodUse]] = {}
+        for row in look.pods:
+            self._rows.setdefault((row.namespace, row.pod), []).append(row)
+
+    def row(self, pod: HeldPod) -> PodUse | None:
+        """What was seen under its name, and under its uid if that is told."""
+        rows = self._rows.get(pod.key, ())
+        mine = [row for row in rows if row.uid == pod.uid] or [r for r in rows if r.uid is None]
+        return mine[0] if len(mine) == 1 else None
+
+    def fault(self, pod: HeldPod) -> str | None:
+        """Why nothing can be said of the pod; None = everything was seen well enough."""
+        row = self.row(pod)
+        if row is None:
+            return "no GPU of it is seen"
+        if row.shared:
+            return "its GPU is shared, and only the whole is measured"
+        if row.gpus != pod.gpus:
+            return f"{row.gpus} of its {pod.gpus} GPUs are seen"
+        if row.uid is None and not self._begins_after(pod):
+            return "it is too young: a pod of its name may have been there before"
+        if row.age > self._stale:
+            return f"its newest sample is {row.age:.0f} s old"
+        if row.coverage < COVERED:
+            return f"{row.coverage:.0%} of its samples are there"
+        return None
+
+    def _begins_after(self, pod: HeldPod) -> bool:
+        """The window lies in its life. For one scrape more the exporter may tell the pod that was there before."""
+        if pod.started_at is None:
+            return False
+        return self.look.at - self.look.reach >= pod.started_at + self._scrape
+
+
+class UseTracker:
+    """Judges every gang at every look; knows what it was before."""
+
+    def __init__(self, scrape_seconds: float) -> None:
+        """``scrape_seconds``: between the samples of a GPU."""
+        self._scrape = scrape_seconds
+        self._before: dict[str, GangUse] = {}
+
+    def windows(self, gangs: Sequence[HeldGang], recent: Look) -> list[float]:
+        """Longer windows (seconds) that have to be looked at to judge these gangs, shortest first."""
+        looked = Looked(recent, self._scrape)
+        wanted: set[float] = set()
+        for gang in gangs:
+            rows = [looked.row(pod) for pod in gang.pods]
+            told = [row for row in rows if row is not None]
+            if len(told) < len(rows) or not _warm(gang, recent.at, gang.rule.window):
+                continue
+            if max(row.busy for row in told) <= gang.rule.active_above:
+                wanted.add(gang.rule.window)
+                if _memory(told) > gang.rule.memory_above:
+                    wanted.add(gang.rule.memory_window)
+            elif _spins(told):
+                wanted.add(gang.rule.window)
+        return sorted(wanted)
+
+    def judge(
+        self, gangs: Sequence[HeldGang], recent: Look, longer: Mapping[float, Look]
+    ) -> dict[str, GangUse]:
+        """What each gang does, by uid. ``longer``: looks over the windows that were asked for."""
+        looks = {window: Looked(look, self._scrape) for window, look in longer.items()}
+        now = Looked(recent, self._scrape)
+        judged = {}
+        for gang in gangs:
+            before = self._last(gang)
+            use = _judge(gang, now, looks, before)
+            judged[gang.uid] = _weighed(use, gang, before)
+        self._before = judged
+        return judged
+
+    def nothing(self, gangs: Sequence[HeldGang], at: float, why: str) -> dict[str, GangUse]:
+        """The source gave no answer: nothing is known of anybody."""
+        judged = {}
+        for gang in gangs:
+            judged[gang.uid] = _use(gang, UseState.UNKNOWN, at, self._last(gang), why)
+        self._before = judged
+        return judged
+
+    def _last(self, gang: HeldGang) -> GangUse | None:
+        before = self._before.get(gang.uid)
+        return before if before is not None and before.attempt == gang.attempt else None
+
+
+def _judge(
+    gang: HeldGang, recent: Looked, longer: Mapping[float, Looked], before: GangUse | None
+) -> GangUse:
+    at, rule = recent.look.at, gang.rule
+    if gang.ready_at is None:
+        return _use(gang, UseState.WARMUP, at, before, "not all of its pods are ready")
+    if not _warm(gang, at, 0.0):
+        left = gang.ready_at + rule.warmup - at
+        return _use(gang, UseState.WARMUP, at, before, f"warms up for another {left:.0f} s")
+    faults = {pod: recent.fault(pod) for pod in gang.pods}
+    blind = [f"{pod.name}: {fault}" for pod, fault in faults.items() if fault is not None]
+    seen = sum(pod.gpus for pod, fault in faults.items() if fault is None)
+    if blind:
+        more = f" (and {len(blind) - 1} more pods)" if len(blind) > 1 else ""
+        covered = seen / gang.gpus
+        return _use(gang, UseState.UNKNOWN, at, before, blind[0] + more, covered=covered)
+    rows = [row for pod in gang.pods if (row := recent.row(pod)) is not None]
+    mean = sum(row.mean * row.gpus for row in rows) / sum(row.gpus for row in rows)
+    state, text = _state(gang, rows, mean, longer, before)
+    known = None if state is UseState.UNKNOWN else mean
+    return _use(gang, state, at, before, text, utilization=known, covered=1.0)
+
+
+def _state(
+    gang: HeldGang,
+    rows: Sequence[PodUse],
+    mean: float,
+    longer: Mapping[float, Looked],
+    before: GangUse | None,
+) -> tuple[UseState, str]:
+    """Of a gang all of whose GPUs were seen lately."""
+    rule = gang.rule
+    busiest = max(row.busy for row in rows)
+    was_idle = before is not None and before.state is UseState.IDLE
+    limit = rule.active_above if was_idle else rule.idle_below
+    if busiest <= limit:
+        return _quiet(gang, rows, limit, longer)
+    window = longer.get(rule.window)
+    if window is not None and _spins(rows) and not _fault(gang, window):
+        over = [row for pod in gang.pods if (row := window.row(pod)) is not None]
+        if _spins(over):
+            text = f"engines busy, nothing computed for {rule.window:.0f} s"
+            return UseState.STUCK, text
+    if mean < rule.low_below:
+        return UseState.LOW, f"its GPUs are used {mean:.0%} on average"
+    return UseState.ACTIVE, f"its GPUs are used {mean:.0%} on average"
+
+
+def _quiet(
+    gang: HeldGang, rows: Sequence[PodUse], limit: float, longer: Mapping[float, Looked]
+) -> tuple[UseState, str]:
+    """Of a gang that did nothing lately: idle, if that is known of the whole window."""
+    rule = gang.rule
+    loaded = _memory(rows) > rule.memory_above
+    seconds = rule.memory_window if loaded else rule.window
+    window = longer.get(seconds)
+    if window is None:
+        return UseState.LOW, f"does nothing lately; idle once that lasts {seconds:.0f} s"
+    if window.look.at - window.look.reach < (gang.ready_at or window.look.at) + rule.warmup:
+        return UseState.LOW, f"does nothing lately; idle once that lasts {seconds:.0f} s"
+    fault = _fault(gang, window)
+    if fault is not None:
+        return UseState.UNKNOWN, f"does nothing lately; over {seconds:.0f} s: {fault}"
+    over = [row for pod in gang.pods if (row := window.row(pod)) is not None]
+    if max(row.busy for row in over) > limit:
+        return UseState.LOW, f"does nothing lately; idle once that lasts {seconds:.0f} s"
+    held = ", though it holds GPU memory" if loaded else ""
+    return UseState.IDLE, f"its busiest GPU stayed below {limit:.0%} for {seconds:.0f} s{held}"
+
+
+def _fault(gang: HeldGang, looked: Looked) -> str | None:
+    found = ((pod, looked.fault(pod)) for pod in gang.pods)
+    return next((f"{pod.name}: {fault}" for pod, fault in found if fault is not None), None)
+
+
+def _warm(gang: HeldGang, at: float, window: float) -> bool:
+    """Whether a window that ends now lies wholly after its warm-up."""
+    return gang.ready_at is not None and at - window >= gang.ready_at + gang.rule.warmup
+
+
+def _memory(rows: Sequence[PodUse]) -> float:
+    """Of the fullest GPU; where one does not tell, as if it were full."""
+    return max(1.0 if row.memory_held is None else row.memory_held for row in rows)
+
+
+def _spins(rows: Sequence[PodUse]) -> bool:
+    """Engines busy somewhere, tensor pipes and memory idle everywhere, and all of that known."""
+    for row in rows:
+        for work in (row.tensor, row.memory_busy):
+            if work is None or work >= _STUCK_WORK:
+                return False
+    return max(row.busy for row in rows) >= _STUCK_BUSY
+
+
+def _use(
+    gang: HeldGang,
+    state: UseState,
+    at: float,
+    before: GangUse | None,
+    text: str,
+    *,
+    utilization: float | None = None,
+    covered: float = 0.0,
+) -> GangUse:
+    same = before is not None and before.state is state
+    since = before.since if before is not None and same else at
+    return GangUse(gang.uid, gang.attempt, state, since, at, utilization, covered, text)
+
+
+def _weighed(use: GangUse, gang: HeldGang, before: GangUse | None) -> GangUse:
+    """With its weight: what is measured counts as it comes in, over what counted as full use while nothing was known."""
+    if use.utilization is None:
+        return use
+    if use.state is UseState.IDLE:
+        return replace(use, weight=use.utilization)
+    if before is None or before.weight is None:
+        return replace(use, weight=1.0)
+    kept = exp(-(use.at - before.at) / gang.rule.window)
+    return replace(use, weight=before.weight * kept + use.utilization * (1.0 - kept))
+
+
+def troubles(gangs: Sequence[HeldGang], look: Look, scrape_seconds: float) -> dict[Trouble, int]:
+    """What is wrong with the set-up, by how many pods it concerns; pods that have only just started are passed over."""
+    settled = look.at - max(look.window, _SETTLE_SCRAPES * scrape_seconds)
+    pods = [
+        pod
+        for gang in gangs
+        for pod in gang.pods
+        if pod.started_at is not None and pod.started_at <= settled
+    ]
+    if not pods:
+        return {}
+    if not look.gpus:
+        return {Trouble.NO_MATCH: len(pods)}
+    looked = Looked(look, scrape_seconds)
+    rows = [(pod, looked.row(pod)) for pod in pods]
+    told = [(pod, row) for pod, row in rows if row is not None]
+    if not told:
+        return {Trouble.WRONG_LABELS: len(pods)}
+    counts = {
+        Trouble.DCP_MISSING: sum(not row.profiled for _, row in told),
+        Trouble.STALE: sum(row.age > _STALE_SCRAPES * scrape_seconds for _, row in told),
+        Trouble.PARTIAL: len(rows)
+        - len(told)
+        + sum(row.gpus != pod.gpus or row.coverage < COVERED for pod, row in told),
+    }
+    return {trouble: count for trouble, count in counts.items() if count}

@@ -1,0 +1,1 @@
+"""Where GPU utilization comes from: a Prometheus, or the exporters themselves."""

@@ -1,0 +1,251 @@
+"""GPU utilization straight from the exporters, where there is no Prometheus: the last samples are kept in memory.
+
+One ring per exporter: the times of its last scrapes, and per GPU and metric one value for each. What is kept is as long as
+the longest window that is asked for; a longer one is known only after it has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from socket import SOCK_STREAM
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx2
+import numpy as np
+import structlog
+
+from queuectl.domain.errors import SourceUnavailable
+from queuectl.domain.utilization import Look, PodKey, PodUse
+from queuectl.telemetry.signal.names import HONORED, NVIDIA, SLICE, UID, Gauge, Names
+from queuectl.telemetry.signal.rings import TENSOR, Holder, Measured, Ring, Seen
+
+log = structlog.get_logger()
+
+DNS: Final = "dns+"
+_AT_ONCE: Final = 64  # scrapes
+_LINE: Final = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^\n]*)\} ([^ \n]+)", re.MULTILINE)
+_LABEL: Final = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+
+
+class ExporterSource:
+    """Scrapes exporters once per look, and answers from what it has kept.
+
+    A scrape that fails leaves a gap, as it does in a Prometheus.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        names: Names = NVIDIA,
+        scrape_seconds: float = 30.0,
+        keep_seconds: float = 7200.0,
+        trust_slices: bool = False,
+        timeout: float = 5.0,
+    ) -> None:
+        """Connect lazily.
+
+        Args:
+            urls: of the exporters' metrics. With ``dns+`` before it, one stands for all addresses that its host has at
+                the time, as a headless Service has one for each pod.
+            names: what is measured.
+            scrape_seconds: between looks, each of which scrapes.
+            keep_seconds: of samples to keep.
+            trust_slices: the exporter measures each pod of a time-sliced GPU for itself.
+            timeout: seconds for one scrape.
+        """
+        self._urls = tuple(urls)
+        self._names = names
+        self._scrape = scrape_seconds
+        self._slots = max(2, round(keep_seconds / scrape_seconds) + 1)
+        self._kept = keep_seconds
+        self._trust_slices = trust_slices
+        self._rings: dict[str, Ring] = {}
+        self._scraped_at: float | None = None
+        self._devices: dict[str, int] = {}
+        self._http = httpx2.AsyncClient(
+            timeout=timeout, trust_env=False, limits=httpx2.Limits(max_connections=_AT_ONCE)
+        )
+        gauges = (names.busy, names.coarse, names.tensor, names.memory_busy)
+        memory = (Gauge(names.memory_used), Gauge(names.memory_free))
+        self._wanted = {
+            gauge.name.encode(): (number, gauge.full)
+            for number, gauge in enumerate((*gauges, *memory))
+            if gauge is not None
+        }
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._http.aclose()
+
+    async def look(
+        self,
+        window: float,
+        at: float,
+        known: Collection[PodKey],  # noqa: ARG002 - only a Prometheus has two ways to name pods
+    ) -> Look:
+        """What is known over the ``window`` seconds before ``at`` (unix seconds); scrapes once for each ``at``.
+
+        Raises:
+            SourceUnavailable: not one exporter answers.
+        """
+        if at != self._scraped_at:
+            await self._scrape_all(at)
+            self._scraped_at = at
+        return await asyncio.to_thread(self._look, window, at)
+
+    async def _scrape_all(self, at: float) -> None:
+        slots = asyncio.Semaphore(_AT_ONCE)
+        urls = [url for given in self._urls for url in await _resolve(given)]
+        texts = await asyncio.gather(*(self._fetch(url, slots) for url in urls))
+        failures = [text for text in texts if isinstance(text, str)]
+        if failures and len(failures) == len(texts):
+            raise SourceUnavailable(f"exporters: none of {len(texts)} answers; {failures[0]}")
+        if failures:
+            log.warning("exporters_away", how_many=len(failures), first=failures[0])
+        await asyncio.to_thread(self._keep, at, dict(zip(urls, texts, strict=True)))
+
+    async def _fetch(self, url: str, slots: asyncio.Semaphore) -> bytes | str:
+        """The text, or what went wrong."""
+        try:
+            async with slots:
+                response = await self._http.get(url)
+        except httpx2.HTTPError as error:
+            return f"{url}: {str(error) or type(error).__name__}"
+        return (
+            response.content
+            if response.status_code == 200
+            else f"{url}: HTTP {response.status_code}"
+        )
+
+    def _keep(self, at: float, texts: Mapping[str, bytes | str]) -> None:
+        self._rings = {
+            url: ring
+            for url, ring in self._rings.items()
+            if url in texts or ring.times.max() >= at - self._kept
+        }
+        self._devices = {}
+        for url, text in texts.items():
+            scraped: dict[Holder, dict[int, float]] = {}
+            devices: set[tuple[str, ...]] = set()
+            if isinstance(text, bytes):
+                self._parse(text, scraped, devices)
+            self._devices[url] = len(devices)
+            ring = self._rings.get(url)
+            if ring is None:
+                ring = self._rings[url] = Ring(self._slots)
+            ring.add(at, scraped)
+
+    def _parse(
+        self,
+        text: bytes,
+        scraped: dict[Holder, dict[int, float]],
+        devices: set[tuple[str, ...]],
+    ) -> None:
+        holders: dict[bytes, Holder] = {}  # the same labels follow each metric
+        for name, labels, value in _LINE.findall(text):
+            wanted = self._wanted.get(name)
+            if wanted is None:
+                continue
+            holder = holders.get(labels)
+            if holder is None:
+                holder = holders[labels] = self._holder(labels.decode(errors="replace"))
+            devices.add(holder.device)
+            if holder.pod:
+                metric, full = wanted
+                with contextlib.suppress(ValueError):  # what is no number was not measured
+                    scraped.setdefault(holder, {})[metric] = float(value) / full
+
+    def _holder(self, text: str) -> Holder:
+        told = dict(_LABEL.findall(text))
+        device = tuple(told.get(label, "") for label in self._names.device)
+        return Holder(
+            told.get(HONORED.namespace, ""),
+            told.get(HONORED.pod, ""),
+            told.get(UID, ""),
+            device,
+            told.get(SLICE, ""),
+        )
+
+    def _look(self, window: float, at: float) -> Look:
+        pods: dict[tuple[str, str, str], dict[tuple[str, ...], Measured]] = {}
+        holding: dict[tuple[str, ...], set[PodKey]] = {}
+        for ring in self._rings.values():
+            inside = np.flatnonzero((ring.times > at - window) & (ring.times <= at))
+            if not len(inside) or not ring.rows:
+                continue
+            seen = Seen(ring.values[:, :, inside], ring.times[inside])
+            for holder, row in ring.rows.items():
+                if seen.newest[row, :TENSOR].max() == self._scraped_at:
+                    holding.setdefault(holder.device, set()).add((holder.namespace, holder.pod))
+                measured = seen.of(row, at)
+                if measured is not None:
+                    measured.shared = bool(holder.slice)
+                    gpus = pods.setdefault((holder.namespace, holder.pod, holder.uid), {})
+                    # Of two exporters that tell one GPU, or one that has moved, the fuller record counts.
+                    other = gpus.get(holder.device)
+                    if other is None or measured.samples > other.samples:
+                        gpus[holder.device] = measured
+        uses = tuple(self._uses(pods, holding, window))
+        return Look(at, window, window, sum(self._devices.values()), uses)
+
+    def _uses(
+        self,
+        pods: Mapping[tuple[str, str, str], Mapping[tuple[str, ...], Measured]],
+        holding: Mapping[tuple[str, ...], Collection[PodKey]],
+        window: float,
+    ) -> Iterator[PodUse]:
+        for (namespace, pod, uid), by_device in pods.items():
+            gpus = list(by_device.values())
+            crowded = any(len(holding.get(device, ())) > 1 for device in by_device)
+            shared = crowded or any(gpu.shared for gpu in gpus)
+            fine = all(gpu.busy is not None for gpu in gpus) and not (shared and self._trust_slices)
+            series = [gpu.busy if fine else gpu.coarse for gpu in gpus]
+            told = [one for one in series if one is not None]
+            if not told:
+                continue
+            yield PodUse(
+                namespace=namespace,
+                pod=pod,
+                gpus=len(told),
+                busy=max(one.high for one in told),
+                mean=sum(one.mean for one in told) / len(told),
+                coverage=min(1.0, (min(one.samples for one in told) + 1) * self._scrape / window),
+                age=max(one.age for one in told),
+                uid=uid or None,
+                tensor=_highest(gpu.tensor for gpu in gpus) if fine else None,
+                memory_busy=_highest(gpu.memory_busy for gpu in gpus) if fine else None,
+                memory_held=_highest(gpu.memory_held for gpu in gpus),
+                shared=shared and not self._trust_slices,
+                profiled=fine,
+            )
+
+
+async def _resolve(url: str) -> list[str]:
+    """The URLs that one stands for.
+
+    Raises:
+        SourceUnavailable: its host has no address.
+    """
+    if not url.startswith(DNS):
+        return [url]
+    parts = urlsplit(url.removeprefix(DNS))
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=SOCK_STREAM)
+    except OSError as error:
+        raise SourceUnavailable(f"exporters: {parts.hostname}: {error}") from error
+    hosts = sorted({str(address[4][0]) for address in found})
+    shown = (f"[{host}]" if ":" in host else host for host in hosts)
+    return [urlunsplit(parts._replace(netloc=f"{host}:{port}")) for host in shown]
+
+
+def _highest(values: Iterable[float | None]) -> float | None:
+    """None where one is not known: what it does cannot be ruled out."""
+    known = list(values)
+    there = [value for value in known if value is not None]
+    return max(there) if there and len(there) == len(known) else None

@@ -1,0 +1,74 @@
+"""What the vendors' exporters call what they measure, and the labels by which a series names its pod and its GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A metric, and what it is at most: values are divided by it to be parts of 1."""
+
+    name: str
+    full: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The metrics of one vendor's exporter.
+
+    Attributes:
+        busy: how much of the time the engines were busy.
+        coarse: what stands in for ``busy`` where that is not exported; None = nothing does.
+        tensor, memory_busy: tensor pipes and memory interface; None = not exported.
+        memory_used, memory_free: GPU memory, in one unit.
+        device: labels that together tell a GPU, or an instance of one, from every other.
+    """
+
+    busy: Gauge
+    coarse: Gauge | None
+    tensor: Gauge | None
+    memory_busy: Gauge | None
+    memory_used: str
+    memory_free: str
+    device: tuple[str, ...]
+
+
+NVIDIA: Final = Names(
+    busy=Gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+    coarse=Gauge("DCGM_FI_DEV_GPU_UTIL", 100.0),
+    tensor=Gauge("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),
+    memory_busy=Gauge("DCGM_FI_PROF_DRAM_ACTIVE"),
+    memory_used="DCGM_FI_DEV_FB_USED",
+    memory_free="DCGM_FI_DEV_FB_FREE",
+    device=("Hostname", "UUID", "gpu", "GPU_I_ID"),
+)
+AMD: Final = Names(
+    busy=Gauge("gpu_gfx_activity", 100.0),
+    coarse=None,
+    tensor=None,
+    memory_busy=Gauge("gpu_umc_activity", 100.0),
+    memory_used="gpu_used_vram",
+    memory_free="gpu_free_vram",
+    device=("hostname", "serial_number", "gpu_id", "gpu_partition_id"),
+)
+VENDORS: Final[Mapping[str, Names]] = {"nvidia": NVIDIA, "amd": AMD}
+
+UID: Final = "pod_uid"
+SLICE: Final = "vgpu"
+"""Label of a series that is one pod's part of a time-sliced GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodLabels:
+    """Which labels name the pod that holds a GPU."""
+
+    namespace: str
+    pod: str
+
+
+HONORED: Final = PodLabels("namespace", "pod")
+RENAMED: Final = PodLabels("exported_namespace", "exported_pod")
+"""What Prometheus makes of them where the target has such labels of its own and ``honor_labels`` is off."""

@@ -1,0 +1,254 @@
+"""GPU utilization from a Prometheus: a few cluster-wide queries per look, however many gangs there are."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Collection, Iterable, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import msgspec
+
+from queuectl.domain.errors import SourceUnavailable
+from queuectl.domain.utilization import Look, PodKey, PodUse
+from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, UID, Names, PodLabels
+from queuectl.telemetry.signal.queries import Dialect, Query, Raw, Recorded, Value
+
+_AT_ONCE: Final = 3  # queries; a Prometheus has other readers
+_RULES: Final = Query("count(queuectl:gpu_busy:2m)")
+_NEEDED: Final = (Value.BUSY, Value.MEAN, Value.SAMPLES, Value.GPUS)
+
+
+class _Sample(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct):
+    result: list[_Sample] = []
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: _Data = msgspec.field(default_factory=_Data)
+    error: str = ""
+
+
+Rows = dict[tuple[str, str, str], dict[Value, float]]
+"""By namespace, pod and uid ("" where it is not told)."""
+
+
+class PrometheusSource:
+    """Asks a Prometheus, or what answers like one.
+
+    Which labels name the pods is found out by which of them name pods that are there, unless ``labels`` says it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        names: Names = NVIDIA,
+        scrape_seconds: float = 30.0,
+        labels: PodLabels | None = None,
+        recorded: Recorded | None = None,
+        rules: bool | None = None,
+        trust_slices: bool = False,
+        token_file: Path | None = None,
+        ca_file: Path | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Connect lazily.
+
+        Args:
+            url: of its API, without ``/api/v1``.
+            names: what is measured.
+            scrape_seconds: between the samples of a GPU.
+            labels: which labels name the pods; None = look for it.
+            recorded: how the recording rules are set.
+            rules: ask what the recording rules made; None = where they are there, and ``names`` are NVIDIA's.
+            trust_slices: the exporter measures each pod of a time-sliced GPU for itself (``--kubernetes-virtual-gpus``).
+            token_file: holds a bearer token; read anew for each look.
+            ca_file: certificates to trust; None = the system's.
+            timeout: seconds for one query.
+        """
+        self._http = httpx2.AsyncClient(
+            base_url=url.rstrip("/"),
+            timeout=timeout,
+            verify=ssl.create_default_context(cafile=ca_file),
+            trust_env=False,
+        )
+        self._raw = Raw(names)
+        self._recorded = recorded or Recorded(scrape_seconds)
+        # The rules that are shipped record NVIDIA's metrics; whoever has others says so.
+        self._rules = False if rules is None and names != NVIDIA else rules
+        self._scrape = scrape_seconds
+        self._labels = labels or HONORED
+        self._guess = labels is None
+        self._trust_slices = trust_slices
+        self._token_file = token_file
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._http.aclose()
+
+    async def look(self, window: float, at: float, known: Collection[PodKey]) -> Look:
+        """What is known over the ``window`` seconds before ``at`` (unix seconds).
+
+        Args:
+            window: seconds.
+            at: unix seconds.
+            known: pods that hold GPUs, by which labels are recognized.
+
+        Raises:
+            SourceUnavailable: it does not answer, or not what was asked.
+        """
+        dialect = await self._dialect(at)
+        labels = self._labels
+        rows = await self._rows(dialect.pods(labels, window), labels, at)
+        coarse = await self._coarse(dialect, labels, window, at, rows, known)
+        if self._guess and known and not _names_any((*rows, *coarse), known):
+            other = RENAMED if labels == HONORED else HONORED
+            others = await self._rows(dialect.pods(other, window), other, at)
+            coarse_others = await self._coarse(dialect, other, window, at, others, known)
+            if _names_any((*others, *coarse_others), known):
+                self._labels, rows, coarse = other, others, coarse_others
+        gpus = [_number(sample) for sample in await self._ask(dialect.gpus(), at)]
+        return Look(
+            at=at,
+            window=window,
+            reach=window + dialect.smear,
+            gpus=round(gpus[0]) if gpus and isfinite(gpus[0]) else 0,
+            pods=tuple(self._uses(rows, coarse, window)),
+        )
+
+    async def _dialect(self, at: float) -> Dialect:
+        if self._rules is None:
+            return self._recorded if await self._ask(_RULES, at) else self._raw
+        return self._recorded if self._rules else self._raw
+
+    async def _coarse(
+        self,
+        dialect: Dialect,
+        labels: PodLabels,
+        window: float,
+        at: float,
+        rows: Rows,
+        known: Collection[PodKey],
+    ) -> Rows:
+        """The stand-in metric, where pods are missing or share a GPU; nothing where it is not needed."""
+        seen = {
+            key[:2]
+            for key, row in rows.items()
+            if Value.BUSY in row and not (self._trust_slices and Value.SHARED in row)
+        }
+        if all(pod in seen for pod in known):
+            return {}
+        return await self._rows(dialect.coarse(labels, window), labels, at)
+
+    async def _rows(self, queries: Mapping[Value, Query], labels: PodLabels, at: float) -> Rows:
+        rows: Rows = {}
+        answers = await asyncio.gather(*(self._ask(query, at) for query in queries.values()))
+        for (value, query), samples in zip(queries.items(), answers, strict=True):
+            for sample in samples:
+                told = sample.metric
+                number = _number(sample) / query.full
+                if isfinite(number):
+                    key = (
+                        told.get(labels.namespace, ""),
+                        told.get(labels.pod, ""),
+                        told.get(UID, ""),
+                    )
+                    rows.setdefault(key, {})[value] = number
+        return rows
+
+    def _uses(self, rows: Rows, coarse: Rows, window: float) -> Iterable[PodUse]:
+        for key in rows.keys() | coarse.keys():
+            fine, rough = rows.get(key, {}), coarse.get(key, {})
+            shared = Value.SHARED in fine
+            better = rough.get(Value.GPUS, 0) > fine.get(Value.GPUS, 0)
+            row = fine
+            if better or (shared and self._trust_slices and rough):
+                row, shared = {**fine, **rough}, shared and not self._trust_slices
+            if all(value in row for value in _NEEDED):
+                yield self._use(key, row, window, shared=shared, profiled=row is fine)
+
+    def _use(
+        self,
+        key: tuple[str, str, str],
+        row: dict[Value, float],
+        window: float,
+        *,
+        shared: bool,
+        profiled: bool,
+    ) -> PodUse:
+        namespace, pod, uid = key
+        # Where the first sample of a window falls is chance: one more counts as there.
+        coverage = (row[Value.SAMPLES] + 1) * self._scrape / window
+        return PodUse(
+            namespace=namespace,
+            pod=pod,
+            gpus=round(row[Value.GPUS]),
+            busy=_part(row[Value.BUSY]),
+            mean=_part(row[Value.MEAN]),
+            coverage=min(coverage, 1.0),
+            age=row.get(Value.AGE, window),  # no sample now: the last one's age is not told
+            uid=uid or None,
+            tensor=_maybe(row.get(Value.TENSOR)) if profiled else None,
+            memory_busy=_maybe(row.get(Value.MEMORY_BUSY)) if profiled else None,
+            memory_held=_maybe(row.get(Value.MEMORY_HELD)),
+            shared=shared,
+            profiled=profiled,
+        )
+
+    async def _authorization(self) -> dict[str, str]:
+        if self._token_file is None:
+            return {}
+        try:
+            token = await asyncio.to_thread(self._token_file.read_text)
+        except OSError as error:
+            raise SourceUnavailable(f"Prometheus: token: {error}") from error
+        return {"Authorization": f"Bearer {token.strip()}"}
+
+    async def _ask(self, query: Query, at: float) -> list[_Sample]:
+        headers = await self._authorization()
+        try:
+            async with self._slots:
+                response = await self._http.post(
+                    "/api/v1/query",
+                    data={"query": query.text, "time": f"{at:.3f}"},
+                    headers=headers,
+                )
+            answer = msgspec.json.decode(response.content, type=_Answer)
+        except httpx2.HTTPError as error:
+            raise SourceUnavailable(f"Prometheus: {str(error) or type(error).__name__}") from error
+        except msgspec.MsgspecError as error:
+            raise SourceUnavailable(
+                f"Prometheus: HTTP {response.status_code} is not an answer to a query"
+            ) from error
+        if answer.status != "success":
+            raise SourceUnavailable(f"Prometheus refuses {query.text}: {answer.error}")
+        return answer.data.result
+
+
+def _number(sample: _Sample) -> float:
+    try:
+        return float(sample.value[1])
+    except ValueError as error:
+        raise SourceUnavailable(f"Prometheus: {sample.value[1]!r} is no number") from error
+
+
+def _names_any(keys: Iterable[tuple[str, str, str]], known: Collection[PodKey]) -> bool:
+    return any(key[:2] in known for key in keys)
+
+
+def _part(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def _maybe(value: float | None) -> float | None:
+    return None if value is None else _part(value)

@@ -1,0 +1,135 @@
+"""The last scrapes of exporters, kept in memory, and what they say of a window: the sums a Prometheus would make."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from queuectl.telemetry.signal.queries import BUSY_QUANTILE
+
+Floats = npt.NDArray[np.float32]
+METRICS: Final = 6
+BUSY, COARSE, TENSOR, MEMORY_BUSY, USED, FREE = range(METRICS)
+"""Metrics of a GPU that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whose GPU it is: pod, uid and the device's labels; ``slice`` of a time-sliced one."""
+
+    namespace: str
+    pod: str
+    uid: str
+    device: tuple[str, ...]
+    slice: str
+
+
+class Ring:
+    """The last scrapes of one exporter: for each holder, metrics x scrapes, NaN where there was none."""
+
+    def __init__(self, slots: int) -> None:
+        self.times = np.full(slots, -np.inf)
+        self.rows: dict[Holder, int] = {}
+        self.values: Floats = np.empty((0, METRICS, slots), np.float32)
+        self._seen = np.empty(0)
+        self._next = 0
+
+    def add(self, at: float, scraped: Mapping[Holder, Mapping[int, float]]) -> None:
+        """One more scrape; the oldest goes. Holders of whom nothing is left are forgotten."""
+        slot, self._next = self._next, (self._next + 1) % len(self.times)
+        self.times[slot] = at
+        self._make_room(scraped.keys() - self.rows.keys())
+        self.values[:, :, slot] = np.nan
+        for holder, measured in scraped.items():
+            row = self.rows[holder]
+            self._seen[row] = at
+            for metric, value in measured.items():
+                self.values[row, metric, slot] = value
+
+    def _make_room(self, new: Collection[Holder]) -> None:
+        kept = [row for row in self.rows.values() if self._seen[row] >= self.times.min()]
+        if not new and len(kept) == len(self.rows):
+            return
+        by_row = {row: holder for holder, row in self.rows.items()}
+        holders = [by_row[row] for row in kept] + list(new)
+        empty = np.full((len(new), METRICS, len(self.times)), np.nan, np.float32)
+        self.values = np.concatenate([self.values[kept], empty])
+        self._seen = np.concatenate([self._seen[kept], np.full(len(new), -np.inf)])
+        self.rows = {holder: row for row, holder in enumerate(holders)}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric of one GPU in a window."""
+
+    high: float
+    mean: float
+    samples: int
+    age: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """One GPU of one pod in a window."""
+
+    busy: Series | None
+    coarse: Series | None
+    tensor: float | None
+    memory_busy: float | None
+    memory_held: float | None
+    shared: bool = False
+
+    @property
+    def samples(self) -> int:
+        """Of the metric that has more."""
+        return max(one.samples for one in (self.busy, self.coarse) if one is not None)
+
+
+class Seen:
+    """What is told of all holders of one exporter in a window, at once: arrays are holders x metrics."""
+
+    def __init__(self, values: Floats, times: npt.NDArray[np.float64]) -> None:
+        there = ~np.isnan(values)
+        self._samples = there.sum(axis=-1)
+        self.newest = np.where(there, times, -np.inf).max(axis=-1)
+        parts = np.clip(values, 0.0, 1.0)
+        total = np.where(there, parts, 0.0).sum(axis=-1)
+        self._mean = total / np.maximum(self._samples, 1)
+        self._high = _quantile(np.sort(parts, axis=-1), self._samples)
+        latest = np.where(there, times, -np.inf).argmax(axis=-1)
+        self._last = np.take_along_axis(values, latest[..., None], axis=-1)[..., 0]
+
+    def of(self, row: int, at: float) -> Measured | None:
+        """Of one holder; None where nothing was measured."""
+        busy, coarse = self._series(row, BUSY, at), self._series(row, COARSE, at)
+        if busy is None and coarse is None:
+            return None
+        used, free = float(self._last[row, USED]), float(self._last[row, FREE])
+        tensor, memory_busy = (
+            float(self._high[row, metric]) if self._samples[row, metric] else None
+            for metric in (TENSOR, MEMORY_BUSY)
+        )
+        held = used / (used + free) if used + free > 0 else None  # not where one is NaN
+        return Measured(busy, coarse, tensor, memory_busy, held)
+
+    def _series(self, row: int, metric: int, at: float) -> Series | None:
+        samples = int(self._samples[row, metric])
+        if not samples:
+            return None
+        high, mean = float(self._high[row, metric]), float(self._mean[row, metric])
+        return Series(high, mean, samples, at - float(self.newest[row, metric]))
+
+
+def _quantile(ordered: Floats, counts: npt.NDArray[np.intp]) -> npt.NDArray[np.floating]:
+    """Along the last axis, as Prometheus interpolates it; of the first ``counts`` values, behind which NaN stand."""
+    rank = BUSY_QUANTILE * np.maximum(counts - 1, 0)
+    below = np.floor(rank).astype(np.intp)
+    above = np.minimum(below + 1, np.maximum(counts - 1, 0))
+    low, high = (
+        np.take_along_axis(ordered, at[..., None], axis=-1)[..., 0] for at in (below, above)
+    )
+    return low + (rank - below) * (high - low)

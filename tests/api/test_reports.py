@@ -1,0 +1,207 @@
+"""Reports over REST: sums of full hours, by whom, from either store."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import pytest
+
+from queuectl.domain.accounting import HOUR, Free, Held, Loss, Mark, Phase, Subject, Terms
+from queuectl.domain.folding import Fold
+from queuectl.domain.utilization import GangUse, UseState
+from tests.api.conftest import AnyStore
+
+# The hour before the last full one: two hours ago at least, and within every default.
+HOUR_AT = float(int(time.time() // HOUR) * HOUR - 2 * HOUR)
+TERMS = Terms({"gpus": "all"}, {"spot": 2.0})
+
+
+def subject(name: str, user: str = "", team: str = "nlp", namespace: str = "team-a") -> Subject:
+    labels = (("team", team),) if team else ()
+    return Subject(
+        f"uid-{name}", "PyTorchJob", namespace, name, "research", "gpus", "", user, labels
+    )
+
+
+def life(who: Subject, held: Held, waits: float, evicted: Loss | None = None) -> list[Mark]:
+    """It waits for so long, runs until a quarter of an hour before the end of the hour, and is gone."""
+    begin, end = HOUR_AT + waits, HOUR_AT + 0.75 * HOUR
+
+    def mark(at: float, phase: Phase, loss: Loss | None = None) -> Mark:
+        return Mark(who.uid, at, at, phase, 1, held.gpus, (held,), who, loss)
+
+    leaving = [mark(end - 60, Phase.HOLDS, evicted)] if evicted is not None else []
+    return [mark(HOUR_AT, Phase.WAITS), mark(begin, Phase.HOLDS), *leaving, mark(end, Phase.GONE)]
+
+
+@pytest.fixture
+async def books(store: AnyStore) -> AnyStore:
+    """Ann's gang uses a quarter of 8 spot GPUs for half an hour; Ben's, of another team, is idle and is evicted."""
+    epoch = await store.take_over("test", 0)
+    ann, ben = subject("ann", "ann"), subject("ben", "ben", "vision", "team-b")
+    fold = Fold(HOUR_AT, HOUR_AT + HOUR, TERMS)
+    active = GangUse("uid-ann", 1, UseState.ACTIVE, HOUR_AT, HOUR_AT + HOUR, 0.25, 1.0, "")
+    idle = GangUse("uid-ben", 1, UseState.IDLE, HOUR_AT, HOUR_AT + HOUR, 0.0, 1.0, "")
+    fold.workload(None, life(ann, Held("h100", "spot", 8), 900.0), active)
+    fold.workload(None, life(ben, Held("a100", "", 4), 900.0, Loss("Preempted", 1800.0)), idle)
+    none = Fold(HOUR_AT, HOUR_AT, TERMS)
+    await store.usage.keep(none, over=None, until=HOUR_AT, upto=0, epoch=epoch, free={})
+    free = {"h100": Free(16, 8, 2.5, 1)}
+    await store.usage.keep(fold, over=HOUR_AT, until=HOUR_AT + HOUR, upto=0, epoch=epoch, free=free)
+    return store
+
+
+async def report(api: httpx2.AsyncClient, kind: str, **query: str) -> dict[str, Any]:
+    answer = await api.get(f"/api/v1/reports/{kind}", params=query)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def named(body: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    return {item["group"][name]: item for item in body["items"]}
+
+
+def stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.usefixtures("books")
+async def test_usage_by_user(api: httpx2.AsyncClient) -> None:
+    body = await report(api, "usage", by="user", since="24h")
+    assert body["asOf"] == stamp(HOUR_AT + HOUR)
+    told = named(body, "user")
+    assert told["ann"] == {
+        "group": {**dict.fromkeys(told["ann"]["group"]), "user": "ann"},
+        "workloads": 1,
+        "allocatedGpuHours": 4.0,
+        "usedGpuHours": 1.0,
+        "idleGpuHours": 0.0,
+        "stuckGpuHours": 0.0,
+        "unknownGpuHours": 0.0,
+        "efficiency": 0.25,
+    }
+    assert told["ben"]["idleGpuHours"] == told["ben"]["allocatedGpuHours"] == 2.0
+    total = body["total"]
+    assert (total["allocatedGpuHours"], total["efficiency"]) == (6.0, pytest.approx(1 / 6))
+
+
+@pytest.mark.usefixtures("books")
+async def test_cost_says_what_was_wasted_and_what_has_no_price(api: httpx2.AsyncClient) -> None:
+    settings = {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Configuration",
+        "metadata": {"name": "default"},
+        "queuectl": {"accounting": {"currency": "EUR"}},
+    }
+    assert (await api.put("/api/v1/configurations/default", json=settings)).is_success
+    body = await report(api, "cost", by="flavor")
+    told = named(body, "flavor")
+    assert body["currency"] == "EUR"
+    assert (told["h100"]["cost"], told["h100"]["wastedCost"]) == (8.0, 6.0)
+    assert told["h100"]["unpricedGpuHours"] == 0.0
+    assert (told["a100"]["cost"], told["a100"]["unpricedGpuHours"]) == (0.0, 2.0)
+
+
+@pytest.mark.usefixtures("books")
+async def test_waste_tells_lost_work_and_the_fleet(api: httpx2.AsyncClient) -> None:
+    body = await report(
+        api, "waste", by="label:team", since=stamp(HOUR_AT), until=stamp(HOUR_AT + HOUR)
+    )
+    told = named(body, "label")
+    assert told["vision"]["lostToOthersGpuHours"] == 0.5
+    assert told["vision"]["lostGpuHoursByReason"] == {"Preempted": 0.5}
+    assert (told["vision"]["evictions"], told["nlp"]["evictions"]) == (1, 0)
+    assert (told["nlp"]["wastedGpuHours"], told["nlp"]["wastedGpus"]) == (3.0, 3.0)
+    assert body["fleet"] == [
+        {
+            "flavor": "h100",
+            "gpus": 16.0,
+            "freeGpus": 8.0,
+            "fragmentedGpus": 2.5,
+            "strandedGpus": 1.0,
+        }
+    ]
+
+
+@pytest.mark.usefixtures("books")
+async def test_waits_by_hour_and_by_namespace(api: httpx2.AsyncClient) -> None:
+    told = named(await report(api, "waits", by="namespace"), "namespace")
+    assert told["team-a"]["waitedGpuHours"] == 2.0
+    assert told["team-a"]["waitingHoursPerWorkload"] == 0.25
+    (hour,) = (await report(api, "waits", by="hour"))["items"]
+    assert hour["group"]["hour"] == stamp(HOUR_AT)
+    assert (hour["workloads"], hour["waitedGpuHours"]) == (2, 3.0)
+
+
+@pytest.mark.usefixtures("books")
+async def test_a_workload_carries_all_that_cost_tools_join_by(api: httpx2.AsyncClient) -> None:
+    group = named(await report(api, "usage", by="workload"), "name")["ann"]["group"]
+    told = {name: value for name, value in group.items() if value is not None}
+    assert told == {
+        "namespace": "team-a",
+        "kind": "PyTorchJob",
+        "name": "ann",
+        "uid": "uid-ann",
+        "queue": "research",
+        "clusterQueue": "gpus",
+        "cohort": "all",
+        "user": "ann",
+        "labels": {"team": "nlp"},
+    }
+
+
+@pytest.mark.parametrize("by", ["queue", "clusterqueue", "cohort", "price"])
+@pytest.mark.usefixtures("books")
+async def test_every_grouping_has_the_same_total(api: httpx2.AsyncClient, by: str) -> None:
+    total = (await report(api, "usage", by=by))["total"]
+    assert (total["allocatedGpuHours"], total["usedGpuHours"]) == (6.0, 1.0)
+
+
+@pytest.mark.usefixtures("books")
+async def test_other_hours_are_left_out(api: httpx2.AsyncClient) -> None:
+    body = await report(api, "usage", since=stamp(HOUR_AT + HOUR), until=stamp(HOUR_AT + 2 * HOUR))
+    assert body["items"] == []
+    assert body["total"]["efficiency"] is None
+
+
+@pytest.mark.usefixtures("books")
+async def test_a_report_that_is_too_long_is_refused(
+    api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("queuectl.domain.reports", "queuectl.db.reports"):
+        monkeypatch.setattr(f"{module}.MOST_ROWS", 1)
+    answer = await api.get("/api/v1/reports/usage", params={"by": "workload"})
+    assert answer.status_code == 422
+    assert "more than 1 rows; ask for fewer hours" in answer.json()["detail"]
+    assert (await api.get("/api/v1/reports/usage", params={"by": "cohort"})).status_code == 200
+
+
+async def test_an_empty_ledger_says_so(api: httpx2.AsyncClient) -> None:
+    body = await report(api, "waste")
+    assert (body["asOf"], body["items"], body["fleet"]) == (None, [], [])
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"by": "team"}, "by"),
+        ({"by": "label:"}, "by"),
+        ({"since": "yesterday"}, "since"),
+        ({"since": "2026-11-20T00:00:00"}, "since"),
+        ({"until": "never"}, "until"),
+        ({"since": "1h", "until": "2h"}, "until"),
+        ({"since": "9000h"}, "since"),
+    ],
+)
+async def test_a_wrong_parameter_is_named(
+    client: httpx2.AsyncClient, query: dict[str, str], field: str
+) -> None:
+    answer = await client.get("/api/v1/reports/usage", params=query)
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["field"] == field
+    assert query[field] in error["reason"] or field in error["reason"]

@@ -1,0 +1,56 @@
+"""``policy.maxPerUser`` in the loop, on a real Postgres with the API server double."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuectl.demo.manifests import Document
+from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
+from tests.control.rig import Rig, configuration, gang, rig
+from tests.control.test_lifecycle import rules, until_reason
+
+LABEL = "example.com/user"
+
+
+async def cap(world: Rig, gpus: int) -> None:
+    usage = {"usageHalfLifeTime": "1h", "usageSamplingInterval": "5m"}
+    await world.store.put_config(rules(admissionFairSharing=usage, queuectl={"userLabel": LABEL}))
+    for document in configuration(32):
+        if document["kind"] == "ClusterQueue":
+            spec = {**document["spec"], "policy": {"maxPerUser": gpus}}
+            await world.store.put_config({**document, "spec": spec})
+
+
+def asked_by(user: str, kind: str, name: str) -> Document:
+    document: dict[str, Any] = dict(gang(kind, name, 2))
+    document["metadata"]["labels"][LABEL] = user
+    return document
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+async def test_a_gang_waits_for_its_users_own_gangs_and_others_pass(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 4) as world:
+        await cap(world, 16)
+        first, second = (world.cluster.submit(asked_by("ann", kind, n)) for n in ("a1", "a2"))
+        await world.until_state(first, State.RUNNING)
+        held = await until_reason(world, second, State.PENDING, Code.MAX_PER_USER)
+        assert (held.reason.details["user"], held.reason.details["held"]) == ("ann", 16)
+        other = world.cluster.submit(asked_by("ben", kind, "b"))
+        await world.until_state(other, State.RUNNING)
+        world.cluster.finish(first)
+        await world.until_state(second, State.RUNNING)
+
+
+async def test_a_larger_cap_lets_it_in(database_url: str) -> None:
+    async with rig(database_url, 4) as world:
+        await cap(world, 8)
+        uid = world.cluster.submit(asked_by("ann", "Job", "train"))
+        held = await until_reason(world, uid, State.PENDING, Code.MAX_PER_USER)
+        assert "less than this gang alone" in held.reason.message
+        await cap(world, 16)
+        await world.until_state(uid, State.RUNNING)

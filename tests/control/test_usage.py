@@ -1,0 +1,128 @@
+"""The usage ledger of a controller that dies: its sums are those of the event history, to the second."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from queuectl.db.store import PostgresStore
+from queuectl.domain.ledger import State
+from queuectl.domain.queries import HistoryLine
+from queuectl.domain.reasons import Code
+from queuectl.domain.reports import Grouping, Period, Report
+from tests.control.rig import QUICK, Guillotine, Rig, rig
+from tests.control.test_crash_matrix import fresh, story
+from tests.doubles.cluster import Moment
+from tests.support.postgres import TestPostgres
+
+GPUS = 16  # of each gang of the story
+WAITS = (State.PENDING, State.RESERVED, State.BACKOFF)
+HOLDS = (State.STARTING, State.RUNNING, State.EVICTING)
+PRICED = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "Configuration",
+    "metadata": {"name": "default"},
+    "queuectl": {"accounting": {"prices": [{"name": "all", "gpuHour": 3600.0}]}},
+}
+OFTEN = QUICK.model_copy(update={"account_seconds": 0.01})
+
+
+async def history(store: PostgresStore) -> list[HistoryLine]:
+    lines: list[HistoryLine] = []
+    while more := await store.history(None, lines[-1].id if lines else 0, 500):
+        lines += more
+    return lines
+
+
+async def expected(store: PostgresStore) -> Mapping[str, tuple[float, float]]:
+    """GPU-seconds allocated and waited by uid, from the history alone."""
+    sums: dict[str, defaultdict[str, float]] = {}
+    last: dict[str, HistoryLine] = {}
+    for line in await history(store):
+        before, mine = last.get(line.uid), sums.setdefault(line.uid, defaultdict(float))
+        if before is not None:
+            held = "held" if before.to_state in HOLDS else "waited"
+            mine[held] += (line.at - before.at) * GPUS
+        else:
+            entry = await store.get_workload(line.uid)
+            assert entry is not None
+            mine["waited"] += (line.at - entry.queued_at) * GPUS
+        last[line.uid] = line
+    assert {line.to_state for line in last.values()} == {State.FINISHED}
+    return {uid: (found["held"], found["waited"]) for uid, found in sums.items()}
+
+
+async def report(world: Rig) -> Report:
+    """Of all hours, once everything that happened is in."""
+    end = world.clock()
+
+    async def in_it() -> bool:
+        books = await world.store.usage.books()
+        return books.until is not None and books.until > end and not books.meters
+
+    await world.until(in_it, "the usage ledger is complete")
+    period = Period.around(end - 7200, end + 7200)
+    return await world.store.usage.report(period, Grouping.parse("workload"))
+
+
+async def agrees(world: Rig) -> None:
+    found = await report(world)
+    told = {row.names["uid"]: (row.amounts.allocated, row.amounts.waited) for row in found.rows}
+    sums: dict[str, tuple[float, float]] = {}
+    for row in found.rows:
+        was = sums.get(row.names["uid"], (0.0, 0.0))
+        sums[row.names["uid"]] = (was[0] + row.amounts.allocated, was[1] + row.amounts.waited)
+    assert told == sums, "one row for each workload"
+    wanted = await expected(world.store)
+    assert sums.keys() == wanted.keys()
+    for uid, amounts in wanted.items():
+        assert sums[uid] == pytest.approx(amounts, abs=1e-3)
+    for row in found.rows:
+        assert row.amounts.cost == pytest.approx(row.amounts.allocated), "a GPU-second costs 1"
+    low = next(row for row in found.rows if row.names["name"] == "low")
+    recorded = [
+        line.reason.details["lostGpuSeconds"]
+        for line in await history(world.store)
+        if line.reason.code is Code.PREEMPTED
+    ]
+    assert low.lost_to_others == pytest.approx(sum(recorded))
+    assert low.evictions == len(recorded) == 1
+
+
+def points(commits: int, accounts: int) -> Iterator[tuple[str, int, Moment]]:
+    for moment in Moment:
+        for number in range(1, commits + 1):
+            yield "commit", number, moment
+        for number in range(1, accounts + 1):
+            yield "account", number, moment
+
+
+@pytest.mark.timeout(600)
+async def test_the_ledger_agrees_with_the_history_wherever_the_controller_dies(
+    postgres: TestPostgres,
+) -> None:
+    async with fresh(postgres) as url, rig(url, 2) as world:
+        world.settings = OFTEN
+        await world.store.put_config(PRICED)
+        await story(world, "Job")
+        await agrees(world)
+        commits = world.commits.seen
+    assert commits >= 10
+    for what, number, moment in points(commits - 2, 8):
+        async with fresh(postgres) as url, rig(url, 2) as world:
+            world.settings = OFTEN
+            await world.store.put_config(PRICED)
+            blade = Guillotine(number, moment)
+            if what == "commit":
+                world.commits = blade
+            else:
+                world.accounts = blade
+            try:
+                await story(world, "Job")
+                await agrees(world)
+            except BaseException as error:
+                error.add_note(f"killed {moment.name} {what} {number}")
+                raise
+            assert blade.fell, f"{what} {number} was never reached"

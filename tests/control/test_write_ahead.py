@@ -1,0 +1,80 @@
+"""Plans are made from what was seen while it is still being written; nothing comes of them before it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
+from queuectl.domain.ledger import Change, State
+from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import plan
+from tests.control.rig import Rig, gang, rig
+
+
+async def one_runs(world: Rig) -> None:
+    """From here on no commands are looked for before each commit."""
+    first = world.cluster.submit(gang("Job", "first", 1))
+    await world.until_state(first, State.RUNNING)
+    await world.at_rest()
+
+
+async def test_a_plan_waits_for_the_facts_it_was_made_from(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(database_url, 2) as world:
+        await one_runs(world)
+        happened: list[str] = []
+        written = asyncio.Event()
+        commit = world.store.commit
+
+        async def slowly(changes: Sequence[Change], **rest: Any) -> None:
+            facts = rest["revision"] is None
+            happened.append("facts" if facts else "plan")
+            if facts:
+                await written.wait()
+                happened.append("written")
+            await commit(changes, **rest)
+
+        def noted(snapshot: Snapshot, *rest: Any) -> Plan:
+            happened.append("planned")
+            return plan(snapshot, *rest)
+
+        monkeypatch.setattr(world.store, "commit", slowly)
+        monkeypatch.setattr("queuectl.control.loop.plan", noted)
+        sent = world.patches.seen
+        uid = world.cluster.submit(gang("Job", "second", 1))
+        await world.until(lambda: "planned" in happened, "a plan")
+        await asyncio.sleep(0.1)
+        assert sorted(happened) == ["facts", "planned"]
+        assert world.patches.seen == sent
+        written.set()
+        await world.until_state(uid, State.RUNNING)
+        assert happened[2:4] == ["written", "plan"]
+
+
+@pytest.mark.parametrize("error", [StaleSnapshot, StoreUnavailable])
+async def test_facts_that_were_not_written_are_seen_again_and_their_plan_is_dropped(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    async with rig(database_url, 2) as world:
+        await one_runs(world)
+        commit = world.store.commit
+        commits: list[tuple[bool, set[str]]] = []
+
+        async def failing(changes: Sequence[Change], **rest: Any) -> None:
+            commits.append((rest["revision"] is None, {change.after.uid for change in changes}))
+            if len(commits) == 1:
+                raise error("not this time")
+            await commit(changes, **rest)
+
+        monkeypatch.setattr(world.store, "commit", failing)
+        uid = world.cluster.submit(gang("Job", "second", 1))
+        await world.until_state(uid, State.RUNNING)
+        assert commits[0] == (True, {uid})
+        assert commits[1] == (True, {uid}), "the facts before the plan"
+        await world.at_rest()

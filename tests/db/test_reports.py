@@ -1,0 +1,63 @@
+"""A report of a day reads the hours of that day, however many years the usage ledger holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.engine import DatabaseSettings, make_engine
+from queuectl.db.reports import hours_by, losses_by
+from queuectl.domain.accounting import HOUR
+from queuectl.domain.reports import Grouping, Period
+from tests.db.test_plans import plan
+from tests.support.postgres import TestPostgres
+
+# A thousand workloads; each hour a hundred of them are charged, for two years of every tenth hour.
+FILL_SUBJECTS = """
+INSERT INTO usage_subjects
+SELECT md5(n::text)::uuid, 'u' || n, 'Job', 'team-' || n % 7, 'job-' || n, 'q', 'cq', '', '', '{}'
+FROM generate_series(1, 1000) n
+"""
+FILL_HOURS = """
+INSERT INTO usage_hours
+SELECT 36000 * h, md5((h % 10 * 100 + n)::text)::uuid, 'h100', '', 1, 0, 0, 0, 1, 0, 0, 0, 1
+FROM generate_series(1, 1700) h, generate_series(1, 100) n
+"""
+FILL_LOSSES = """
+INSERT INTO usage_losses
+SELECT 36000 * h, md5((h % 10 * 100 + n)::text)::uuid, 'h100', 'Preempted', 1, 1
+FROM generate_series(1, 1700) h, generate_series(1, 20) n
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def filled_url(postgres: TestPostgres) -> AsyncIterator[str]:
+    name = await postgres.fresh()
+    for statement in (FILL_SUBJECTS, FILL_HOURS, FILL_LOSSES, "ANALYZE"):
+        await postgres.execute(statement, name)
+    yield postgres.server.url(name)
+    await postgres.drop(name)
+
+
+@pytest_asyncio.fixture
+async def connection(filled_url: str) -> AsyncIterator[AsyncConnection]:
+    engine = make_engine(DatabaseSettings(filled_url))
+    async with engine.connect() as opened:
+        yield opened
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("by", ["queue", "workload", "flavor", "label:team"])
+async def test_the_hours_of_a_day_are_found_by_their_index(connection: AsyncConnection, by: str):
+    day, grouping = Period(36000 * 800, 36000 * 800 + 24 * HOUR), Grouping.parse(by)
+    for statement, index in (
+        (hours_by(day, grouping), "usage_hours_pkey"),
+        (losses_by(day, grouping), "usage_losses_pkey"),
+    ):
+        lines = await plan(connection, statement)
+        assert index in lines
+        assert "Seq Scan on usage_hours" not in lines
+        assert "Seq Scan on usage_losses" not in lines

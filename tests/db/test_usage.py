@@ -1,0 +1,415 @@
+"""The usage ledger agrees with what happened, whoever folds it, whenever, and whatever dies in between.
+
+What happened is kept by the test itself, from the committed entries: an independent sum over their times.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from queuectl.control.account import Accountant, Facts
+from queuectl.db.store import PostgresStore
+from queuectl.db.usage import UsageBooks
+from queuectl.domain.accounting import Amounts
+from queuectl.domain.commands import Action
+from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.folding import Fold
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.machine import Admit, Event, Gone, handle
+from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queues import ClusterQueue, QueueConfig
+from queuectl.domain.records import JobRecord, Upserted
+from queuectl.domain.reports import Grouping, Period
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.workload import PodSet, PodShape
+from queuectl.state.marking import Marker
+from queuectl.state.mirror import Mirror
+from tests.db.lives import HERE, Lives, ask, submitted
+
+RUNS = count()
+WAITS = (State.PENDING, State.RESERVED, State.BACKOFF)
+HOLDS = (State.STARTING, State.RUNNING, State.EVICTING)
+GPUS = {"worker": 8, "master": 1}
+CONFIG = QueueConfig(cluster_queues={"gpus": ClusterQueue("gpus", cohort="all")})
+
+
+@dataclass
+class Fragile:
+    """Books whose next write may fail, before or after it had its effect."""
+
+    real: UsageBooks
+    fails: str = ""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
+
+    async def keep(self, fold: Fold, **place: object) -> None:
+        fails, self.fails = self.fails, ""
+        if fails == "before":
+            raise StoreUnavailable("away")
+        await self.real.keep(fold, **place)  # type: ignore[arg-type]  # as they came
+        if fails == "after":
+            raise StoreUnavailable("the answer was lost")
+
+
+def job(entry: Entry) -> JobRecord:
+    podsets = tuple(
+        PodSet(name, pods, PodShape(Resources({GPU: GPUS[name]})))
+        for name, pods in (("worker", 8), ("master", 1))
+    )
+    return JobRecord(
+        entry.kind, entry.namespace, entry.name, entry.uid, 1, 0.0, entry.queue, podsets
+    )
+
+
+def held(entry: Entry) -> int:
+    """GPUs of its slots, counted by hand."""
+    placed = entry.placement.podsets if entry.placement is not None else ()
+    return sum(GPUS[p.podset] * pods for p in placed for _, pods in p.nodes)
+
+
+@dataclass
+class Sums:
+    """What the committed entries say, up to a time."""
+
+    lives: dict[str, list[tuple[float, Entry]]] = field(default_factory=dict)
+
+    def committed(self, changes: list[Change]) -> None:
+        for change in changes:
+            life = self.lives.setdefault(change.after.uid, [])
+            life.append((change.at if life else change.after.queued_at, change.after))
+
+    def at(self, end: float) -> Mapping[str, tuple[float, float]]:
+        """GPU-seconds allocated and waited, by uid."""
+        found = {}
+        for uid, life in self.lives.items():
+            spans = [*life, (end, life[-1][1])]
+            sums: defaultdict[str, float] = defaultdict(float)
+            for (start, entry), (stop, _) in pairwise(spans):
+                if entry.state in HOLDS:
+                    sums["held"] += (stop - start) * held(entry)
+                elif entry.state in WAITS:
+                    sums["waited"] += (stop - start) * entry.gpus
+            found[uid] = (sums["held"], sums["waited"])
+        return found
+
+
+@dataclass
+class World:
+    """One database, one leader after the other, and time as the test tells it."""
+
+    store: PostgresStore
+    lives: Lives
+    sums: Sums = field(default_factory=Sums)
+    mirror: Mirror = field(default_factory=lambda: Mirror({"jobs": "Job"}))
+    looks: dict[str, GangUse] = field(default_factory=dict)
+    now: float = 1_700_000_000.0
+    epoch: int = 0
+
+    async def lead(self) -> None:
+        """Another leader, who knows nothing but the database and the watch."""
+        self.epoch = await self.store.take_over("test", 0)
+        self.marker = Marker(self.mirror)
+        self.books = Fragile(self.store.usage)
+        self.facts = Facts(
+            marker=self.marker,
+            live=lambda: [e for e in self.lives.entries.values() if e.state is not State.FINISHED],
+            config=lambda: CONFIG,
+            looks=lambda: self.looks,
+            picture=lambda: Snapshot(self.now, Fleet(()), CONFIG),
+        )
+        self.accountant = Accountant(self.books, self.facts, lambda: self.now, self.epoch)  # type: ignore[arg-type]
+
+    async def step(self, choices: list[tuple[int, int]], lag: float) -> None:
+        """Some workloads go on; what is committed was decided ``lag`` seconds ago."""
+        changes = [self._timed(c, lag) for c in self.lives.batch(choices)]
+        for change in changes:
+            if change.before is None:
+                self.mirror.apply([Upserted(job(change.after))])
+        changes = self.marker.marked(changes, CONFIG)
+        await self.store.commit(changes, epoch=self.epoch, revision=None, cycle=1)
+        self.lives.committed(changes)
+        self.sums.committed(changes)
+
+    def _timed(self, change: Change, lag: float) -> Change:
+        at = self.now - lag
+        after = replace(change.after, since=at)
+        if change.before is None:
+            after = replace(after, queued_at=at - 40.0, gpus=72 + 1)
+        return replace(change, at=at, after=after)
+
+    async def account(self, fails: str) -> None:
+        self.books.fails = fails
+        try:
+            await self.accountant.account()
+        except StoreUnavailable:
+            assert fails
+        else:
+            assert not fails
+
+    async def stored(self) -> Mapping[str, tuple[float, float]]:
+        period = Period.around(self.now - 1e6, self.now + 1e6)
+        report = await self.store.usage.report(period, Grouping.parse("workload"))
+        assert report.as_of == self.now
+        found: dict[str, tuple[float, float]] = {}
+        for row in report.rows:
+            a, uid = row.amounts, row.names["uid"]
+            split = a.used + a.unknown + a.stuck
+            assert split <= a.allocated + 1e-3
+            was = found.get(uid, (0.0, 0.0))
+            found[uid] = (was[0] + a.allocated, was[1] + a.waited)
+        return found
+
+
+async def empty(url: str) -> None:
+    """One database serves all examples; each begins with an empty usage ledger."""
+    connection = await asyncpg.connect(url)
+    tables = ["marks", "meters", "subjects", "hours", "losses", "fleet"]
+    await connection.execute("TRUNCATE " + ", ".join(f"usage_{name}" for name in tables))
+    await connection.execute("UPDATE usage_progress SET until = NULL")
+    await connection.close()
+
+
+CHOICES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 23)), min_size=1, max_size=4)
+SPANS = st.sampled_from([0.0, 0.5, 7.25, 59.0, 1800.0, 5000.0])
+ACTS = st.one_of(
+    st.tuples(st.just("step"), CHOICES, SPANS),
+    st.tuples(st.just("late step"), CHOICES, SPANS),
+    st.tuples(st.just("account"), st.sampled_from(["", "", "before", "after"]), SPANS),
+    st.tuples(st.just("another leader"), st.none(), SPANS),
+)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(acts=st.lists(ACTS, min_size=3, max_size=24))
+async def test_allocated_and_waited_are_those_of_the_committed_history(
+    store: PostgresStore,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    acts: list[tuple[str, object, float]],
+):
+    monkeypatch.setattr("queuectl.control.account.BATCH", 3)  # entries of several transactions
+    await empty(database_url)
+    world = World(store, Lives(f"run{next(RUNS)}"))
+    await world.lead()
+    for what, detail, span in acts:
+        world.now += span
+        match what:
+            case "step":
+                await world.step(detail, 0.0)  # type: ignore[arg-type]  # CHOICES
+            case "late step":
+                await world.step(detail, min(span, 0.4))  # type: ignore[arg-type]
+            case "account":
+                await world.account(str(detail))
+            case _:
+                await world.lead()
+    world.now += 1.0
+    await world.account("")
+    assert await store.usage.marks(1) == ()
+    stored = await world.stored()
+    expected = world.sums.at(world.now)
+    assert stored.keys() <= expected.keys()
+    for uid, amounts in expected.items():
+        assert stored.get(uid, (0.0, 0.0)) == pytest.approx(amounts, abs=1e-3), uid
+
+
+Look = tuple[UseState, float | None]
+Round = tuple[list[tuple[int, int]], list[Look | None], float, str]
+LOOKS = st.one_of(
+    st.none(), st.tuples(st.sampled_from(list(UseState)), st.sampled_from([None, 0.0, 0.25, 1.0]))
+)
+ROUNDS = st.tuples(
+    CHOICES,
+    st.lists(LOOKS, min_size=4, max_size=4),
+    st.sampled_from([1.5, 60.0, 4000.0]),
+    st.sampled_from(["", "", "", "before", "after"]),
+)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(rounds=st.lists(ROUNDS, min_size=1, max_size=12))
+async def test_what_was_measured_is_that_of_each_look(
+    store: PostgresStore, database_url: str, rounds: list[Round]
+):
+    """Steps happen right after an entry, so that each look is of one attempt and one set of GPUs."""
+    await empty(database_url)
+    world = World(store, Lives(f"looks{next(RUNS)}"))
+    await world.lead()
+    await world.account("")
+    expected: defaultdict[str, float] = defaultdict(float)
+    for choices, looks, span, fails in rounds:
+        await world.step(choices, 0.0)
+        world.now += span
+        world.looks = {}
+        for who, look in enumerate(looks):
+            entry = world.lives.entries.get(f"{world.lives.prefix}-{who}")
+            if entry is None or entry.state not in HOLDS:
+                continue
+            amount = held(entry) * span
+            state, utilization = look or (UseState.UNKNOWN, None)
+            if look is not None:
+                world.looks[entry.uid] = GangUse(
+                    entry.uid, entry.attempt, state, 0.0, world.now, utilization, 1.0, ""
+                )
+            if state is UseState.UNKNOWN or utilization is None:
+                expected["unknown"] += amount
+            elif state is UseState.STUCK:
+                expected["stuck"] += amount
+            else:
+                expected["used"] += amount * utilization
+                expected["idle"] += amount if state is UseState.IDLE else 0.0
+        await world.account(fails)
+        if fails:
+            await world.account("")
+    report = await store.usage.report(
+        Period.around(world.now - 1e6, world.now + 1e6), Grouping.parse("cohort")
+    )
+    for name in ("used", "idle", "stuck", "unknown"):
+        total = sum(getattr(row.amounts, name) for row in report.rows)
+        assert total == pytest.approx(expected[name], abs=1e-3), name
+
+
+async def total(store: PostgresStore, now: float) -> Amounts:
+    report = await store.usage.report(Period.around(now - 1e5, now + 1e5), Grouping.parse("cohort"))
+    (row,) = report.rows
+    return row.amounts
+
+
+def until_it_runs(world: World) -> list[Change]:
+    """One workload is submitted and started; as if before there was a usage ledger."""
+    first = submitted("old-0", at=world.now)
+    return [first, handled(first.after, Admit(HERE), world.now)]
+
+
+def handled(entry: Entry, event: Event, at: float) -> Change:
+    change = handle(entry, event, at)
+    assert change is not None
+    return change
+
+
+async def test_what_ran_before_there_was_a_ledger_counts_from_its_first_entry_on(
+    store: PostgresStore,
+):
+    world = World(store, Lives("old"))
+    await world.lead()
+    for change in until_it_runs(world):
+        world.mirror.apply([Upserted(job(change.after))])
+        await store.commit([change], epoch=world.epoch, revision=None, cycle=1)
+        world.lives.committed([change])
+    world.now += 1000.0
+    await world.account("")
+    world.now += 100.0
+    await world.account("")
+    assert (await total(store, world.now)).allocated == pytest.approx(65 * 100.0)
+
+
+async def test_a_gang_that_ended_was_busy_as_it_was_when_it_was_measured_last(
+    store: PostgresStore,
+):
+    world = World(store, Lives("old"))
+    await world.lead()
+    for change in until_it_runs(world):
+        world.mirror.apply([Upserted(job(change.after))])
+        marked = world.marker.marked([change], CONFIG)
+        await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)
+        world.lives.committed(marked)
+    world.now += 60.0
+    entry = world.lives.entries["old-0"]
+    world.looks = {entry.uid: GangUse(entry.uid, 1, UseState.ACTIVE, 0.0, world.now, 0.5, 1.0, "")}
+    await world.account("")
+    world.now += 20.0
+    world.looks = {}
+    over = world.marker.marked([handled(entry, Gone(), world.now)], CONFIG)
+    await store.commit(over, epoch=world.epoch, revision=None, cycle=1)
+    world.now += 40.0
+    await world.account("")
+    found = await total(store, world.now)
+    assert found.allocated == pytest.approx(65 * 80.0)
+    assert (found.used, found.unknown) == pytest.approx((65 * 40.0, 0.0))
+
+
+async def test_who_has_no_mark_is_accounted_for_beside_those_who_have_many(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("queuectl.control.account.BATCH", 3)
+    world = World(store, Lives("old"))
+    await world.lead()
+
+    async def commit(change: Change) -> Entry:
+        marked = world.marker.marked([change], CONFIG)
+        await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)
+        return change.after
+
+    busy = await commit(submitted("old-0", at=world.now))
+    quiet = submitted("old-1", at=world.now)
+    await commit(replace(quiet, after=replace(quiet.after, gpus=10)))
+    await world.account("")
+    for action in (Action.HOLD, Action.RELEASE, Action.HOLD):
+        world.now += 10.0
+        busy = await commit(handled(busy, ask(action), world.now))
+    world.now += 10.0
+    await world.account("")
+    found = await total(store, world.now)
+    assert (found.waited, found.waiting) == pytest.approx((10 * 40.0, 40.0 + 20.0))
+
+
+async def test_a_job_that_comes_back_waits_from_then_on(store: PostgresStore):
+    world = World(store, Lives("old"))
+    await world.lead()
+    created = world.now
+    first = submitted("old-0", at=created)
+    first = replace(first, after=replace(first.after, gpus=1))
+    world.now += 60.0
+    over = handled(first.after, Gone(), world.now)
+    for change in (first, over):
+        marked = world.marker.marked([change], CONFIG)
+        await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)
+    await world.account("")
+    world.now += 1000.0
+    again = replace(first, at=world.now, after=replace(first.after, queued_at=created))
+    marked = world.marker.marked([again], CONFIG)
+    await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)
+    world.now += 30.0
+    await world.account("")
+    assert (await total(store, world.now)).waited == pytest.approx(60.0 + 30.0)
+
+
+async def test_a_leader_that_was_deposed_writes_no_hours(store: PostgresStore):
+    world = World(store, Lives("old"))
+    await world.lead()
+    await world.account("")
+    await store.take_over("another", 0)
+    world.now += 60.0
+    with pytest.raises(Fenced):
+        await world.accountant.account()
+
+
+async def test_two_who_account_for_the_same_time_count_it_once(store: PostgresStore):
+    world = World(store, Lives("old"))
+    await world.lead()
+    await world.account("")
+    twin = Accountant(store.usage, world.facts, lambda: world.now, world.epoch)
+    await twin.account()
+    world.now += 60.0
+    await world.account("")
+    with pytest.raises(StaleSnapshot):
+        await twin.account()
+    await twin.account()

@@ -1,0 +1,164 @@
+"""The usage ledger in memory: what :class:`queuectl.db.usage.UsageBooks` does, without the database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from uuid import UUID
+
+from queuectl.domain.accounting import (
+    Amounts,
+    Books,
+    Free,
+    HourKey,
+    Losses,
+    LossKey,
+    Mark,
+    Meter,
+    Subject,
+    by_hour,
+)
+from queuectl.domain.errors import Fenced, StaleSnapshot
+from queuectl.domain.folding import Fold
+from queuectl.domain.reports import By, FleetRow, Grouping, Period, Report, ReportRow, check_size
+
+AMOUNTS = tuple(f.name for f in fields(Amounts))
+
+
+@dataclass
+class MemoryUsageTables:
+    until: float | None = None
+    number: int = 0
+    marks: list[tuple[int, Mark]] = field(default_factory=list)
+    meters: dict[str, Meter] = field(default_factory=dict)
+    subjects: dict[UUID, Subject] = field(default_factory=dict)
+    hours: dict[HourKey, Amounts] = field(default_factory=dict)
+    losses: dict[LossKey, Losses] = field(default_factory=dict)
+    fleet: dict[tuple[int, str], FleetRow] = field(default_factory=dict)
+
+    def note(self, mark: Mark) -> None:
+        self.number += 1
+        self.marks.append((self.number, mark))
+
+
+class MemoryUsage:
+    """Same methods, errors and meanings as UsageBooks. ``reach``: the tables, and the epoch of the leader."""
+
+    def __init__(self, reach: Callable[[], Awaitable[tuple[MemoryUsageTables, int]]]) -> None:
+        self._reach = reach
+
+    async def books(self) -> Books:
+        tables, _ = await self._reach()
+        return Books(tables.until, dict(tables.meters))
+
+    async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
+        tables, _ = await self._reach()
+        return tuple(tables.marks[:limit])
+
+    async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
+        tables, _ = await self._reach()
+        return frozenset(uids) & {s.uid for s in tables.subjects.values()}
+
+    async def keep(
+        self,
+        fold: Fold,
+        *,
+        over: float | None,
+        until: float,
+        upto: int,
+        epoch: int,
+        free: Mapping[str, Free],
+    ) -> None:
+        tables, current = await self._reach()
+        if epoch != current:
+            raise Fenced(f"epoch {epoch} is over")
+        if tables.until != over:
+            raise StaleSnapshot("the usage ledger has been written meanwhile")
+        tables.until = until
+        tables.marks = [(number, mark) for number, mark in tables.marks if number > upto]
+        changed = {**tables.meters, **fold.meters}
+        tables.meters = {uid: meter for uid, meter in changed.items() if meter is not None}
+        tables.subjects |= fold.accounts.new
+        for key, row in fold.hours.items():
+            tables.hours[key] = added(tables.hours.get(key, Amounts()), row)
+        for key, lost in fold.losses.items():
+            known = tables.losses.get(key, Losses())
+            tables.losses[key] = Losses(
+                known.gpu_seconds + lost.gpu_seconds, known.evictions + lost.evictions
+            )
+        for hour, seconds in by_hour(until if over is None else over, until):
+            for flavor, one in free.items():
+                was = tables.fleet.get((hour, flavor)) or FleetRow(flavor, 0, 0, 0, 0, 0)
+                tables.fleet[hour, flavor] = FleetRow(
+                    flavor,
+                    was.seconds + seconds,
+                    was.capacity + seconds * one.capacity,
+                    was.free + seconds * one.free,
+                    was.fragmented + seconds * one.fragmented,
+                    was.stranded + seconds * one.stranded,
+                )
+
+    async def report(self, period: Period, grouping: Grouping) -> Report:
+        tables, _ = await self._reach()
+        rows: dict[tuple[str, ...], ReportRow] = {}
+        workloads: dict[tuple[str, ...], set[str]] = {}
+        for (hour, subject, flavor, price), amounts in tables.hours.items():
+            if not period.since <= hour < period.until:
+                continue
+            who = tables.subjects[subject]
+            names = _names(who, hour, flavor, price, grouping)
+            labels = dict(who.labels) if grouping.by is By.WORKLOAD else {}
+            key = (*names.values(), str(labels))
+            row = rows.get(key) or ReportRow(names, Amounts(), labels=labels)
+            workloads.setdefault(key, set()).add(who.uid)
+            rows[key] = replace(
+                row, amounts=added(row.amounts, amounts), workloads=len(workloads[key])
+            )
+        for (hour, subject, flavor, reason), lost in tables.losses.items():
+            if not period.since <= hour < period.until or grouping.by is By.PRICE:
+                continue
+            who = tables.subjects[subject]
+            labels = dict(who.labels) if grouping.by is By.WORKLOAD else {}
+            key = (*_names(who, hour, flavor, "", grouping).values(), str(labels))
+            known = rows[key].losses.get(reason, Losses())
+            total = Losses(known.gpu_seconds + lost.gpu_seconds, known.evictions + lost.evictions)
+            rows[key] = replace(rows[key], losses={**rows[key].losses, reason: total})
+        check_size(len(rows), grouping)
+        fleet: dict[str, FleetRow] = {}
+        for (hour, flavor), one in tables.fleet.items():
+            if period.since <= hour < period.until:
+                was = fleet.get(flavor) or FleetRow(flavor, 0, 0, 0, 0, 0)
+                sums = (getattr(was, f.name) + getattr(one, f.name) for f in fields(FleetRow)[1:])
+                fleet[flavor] = FleetRow(flavor, *sums)
+        return Report(
+            period,
+            grouping,
+            tables.until,
+            tuple(rows[key] for key in sorted(rows)),
+            tuple(fleet[name] for name in sorted(fleet)),
+        )
+
+
+def added(one: Amounts, other: Amounts) -> Amounts:
+    return Amounts(*(getattr(one, name) + getattr(other, name) for name in AMOUNTS))
+
+
+def _names(who: Subject, hour: int, flavor: str, price: str, grouping: Grouping) -> dict[str, str]:
+    match grouping.by:
+        case By.WORKLOAD:
+            keys = ["namespace", "kind", "name", "uid", "queue", "cluster_queue", "cohort", "user"]
+            return {key: getattr(who, key) for key in keys}
+        case By.QUEUE:
+            return {"namespace": who.namespace, "queue": who.queue}
+        case By.CLUSTER_QUEUE:
+            return {"cluster_queue": who.cluster_queue}
+        case By.COHORT | By.NAMESPACE | By.USER:
+            return {grouping.by.value: getattr(who, grouping.by.value)}
+        case By.LABEL:
+            return {"label": dict(who.labels).get(grouping.label, "")}
+        case By.FLAVOR:
+            return {"flavor": flavor}
+        case By.PRICE:
+            return {"price": price}
+        case By.HOUR:
+            return {"hour": str(hour)}

@@ -1,0 +1,157 @@
+"""A LimitRange in the input gives containers what their templates leave out, as the API server would give it to the pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuectl.domain.quantity import GPU
+from queuectl.domain.workload import PodSet
+from queuectl.objects.documents import as_document
+from queuectl.objects.errors import DocumentError
+from queuectl.objects.snapshots import read_snapshot
+from tests.planner.documents import Doc, cluster_queue, flavor, nodes, planned, workload
+from tests.support.jobs import batch_job, pytorch_job
+
+
+def limit_range(*items: Doc, name: str = "usual", namespace: str = "default") -> Doc:
+    return {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"limits": [{"type": "Container", **item} for item in items]},
+    }
+
+
+def asked(job: Doc, *ranges: Doc) -> list[PodSet]:
+    """The podsets of a job as they are planned."""
+    given = read_snapshot([as_document(one) for one in (*ranges, job)])
+    assert (given.ignored, given.warnings) == ((), ())
+    (pending,) = given.snapshot.pending
+    assert pending.blocked is None or "does not exist" in pending.blocked.message
+    return list(pending.workload.podsets)
+
+
+def job_of(*needs: Doc, init: tuple[Doc, ...] = ()) -> Doc:
+    """A Job of one pod whose containers have these resources."""
+    job = batch_job("train")
+    spec = job["spec"]["template"]["spec"]
+    spec["containers"] = [{"name": f"c{i}", "resources": one} for i, one in enumerate(needs)]
+    spec["initContainers"] = [{"name": f"i{i}", "resources": one} for i, one in enumerate(init)]
+    return job
+
+
+@pytest.mark.parametrize(
+    ("ranges", "needs", "requests", "limits"),
+    [
+        pytest.param([], {}, 0, 0, id="none"),
+        pytest.param([{"defaultRequest": {"cpu": "2"}}], {}, 2000, 0, id="a request"),
+        pytest.param([{"default": {"cpu": "4"}}], {}, 4000, 4000, id="a limit stands in"),
+        pytest.param(
+            [{"default": {"cpu": "4"}, "defaultRequest": {"cpu": "2"}}], {}, 2000, 4000, id="both"
+        ),
+        pytest.param([{"max": {"cpu": "8"}}], {}, 8000, 8000, id="the most is the default limit"),
+        pytest.param([{"min": {"cpu": "1"}}], {}, 1000, 0, id="the least is the default request"),
+        pytest.param(
+            [{"min": {"cpu": "1"}, "default": {"cpu": "4"}}], {}, 4000, 4000, id="limit before least"
+        ),
+        pytest.param(
+            [{"default": {"cpu": "4"}}], {"requests": {"cpu": "1"}}, 1000, 4000, id="asked for"
+        ),
+        pytest.param(
+            [{"defaultRequest": {"cpu": "2"}}], {"limits": {"cpu": "3"}}, 3000, 3000,
+            id="its own limit stands in first",
+        ),
+        pytest.param(
+            [{"defaultRequest": {"cpu": "2"}}, {"defaultRequest": {"cpu": "5"}}], {}, 5000, 0,
+            id="the later item of one",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_is_filled_in(
+    ranges: list[Doc], needs: Doc, requests: int, limits: int
+) -> None:
+    (podset,) = asked(job_of(needs), limit_range(*ranges))
+    assert (podset.shape.requests["cpu"], podset.limits["cpu"]) == (requests, limits)
+
+
+def test_each_container_is_filled_in() -> None:
+    job = job_of({}, {"requests": {"cpu": "5"}}, {}, init=({},))
+    (podset,) = asked(job, limit_range({"defaultRequest": {"cpu": "2"}}))
+    assert podset.shape.requests["cpu"] == 9000
+    (podset,) = asked(job_of({}, init=({},)), limit_range({"defaultRequest": {"cpu": "2"}}))
+    assert podset.shape.requests["cpu"] == 2000, "one after the other"
+
+
+def test_the_first_of_several_by_name_fills_in() -> None:
+    ranges = [limit_range({"defaultRequest": {"cpu": cpu}}, name=cpu) for cpu in ("3", "1")]
+    (podset,) = asked(job_of({}), *ranges)
+    assert podset.shape.requests["cpu"] == 1000
+
+
+def test_that_of_another_namespace_or_of_pods_does_not_count() -> None:
+    other = limit_range({"defaultRequest": {"cpu": "2"}}, namespace="other")
+    pods = limit_range({"type": "Pod", "max": {"cpu": "2"}})
+    (podset,) = asked(job_of({}), other, pods)
+    assert podset.shape.requests["cpu"] == 0
+
+
+def test_every_template_of_a_job_is_filled_in() -> None:
+    podsets = asked(pytorch_job("train"), limit_range({"defaultRequest": {"memory": "1Gi"}}))
+    assert [podset.shape.requests["memory"] for podset in podsets] == [2**30, 2**30]
+
+
+def test_it_may_make_a_gang_too_large_for_its_queue() -> None:
+    queue = cluster_queue("main", 8)
+    (group,) = queue[0]["spec"]["resourceGroups"]
+    group["coveredResources"].append("cpu")
+    group["flavors"][0]["resources"].append({"name": "cpu", "nominalQuota": "7"})
+    fleet = nodes("r", 1)
+    fleet[0]["status"]["allocatable"]["cpu"] = "64"
+    parts = [*queue, flavor(), *fleet, workload("train", "main", 4, 2)]
+    assert planned(parts).started == ["train"]
+    done = planned(parts, limit_range({"defaultRequest": {"cpu": "2"}}))
+    assert done.waiting == {"train": "ExceedsMaxQuota"}
+
+
+def test_a_quota_of_limits_counts_what_it_fills_in() -> None:
+    quota: Doc = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "team", "namespace": "default"},
+        "spec": {"hard": {"limits.memory": "7Gi"}},
+    }
+    parts: list[Any] = [*cluster_queue("main", 8), flavor(), *nodes("r", 1), quota]
+    train = workload("train", "main", 4, 2)
+    needs = train["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]
+    needs["requests"][GPU] = "2"
+    for one in parts:
+        if one["kind"] == "Node":
+            one["status"]["allocatable"]["memory"] = "64Gi"
+    assert planned(parts, train).started == ["train"]
+    usual = limit_range({"default": {"memory": "2Gi"}, "defaultRequest": {"memory": "0"}})
+    assert planned(parts, train, usual).waiting == {"train": "ResourceQuotaExceeded"}
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"default": {"cpu": "much"}}, r"LimitRange/usual: spec.limits\[0\].default: cpu: 'much'"),
+        ({"defaultRequest": {"cpu": "-1"}}, r"spec.limits\[0\].defaultRequest: cpu: '-1' is negative"),
+        ({"max": ["cpu"]}, r"spec.limits\[0\].max: expected"),
+    ],
+)  # fmt: skip
+def test_what_no_api_server_stores_is_told(item: Doc, said: str) -> None:
+    with pytest.raises(DocumentError, match=said):
+        asked(job_of({}), limit_range(item))
+
+
+@pytest.mark.parametrize("needs", [{"limits": ["cpu"]}, [], {"requests": "cpu"}])
+def test_a_malformed_container_is_told_as_without_it(needs: Any) -> None:
+    told = []
+    for ranges in ((), (limit_range({"defaultRequest": {"cpu": "2"}}),)):
+        with pytest.raises(DocumentError) as refused:
+            asked(job_of(needs), *ranges)
+        told.append((refused.value.field, refused.value.reason))
+    assert told[0] == told[1]

@@ -1,0 +1,217 @@
+"""``policy.maxPerUser``: what one user may hold in a ClusterQueue at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queuectl.domain.plan import Admission, Plan, Refusal
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import Defragment, QueueingStrategy, WithinClusterQueue
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.objects.documents import as_document
+from queuectl.objects.snapshots import read_snapshot
+from queuectl.planner import plan
+from queuectl.planner.verify import Rule, verify
+from queuectl.planner.why import diagnose
+from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
+from tests.planner.documents import Doc, cluster_queue, flavor, nodes, planned, workload
+
+NODES = [node(f"n{i}", gpu=8) for i in range(4)]
+STRICT = QueueingStrategy.STRICT_FIFO
+
+
+def of(user: str | None, name: str, gpus: int, at: float = 0.0, **options: Any) -> Workload:
+    """A gang of one pod."""
+    return replace(gang(name, podset(gpu=gpus), queued_at=at, **options), user=user)
+
+
+def capped(
+    most: int,
+    pending: list[Pending | Workload],
+    running: list[Admitted] | None = None,
+    **options: Any,
+) -> Snapshot:
+    main = replace(queue(**options), max_per_user=((GPU, most),))
+    return world(NODES, pending, running or [], main)
+
+
+def decided(snapshot: Snapshot) -> tuple[list[str], dict[str, Code]]:
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    return [a.uid for a in made.admitted], {r.uid: r.reasons[0].code for r in made.pending}
+
+
+HELD = holding(of("ann", "held", 4), {"n0": 1})
+
+
+@pytest.mark.parametrize("strategy", list(QueueingStrategy))
+@pytest.mark.parametrize(
+    ("most", "pending", "starts"),
+    [
+        pytest.param(8, [of("ann", "a", 4)], ["a"], id="up to the cap"),
+        pytest.param(7, [of("ann", "a", 4)], [], id="not over it"),
+        pytest.param(7, [of("ben", "a", 4)], ["a"], id="each user has his own"),
+        pytest.param(7, [of(None, "a", 8)], ["a"], id="whoever is nobody has none"),
+        pytest.param(
+            8, [of("ann", "a", 2, 1.0), of("ann", "b", 2, 2.0), of("ann", "c", 2, 3.0)], ["a", "b"],
+            id="gangs of one plan count together",
+        ),
+        pytest.param(
+            8, [of("ann", "a", 8, 1.0), of("ben", "b", 8, 2.0)], ["b"], id="no stranger is held back"
+        ),
+        pytest.param(
+            6, [of("ann", "a", 8, 1.0), of("ann", "b", 2, 2.0)], ["b"],
+            id="what the cap never allows holds back nobody",
+        ),
+        pytest.param(0, [of("ben", "a", 1)], [], id="none at all"),
+        pytest.param(3, [of("ann", "a", 0)], ["a"], id="what it asks nothing of does not matter"),
+    ],
+)  # fmt: skip
+def test_a_user_holds_no_more_than_that(
+    strategy: QueueingStrategy, most: int, pending: list[Workload], starts: list[str]
+) -> None:
+    started, waiting = decided(capped(most, [*pending], [HELD], strategy=strategy))
+    assert started == starts
+    assert set(waiting.values()) <= {Code.MAX_PER_USER, Code.WAITING_IN_ORDER}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "starts"), [(QueueingStrategy.BEST_EFFORT_FIFO, ["b", "c"]), (STRICT, ["c"])]
+)
+def test_his_own_later_gangs_pass_only_where_the_order_is_not_strict(
+    strategy: QueueingStrategy, starts: list[str]
+) -> None:
+    pending = [of("ann", "a", 8, 1.0), of("ann", "b", 2, 2.0), of("ben", "c", 8, 3.0)]
+    assert decided(capped(8, [*pending], [HELD], strategy=strategy))[0] == starts
+
+
+def test_in_another_queue_he_holds_nothing() -> None:
+    parts = [*documents("a", 8), *documents("b", 8), *SETTINGS, flavor(), *nodes("r", 2)]
+    runs = mine(workload("runs", "a", 1, 8, flavor="default", on={"r0": 1}))
+    done = planned(parts, runs, mine(workload("next", "b", 1, 8, at=1)))
+    assert (done.started, done.waiting) == (["next"], {})
+    done = planned(parts, runs, mine(workload("next", "a", 1, 8, at=1)))
+    assert done.waiting == {"next": "MaxPerUserExceeded"}
+
+
+SETTINGS: list[Doc] = [
+    {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Configuration",
+        "admissionFairSharing": {"usageHalfLifeTime": "1h", "usageSamplingInterval": "5m"},
+        "queuectl": {"userLabel": "example.com/user", "usageBeforePriority": True},
+    }
+]
+
+
+def documents(name: str, most: int) -> list[Doc]:
+    return cluster_queue(name, 100, policy={"maxPerUser": most})
+
+
+def mine(job: Doc) -> Doc:
+    job["metadata"]["labels"] = {"example.com/user": "ann"}
+    return job
+
+
+def test_the_reason_names_user_queue_cap_and_need() -> None:
+    parts = [*documents("main", 12), *SETTINGS, flavor(), *nodes("r", 4)]
+    runs = mine(workload("runs", "main", 1, 8, flavor="default", on={"r0": 1}))
+    done = planned(parts, runs, mine(workload("next", "main", 2, 4, at=1)))
+    reason = done.reason("next")
+    assert reason["message"] == (
+        f"user ann may hold 12 {GPU} in ClusterQueue main at once, of which 8 are held: needs 8"
+    )
+    assert reason["details"] == {
+        "clusterQueue": "main",
+        "user": "ann",
+        "resource": GPU,
+        "most": 12,
+        "held": 8,
+        "needed": 8,
+    }
+
+
+def test_it_starts_with_as_many_pods_as_its_user_may_hold() -> None:
+    parts = [*documents("main", 5), *SETTINGS, flavor(), *nodes("r", 4)]
+    done = planned(parts, mine(workload("train", "main", 8, 1, least=2)))
+    assert done.podset("train")["count"] == 5
+
+
+def test_nobody_is_evicted_for_a_gang_over_its_users_cap() -> None:
+    low = holding(gang("low", podset(gpu=8, count=4)), {f"n{i}": 1 for i in range(4)})
+    vip = of("ann", "vip", 8, priority=9)
+    options = {"within": WithinClusterQueue.LOWER_PRIORITY}
+    made = plan(capped(7, [vip], [low], **options))
+    assert (made.preempted, made.pending[0].reasons[0].code) == ((), Code.MAX_PER_USER)
+    assert [p.victim for p in plan(capped(8, [vip], [low], **options)).preempted] == ["low"]
+
+
+def test_what_leaves_counts_until_it_is_gone() -> None:
+    leaving = replace(HELD, leaving=True)
+    gone = replace(leaving, placement=placed(HELD.workload, {}))
+    assert decided(capped(7, [of("ann", "a", 4)], [leaving]))[0] == []
+    assert decided(capped(7, [of("ann", "a", 4)], [gone]))[0] == ["a"]
+
+
+def test_a_lease_is_his_as_much_as_what_runs() -> None:
+    vip, low = of("ann", "vip", 8, 2.0, priority=9), gang("low", podset(gpu=8))
+    lease = CapacityLease(placed(vip, {"n0": 1}), ("low",), NOW, NOW + 60)
+    leaving = holding(low, {"n0": 1}, leaving=True)
+    first = of("ann", "first", 8, 1.0, priority=10)
+    for most, starts in ((8, []), (16, ["first"])):
+        started, waiting = decided(capped(most, [Pending(vip, lease), first], [leaving]))
+        assert started == starts
+        assert waiting["vip"] is Code.WAITING_FOR_PREEMPTED
+
+
+def test_the_verifier_knows_it_by_itself() -> None:
+    first, second = of("ann", "a", 4, 1.0), of("ann", "b", 4, 2.0)
+    snapshot = capped(12, [first, second], [HELD])
+    made = plan(snapshot)
+    assert [type(a) for a in made.admitted] == [Admission, Admission]
+    tighter = capped(11, [first, second], [HELD])
+    assert [violation.rule for violation in verify(tighter, made)] == [Rule.MAX_PER_USER]
+    nobody = Plan(pending=tuple(Refusal(w.uid, (Reason(Code.MAX_PER_USER, "x"),)) for w in (first, second)))  # fmt: skip
+    assert verify(capped(1, [first, second], [HELD]), nobody) == (), "over already: nobody's fault"
+
+
+def test_a_diagnosis_leaves_the_word_to_the_reason() -> None:
+    assert diagnose(capped(3, [of("ann", "a", 4)]), "a").conflict == ()
+
+
+@pytest.mark.parametrize(("settings", "warned"), [(SETTINGS, False), ([], True)])
+def test_where_no_label_names_the_user_its_want_of_effect_is_told(
+    settings: list[Doc], warned: bool
+) -> None:
+    given = read_snapshot(
+        [as_document(one) for one in (*documents("main", 8), flavor(), *settings)]
+    )
+    text = (
+        "ClusterQueue main: spec.policy.maxPerUser has no effect:"
+        " no queuectl.userLabel in the Configuration tells users apart"
+    )
+    assert given.warnings == ((text,) if warned else ())
+
+
+def test_moving_others_does_not_bring_him_over_it() -> None:
+    """It found no room when it was looked at; what its user started since leaves it no part of the cap."""
+    rack = [node(f"m{i}", "b/one", gpu=8) for i in range(2)] + [node("m2", "b/two", gpu=8)]
+    runs = [
+        holding(gang("x", podset(gpu=4)), {"m0": 1}),
+        holding(gang("y", podset(gpu=4)), {"m1": 1}),
+        holding(gang("z", podset(gpu=4)), {"m2": 1}),
+    ]
+    whole, small = of("ann", "whole", 8, 1.0), of("ann", "small", 2, 2.0)
+    for most, moved in ((10, 1), (9, 0)):
+        main = replace(queue(within=WithinClusterQueue.NEVER), max_per_user=((GPU, most),))
+        main = replace(main, defragment=Defragment.EXECUTE, defragment_budget=10**9)
+        snapshot = world(rack, [whole, small], runs, main)
+        made = plan(snapshot)
+        assert verify(snapshot, made) == ()
+        assert [a.uid for a in made.admitted] == ["small"]
+        assert len(made.moved) == moved

@@ -1,0 +1,184 @@
+"""What was refuted is not searched for again until something relevant to it has changed, and plans are the same for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuectl.domain.plan import Plan
+from queuectl.domain.queues import Protection, WithinClusterQueue
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.planner import plan
+from queuectl.planner.choose import Chooser
+from queuectl.planner.queueing import refuted
+from tests.planner.build import gang, holding, node, podset, queue, world
+from tests.planner.queues import cq, gpus, quota_only, running
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Uids of the gangs that were searched for, in order."""
+    uids: list[str] = []
+    choose = Chooser.choose
+
+    def counted(self: Chooser, pending: Pending, *rest: Any) -> Any:
+        uids.append(pending.workload.uid)
+        return choose(self, pending, *rest)
+
+    monkeypatch.setattr(Chooser, "choose", counted)
+    return uids
+
+
+def two_trees(**rest: Any) -> Snapshot:
+    """Two cohorts, each full, and in each a gang that waits."""
+    return quota_only(
+        [cq("a", 4, "x", **rest), cq("b", 4, "y", **rest)],
+        [gpus("in-a", 2, "a"), gpus("in-b", 2, "b")],
+        [running("has-a", 3, "a", started_at=0.0), running("has-b", 3, "b", started_at=0.0)],
+    )
+
+
+def again(searched: list[str], first: Snapshot, then: Snapshot) -> list[str]:
+    """Who is searched for in the second of two plans."""
+    plan(first)
+    searched.clear()
+    plan(then)
+    return sorted(searched)
+
+
+def without(snapshot: Snapshot, uid: str) -> tuple[Admitted, ...]:
+    return tuple(g for g in snapshot.admitted if g.workload.uid != uid)
+
+
+def arrives(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, pending=(*snapshot.pending, Pending(gpus("new", 3, "a", 5.0))))
+
+
+def leaves(snapshot: Snapshot) -> Snapshot:
+    gang = replace(snapshot.admitted[0], leaving=True)
+    return replace(snapshot, admitted=(gang, *snapshot.admitted[1:]))
+
+
+@pytest.mark.parametrize(
+    ("change", "who"),
+    [
+        pytest.param(lambda s: replace(s, now=s.now + 9), [], id="nothing"),
+        pytest.param(arrives, ["new"], id="a gang of another kind arrives"),
+        pytest.param(lambda s: replace(s, pending=s.pending[:1]), [], id="a gang is deleted"),
+        pytest.param(
+            lambda s: replace(s, admitted=without(s, "has-a")), ["in-a"], id="one in its tree ends"
+        ),
+        pytest.param(leaves, ["in-a"], id="one in its tree leaves"),
+        pytest.param(
+            lambda s: replace(s, admitted=(*s.admitted, running("more", 1, "b"))),
+            ["in-b"],
+            id="one in its tree starts",
+        ),
+        pytest.param(
+            lambda s: replace(s, config=replace(s.config)), ["in-a", "in-b"], id="configuration"
+        ),
+    ],
+)
+def test_only_they_are_searched_for_again_whom_it_concerns(
+    searched: list[str], change: Callable[[Snapshot], Snapshot], who: list[str]
+) -> None:
+    first = two_trees()
+    assert again(searched, first, change(first)) == who
+
+
+def test_what_this_plan_starts_concerns_those_of_its_tree(searched: list[str]) -> None:
+    """The gang ahead takes what was left; what was proved before it came is not what there is to say now."""
+    first = two_trees()
+    ahead = Pending(gpus("ahead", 1, "a", -1.0))
+    assert again(searched, first, replace(first, pending=(ahead, *first.pending))) == [
+        "ahead",
+        "in-a",
+    ]
+
+
+def test_the_end_of_a_protection_concerns_everybody(searched: list[str]) -> None:
+    rules = {
+        "within_cluster_queue": WithinClusterQueue.LOWER_PRIORITY,
+        "protection": Protection(min_runtime=100.0),
+    }
+    first = two_trees(**rules)
+    first = replace(first, now=50.0)
+    assert again(searched, first, replace(first, now=99.0)) == []
+    assert again(searched, first, replace(first, now=100.0)) == ["in-a", "in-b"]
+
+
+def test_who_takes_nodes_is_concerned_by_whoever_holds_some(searched: list[str]) -> None:
+    running_gangs = [
+        holding(gang("one", podset(gpu=1), queue="b"), {"n1": 1}),
+        holding(gang("two", podset(gpu=1), queue="b"), {"n2": 1}),
+    ]
+    waits = gang("waits", podset(gpu=4), queue="a")
+    nodes = [node("n1", gpu=4), node("n2", gpu=4)]
+    first = world(nodes, [waits], running_gangs, queue("a"), queue("b"))
+    assert again(searched, first, replace(first, now=first.now + 1)) == []
+    assert again(searched, first, replace(first, admitted=without(first, "two"))) == ["waits"]
+
+
+# Plans do not depend on the plans before them.
+
+QUEUES = {"a": "x", "b": "x", "c": "y"}
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.sampled_from(sorted(QUEUES)), st.integers(1, 4), st.integers(0, 2))),
+        st.sets(st.integers(0, 5)),
+        st.booleans(),
+    ),
+    min_size=2,
+    max_size=5,
+)
+
+
+def afresh(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    with monkeypatch.context() as patch:
+        patch.setattr(refuted, "_LAST", WeakKeyDictionary())
+        return plan(snapshot)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS, preempts=st.booleans())
+def test_plans_are_the_same_as_if_nothing_had_been_kept(
+    steps: list[tuple[list[tuple[str, int, int]], set[int], bool]], preempts: bool
+) -> None:
+    within = WithinClusterQueue.LOWER_PRIORITY if preempts else WithinClusterQueue.NEVER
+    queues = [cq(name, 4, tree, within_cluster_queue=within) for name, tree in QUEUES.items()]
+    snapshot = quota_only(queues, [])
+    for number, (arriving, ending, committed) in enumerate(steps):
+        pending = list(snapshot.pending)
+        for place, (name, amount, priority) in enumerate(arriving):
+            uid = f"g{number}-{place}"
+            pending.append(Pending(gpus(uid, amount, name, float(number), priority)))
+        admitted = tuple(g for i, g in enumerate(snapshot.admitted) if i not in ending)
+        snapshot = replace(
+            snapshot, now=snapshot.now + 1, pending=tuple(pending), admitted=admitted
+        )
+        made = plan(snapshot)
+        with pytest.MonkeyPatch.context() as patch:
+            assert made == afresh(snapshot, patch)
+        if committed:
+            snapshot = after(snapshot, made)
+
+
+def after(snapshot: Snapshot, made: Plan) -> Snapshot:
+    """Whoever starts holds its place, whoever is evicted is gone."""
+    waiting = {p.workload.uid: p.workload for p in snapshot.pending}
+    started = {a.uid: Admitted(waiting[a.uid], a.placement) for a in made.admitted}
+    gone = {p.victim for p in made.preempted}
+    return replace(
+        snapshot,
+        pending=tuple(p for p in snapshot.pending if p.workload.uid not in started),
+        admitted=(
+            *(g for g in snapshot.admitted if g.workload.uid not in gone),
+            *started.values(),
+        ),
+    )

@@ -1,0 +1,194 @@
+"""The arithmetic of the usage ledger: what marks and looks make of a span of time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.domain.accounting import (
+    HOUR,
+    Accounting,
+    Amounts,
+    Held,
+    Loss,
+    Mark,
+    Meter,
+    Phase,
+    Price,
+    Subject,
+    Terms,
+    by_hour,
+)
+from queuectl.domain.folding import Fold
+from queuectl.domain.reports import ReportRow
+from queuectl.domain.utilization import GangUse, UseState
+
+T = 1_700_000_000 - 1_700_000_000 % HOUR  # a full hour
+WHO = Subject("u1", "Job", "team-a", "train", "research", "gpus", "", "ann", (("team", "nlp"),))
+TERMS = Terms({"gpus": "all"}, {"spot": 1.5})
+H100 = (Held("h100", "", 8),)
+
+
+def mark(
+    at: float, phase: Phase, *, held: tuple[Held, ...] | None = H100, attempt: int = 1
+) -> Mark:
+    return Mark("u1", at, at, phase, attempt, 8, held if phase is Phase.HOLDS else (), WHO)
+
+
+def look(
+    state: UseState, utilization: float | None, *, at: float = T + 100, attempt: int = 1
+) -> GangUse:
+    return GangUse("u1", attempt, state, T, at, utilization, 1.0, "")
+
+
+def folded(
+    since: float, until: float, meter: Meter | None, *marks: Mark, look: GangUse | None = None
+) -> Fold:
+    fold = Fold(since, until, TERMS)
+    fold.workload(meter, marks, look)
+    return fold
+
+
+def total(*folds: Fold) -> Amounts:
+    sums = Amounts()
+    for fold in folds:
+        for row in fold.hours.values():
+            for f in fields(Amounts):
+                setattr(sums, f.name, getattr(sums, f.name) + getattr(row, f.name))
+    return sums
+
+
+RUNS = Meter(Phase.HOLDS, 1, 8, H100, WHO)
+
+
+def test_a_span_is_cut_at_full_hours() -> None:
+    assert list(by_hour(T - 10, T + HOUR + 5)) == [
+        (T - HOUR, 10.0),
+        (T, HOUR),
+        (T + HOUR, 5.0),
+    ]
+
+
+def test_a_span_that_runs_backwards_counts_negative() -> None:
+    assert list(by_hour(T + 5, T - 10)) == [(T - HOUR, -10.0), (T, -5.0)]
+
+
+def test_waiting_then_holding_goes_by_flavor_and_hour_and_cohort() -> None:
+    fold = folded(T, T + 100, None, mark(T - 30, Phase.WAITS), mark(T + 60, Phase.HOLDS))
+    by_key = {(hour, flavor): row for (hour, _, flavor, _), row in fold.hours.items()}
+    assert by_key[T - HOUR, ""].waited == 8 * 30
+    assert by_key[T, ""].waited == 8 * 60
+    assert by_key[T, ""].waiting == 60
+    assert by_key[T, "h100"].allocated == by_key[T, "h100"].unknown == 8 * 40
+    assert {s.cohort for s in fold.accounts.new.values()} == {"all"}
+    assert fold.meters == {"u1": RUNS}
+
+
+@pytest.mark.parametrize(
+    ("state", "utilization", "amounts"),
+    [
+        (UseState.ACTIVE, 0.75, {"used": 600.0}),
+        (UseState.LOW, 0.25, {"used": 200.0}),
+        (UseState.WARMUP, 0.0, {}),
+        (UseState.IDLE, 0.0, {"idle": 800.0}),
+        (UseState.IDLE, 0.25, {"idle": 800.0, "used": 200.0}),
+        (UseState.STUCK, 1.0, {"stuck": 800.0}),
+        (UseState.UNKNOWN, 0.0, {"unknown": 800.0}),
+        (UseState.ACTIVE, None, {"unknown": 800.0}),
+    ],
+)
+def test_what_was_measured_splits_what_was_allocated(
+    state: UseState, utilization: float | None, amounts: dict[str, float]
+) -> None:
+    found = total(folded(T, T + 100, RUNS, look=look(state, utilization)))
+    assert found == Amounts(allocated=800.0, unpriced=800.0, **amounts)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [None, look(UseState.IDLE, 0.0, attempt=2), look(UseState.IDLE, 0.0, at=T - 250)],
+    ids=["nothing", "another attempt", "long ago"],
+)
+def test_what_says_nothing_of_the_span_leaves_it_unknown(told: GangUse | None) -> None:
+    found = total(folded(T, T + 100, RUNS, look=told))
+    assert (found.unknown, found.idle) == (800.0, 0.0)
+
+
+def test_cost_is_by_the_price_of_each_gpu_and_what_has_none_is_told() -> None:
+    mixed = replace(RUNS, held=(Held("h100", "", 2), Held("h100", "spot", 6)))
+    found = total(folded(T, T + HOUR, mixed))
+    assert found.cost == 6 * 1.5
+    assert found.unpriced == 2 * HOUR
+
+
+def test_the_first_price_that_holds_is_the_price() -> None:
+    spot = Price("spot", 1.0, "h100", (("capacity", "spot"),))
+    rules = Accounting(prices=(spot, Price("h100", 3.0, "h100"), Price("rest", 2.0)))
+    assert rules.price_of("h100", {"capacity": "spot"}) == "spot"
+    assert rules.price_of("h100", {"capacity": "reserved"}) == "h100"
+    assert rules.price_of("a100", {"capacity": "spot"}) == "rest"
+    assert Accounting(prices=(spot,)).price_of("a100", {}) == ""
+
+
+def test_lost_work_stands_in_the_hour_of_the_eviction_by_flavor() -> None:
+    mixed = replace(RUNS, held=(Held("a100", "", 2), Held("h100", "spot", 6)))
+    evicted = replace(mark(T + 10, Phase.HOLDS, held=None), loss=Loss("Preempted", 800.0))
+    fold = folded(T, T + 100, mixed, evicted)
+    found = {
+        flavor: (lost.gpu_seconds, lost.evictions)
+        for (_, _, flavor, _), lost in fold.losses.items()
+    }
+    assert found == {"a100": (200.0, 1), "h100": (600.0, 0)}
+    assert total(fold).allocated == 800.0, "it holds its GPUs until its pods are gone"
+
+
+def test_a_workload_that_came_back_does_not_wait_for_its_earlier_life_again() -> None:
+    back = replace(mark(T - 5000, Phase.WAITS), seen=T + 50)
+    fold = Fold(T, T + 100, TERMS)
+    fold.workload(None, [back], known=True)
+    assert total(fold).waiting == 50.0
+    fold = Fold(T, T + 100, TERMS)
+    fold.workload(RUNS, [mark(T + 10, Phase.GONE), back])
+    assert (total(fold).allocated, total(fold).waiting) == (80.0, 50.0)
+
+
+STEPS = st.lists(
+    st.tuples(st.floats(0, 4000), st.sampled_from(list(Phase)[:3]), st.integers(0, 16)), max_size=8
+)
+
+
+@given(steps=STEPS, cuts=st.lists(st.floats(0, 9000), max_size=5), seed=st.integers(0, 99))
+def test_it_does_not_matter_when_marks_are_folded(
+    steps: list[tuple[float, Phase, int]], cuts: list[float], seed: int
+) -> None:
+    """At once, or in any batches that keep their order, each before or after its time: the sums are the same."""
+    at, marks = float(T), []
+    for span, phase, gpus in steps:
+        at += span
+        marks.append(replace(mark(at, phase, held=(Held("h100", "", gpus),)), gpus=gpus))
+    end = T + 40_000.0
+    times = sorted({float(T), *(T + cut for cut in cuts), end})
+    drawn = random.Random(seed)
+    taken = sorted(drawn.randint(0, len(marks)) for _ in times[2:])
+    folds, meter = [], None
+    for since, until, low, high in zip(
+        times, times[1:], [0, *taken], [*taken, len(marks)], strict=False
+    ):
+        fold = folded(since, until, meter, *marks[low:high])
+        meter = fold.meters.get("u1", meter)
+        folds.append(fold)
+    pieces, whole = total(*folds), total(folded(T, end, None, *marks))
+    for f in fields(Amounts):
+        assert getattr(pieces, f.name) == pytest.approx(getattr(whole, f.name), abs=1e-3), f.name
+
+
+def test_efficiency_and_waste_are_of_what_was_measured() -> None:
+    row = ReportRow({}, Amounts(allocated=1000, used=300, unknown=400, cost=10.0))
+    assert row.efficiency == 0.5
+    assert row.wasted == 300
+    assert row.wasted_cost == 3.0
+    assert ReportRow({}, Amounts(allocated=5, unknown=5)).efficiency is None

@@ -1,0 +1,141 @@
+"""``queuectl report`` against a running API: a table that fits a terminal, CSV and JSON that carry everything."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from queuectl.cli.main import run
+from queuectl.domain.accounting import HOUR, Free, Held, Mark, Phase, Subject, Terms
+from queuectl.domain.folding import Fold
+from queuectl.domain.utilization import GangUse, UseState
+from tests.api.serving import serving
+from tests.doubles.store import MemoryStore
+
+Call = Callable[..., tuple[int, str, str]]
+NOW = float(int(time.time() // HOUR) * HOUR - HOUR)
+
+
+def subject(number: int) -> Subject:
+    labels = (("team", "nlp"), ("project", "p,1"))[: number + 1]
+    return Subject(
+        f"u{number}", "PyTorchJob", "a-rather-long-namespace", f"train-large-model-{number}", "research-and-development",
+        "large-cluster-queue", user=("ann", "")[number], labels=labels,
+    )  # fmt: skip
+
+
+async def fill(store: MemoryStore) -> None:
+    """Two gangs that hold 1,000 GPUs each for an hour; one of them was measured."""
+    fold = Fold(NOW, NOW + HOUR, Terms({}, {"spot": 2.0}))
+    look = GangUse("u0", 1, UseState.ACTIVE, NOW, NOW + HOUR, 0.5, 1.0, "")
+    for number in (0, 1):
+        held = (Held("h100", ("spot", "")[number], 1000),)
+        who = subject(number)
+        marks = [Mark(who.uid, NOW, NOW, Phase.HOLDS, 1, 1000, held, who)]
+        fold.workload(None, marks, look if number == 0 else None)
+    await store.usage.keep(Fold(NOW, NOW, Terms()), over=None, until=NOW, upto=0, epoch=0, free={})
+    free = {"h100": Free(4000, 2000, 12.5, 8)}
+    await store.usage.keep(fold, over=NOW, until=NOW + HOUR, upto=0, epoch=0, free=free)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    store = MemoryStore()
+    asyncio.run(fill(store))
+    with serving(store) as address:
+        yield address
+
+
+@pytest.fixture
+def report(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("QUEUECTL_SERVER", server)
+        monkeypatch.setattr("sys.argv", ["queuectl", "report", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_the_table_has_a_total_and_says_of_when_it_is(report: Call) -> None:
+    code, out, _ = report("usage", "--by", "user", "--since", "12h")
+    assert code == 0
+    head, _, titles, *lines = (line.rstrip() for line in out.splitlines())
+    assert head.startswith("usage by user, ")
+    assert "complete until" in head
+    assert titles.split() == [
+        "USER",
+        "WORKLOADS",
+        "ALLOCATED",
+        "USED",
+        "IDLE",
+        "STUCK",
+        "UNKNOWN",
+        "EFFICIENCY",
+    ]
+    assert [line.split() for line in lines] == [
+        ["(none)", "1", "1,000.0", "0.0", "0.0", "0.0", "1,000.0", "-"],
+        ["ann", "1", "1,000.0", "500.0", "0.0", "0.0", "0.0", "50", "%"],
+        ["total", "2", "2,000.0", "500.0", "0.0", "0.0", "1,000.0", "50", "%"],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["usage", "cost", "waste", "waits"])
+@pytest.mark.parametrize("by", ["queue", "clusterqueue", "flavor", "label:team", "hour"])
+def test_tables_fit_a_terminal(report: Call, kind: str, by: str) -> None:
+    code, out, _ = report(kind, "--by", by)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 125
+
+
+def test_waste_ends_with_the_free_gpus(report: Call) -> None:
+    _, out, _ = report("waste", "--by", "flavor")
+    assert out.splitlines()[-1].split() == ["h100", "4,000.0", "2,000.0", "12.5", "8.0"]
+
+
+def test_csv_carries_names_labels_and_figures(report: Call) -> None:
+    code, out, _ = report("cost", "--by", "workload", "-o", "csv")
+    assert code == 0
+    first, second = csv.DictReader(io.StringIO(out))
+    assert first["name"] == "train-large-model-0"
+    assert (first["label_team"], first["label_project"]) == ("nlp", "")
+    assert (first["cost"], first["wastedCost"]) == ("2000.0", "1000.0")
+    assert (second["label_project"], second["unpricedGpuHours"]) == ("p,1", "1000.0")
+
+
+def test_json_is_what_the_server_said(report: Call) -> None:
+    _, out, _ = report("waste", "--by", "workload", "-o", "json")
+    body = json.loads(out)
+    assert [item["group"]["kind"] for item in body["items"]] == ["PyTorchJob"] * 2
+    assert body["fleet"][0]["strandedGpus"] == 8.0
+
+
+def test_hours_without_use_are_said_to_be_empty(report: Call) -> None:
+    code, out, err = report("waits", "--since", "3000h", "--until", "2000h")
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert "nobody waited" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("usage", "--by", "team"), "label:KEY"),
+        (("usage", "--since", "yesterday"), "'yesterday' is neither"),
+        (("usage", "--since", "1h", "--until", "2h"), "later than since"),
+    ],
+)
+def test_a_wrong_option_is_explained(report: Call, arguments: tuple[str, ...], word: str) -> None:
+    code, _, err = report(*arguments)
+    assert code == 2
+    assert word in err

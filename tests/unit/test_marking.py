@@ -1,0 +1,237 @@
+"""Which marks the usage ledger gets of a workload's life: what it is charged for, from when on, and what it lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuectl.domain.accounting import Accounting, Held, Loss, Mark, Phase, Price
+from queuectl.domain.commands import Action
+from queuectl.domain.fleet import Node
+from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.machine import (
+    Admit,
+    Adopt,
+    Described,
+    Drained,
+    Echoed,
+    Ended,
+    Event,
+    Evict,
+    PodsDone,
+    PodsReady,
+    Refuse,
+    Repair,
+    Submitted,
+    handle,
+)
+from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, ResourceFlavor
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord, NodeRecord, Outcome, Upserted
+from queuectl.domain.rules import Rules
+from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.state.marking import Marker
+from queuectl.state.mirror import Mirror
+from tests.db.lives import ask
+
+SPOT = Price("spot", 1.0, None, (("capacity", "spot"),))
+PRICES = Accounting("user", ("team",), (SPOT, Price("rest", 3.0)))
+CONFIG = QueueConfig(
+    cluster_queues={"gpus": ClusterQueue("gpus")},
+    local_queues={("default", "research"): LocalQueue("default", "research", "gpus")},
+    flavors={
+        "h100": ResourceFlavor("h100", topology="racks"),
+        "a100": ResourceFlavor("a100", topology="racks"),
+        "cloud": ResourceFlavor("cloud", (("capacity", "spot"),)),
+    },
+    rules=Rules(accounting=PRICES),
+)
+H100 = {GPU: "h100"}
+
+
+def job(**more: Any) -> JobRecord:
+    """A master of one GPU and four workers of eight."""
+    podsets = (
+        PodSet("master", 1, PodShape(Resources({GPU: 1}))),
+        PodSet("worker", 4, PodShape(Resources({GPU: 8}))),
+    )
+    labels = (("team", "nlp"), ("user", "ann"), ("other", "x"))
+    return JobRecord(
+        "PyTorchJob", "default", "train", "u1", 1, 90.0, "research", podsets, labels=labels, **more
+    )
+
+
+def whole(*worker: tuple[str, int], **more: Any) -> Placement:
+    master = PodSetPlacement("master", (("n0", 1),), H100)
+    return Placement((master, PodSetPlacement("worker", worker, H100, **more)))
+
+
+class Life:
+    """A workload and its marks; seconds are said by the test."""
+
+    def __init__(self, record: JobRecord | None = None) -> None:
+        self.mirror = Mirror({"pytorchjobs": "PyTorchJob"})
+        capacity = {"n0": "spot", "n1": "spot", "n2": "reserved"}
+        nodes = [Node(name, {"capacity": kind}) for name, kind in capacity.items()]
+        self.record = record or job()
+        self.mirror.apply([Upserted(NodeRecord(node, 1)) for node in nodes])
+        self.mirror.apply([Upserted(self.record)])
+        self.marker = Marker(self.mirror)
+        self.entry: Entry | None = None
+        self.happens(100.0, Submitted(self.record, 0, "gpus"))
+
+    def happens(self, at: float, *events: Event) -> tuple[Mark, ...]:
+        """The marks of one commit."""
+        before = self.entry
+        for event in events:
+            change = handle(self.entry, event, at)
+            assert change is not None
+            self.entry = change.after
+        assert self.entry is not None
+        (marked,) = self.marker.marked([Change(before, self.entry, at)], CONFIG)
+        self.marks = marked.marks
+        return marked.marks
+
+
+def test_a_job_waits_since_it_was_created_and_says_whose_it_is() -> None:
+    (mark,) = Life().marks
+    assert (mark.at, mark.seen, mark.phase, mark.gpus) == (90.999, 100.0, Phase.WAITS, 33)
+    assert mark.subject is not None
+    assert (mark.subject.user, mark.subject.labels) == ("ann", (("team", "nlp"),))
+    assert (mark.subject.queue, mark.subject.cluster_queue) == ("research", "gpus")
+
+
+def test_a_start_holds_each_podset_at_the_price_of_its_nodes() -> None:
+    (mark,) = Life().happens(110.0, Admit(whole(("n1", 1), ("n2", 3))))
+    assert (mark.at, mark.phase, mark.attempt) == (110.0, Phase.HOLDS, 1)
+    assert mark.held == (Held("h100", "rest", 24), Held("h100", "spot", 9))
+    assert mark.subject is None, "nothing about whose it is has changed"
+
+
+def test_a_start_with_fewer_pods_holds_no_more_than_those() -> None:
+    (mark,) = Life().happens(110.0, Admit(whole(("n1", 2), pods=2)))
+    assert mark.held == (Held("h100", "spot", 17),)
+
+
+def test_pods_on_several_flavors_are_held_by_flavor() -> None:
+    shares = (FlavorShare(1, H100), FlavorShare(3, {GPU: "a100"}))
+    (mark,) = Life().happens(110.0, Admit(whole(("n2", 4), shares=shares)))
+    assert mark.held == (
+        Held("a100", "rest", 24),
+        Held("h100", "rest", 8),
+        Held("h100", "spot", 1),
+    )
+
+
+def test_quota_without_nodes_is_held_at_the_price_of_the_flavor() -> None:
+    cloud = {GPU: "cloud"}
+    placement = Placement((PodSetPlacement("worker", (), cloud, 3),))
+    (mark,) = Life().happens(110.0, Admit(placement))
+    assert mark.held == (Held("cloud", "spot", 24),)
+
+
+def test_pods_that_are_done_and_pods_that_moved_change_what_is_held() -> None:
+    life = Life()
+    life.happens(110.0, Admit(whole(("n1", 4))), PodsReady())
+    (done,) = life.happens(120.0, PodsDone(whole(("n1", 1), pods=1)))
+    assert done.held == (Held("h100", "spot", 9),)
+    (moved,) = life.happens(130.0, Repair(whole(("n2", 1), pods=1)))
+    assert moved.held == (Held("h100", "rest", 8), Held("h100", "spot", 1))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (Refuse(Reason(Code.WAITING_FOR_QUOTA, "later")),),
+        (Described("research", "gpus", 7, 33, 5),),
+    ],
+    ids=["another reason", "another priority"],
+)
+def test_what_changes_no_charge_leaves_no_mark(events: tuple[Event, ...]) -> None:
+    assert Life().happens(110.0, *events) == ()
+
+
+def test_becoming_ready_leaves_no_mark() -> None:
+    life = Life()
+    life.happens(110.0, Admit(whole(("n1", 4))))
+    assert life.happens(115.0, Echoed()) == ()
+    assert life.happens(120.0, PodsReady()) == ()
+
+
+def test_another_queue_is_another_account() -> None:
+    (mark,) = Life().happens(110.0, Described("other", "cpus", 0, 16, 2))
+    assert (mark.phase, mark.gpus) == (Phase.WAITS, 16)
+    assert mark.subject is not None
+    assert (mark.subject.queue, mark.subject.cluster_queue) == ("other", "cpus")
+
+
+def test_who_is_held_by_a_person_neither_waits_nor_holds() -> None:
+    life = Life()
+    assert [m.phase for m in life.happens(110.0, ask(Action.HOLD))] == [Phase.ASIDE]
+    assert [m.phase for m in life.happens(120.0, ask(Action.RELEASE))] == [Phase.WAITS]
+
+
+def evicted(reason: Reason, record: JobRecord | None = None, ready: bool = True) -> Mark:
+    """Started at 110 on 33 GPUs, evicted at 210."""
+    life = Life(record)
+    life.happens(110.0, Admit(whole(("n1", 4))), *((PodsReady(),) if ready else ()))
+    (mark,) = life.happens(210.0, Evict(reason))
+    return mark
+
+
+def test_an_eviction_holds_until_the_pods_are_gone() -> None:
+    life = Life()
+    life.happens(110.0, Admit(whole(("n1", 4))))
+    (leaves,) = life.happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
+    assert (leaves.phase, leaves.held) == (Phase.HOLDS, (Held("h100", "spot", 33),))
+    (gone,) = life.happens(220.0, Drained())
+    assert (gone.at, gone.phase, gone.held) == (220.0, Phase.WAITS, ())
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "more", "lost"),
+    [
+        (Code.PREEMPTED, {"lostGpuSeconds": 77}, {}, 77.0),
+        (Code.DEFRAGMENTED, {"lostGpuSeconds": 5}, {}, 5.0),
+        (Code.NODE_FAILURES, {}, {}, 3300.0),
+        (Code.NODE_FAILURES, {}, {"checkpoint_at": 190.0}, 660.0),
+        (Code.NODE_FAILURES, {}, {"checkpoint_at": 999.0}, 0.0),
+        (Code.REQUEUED, {}, {"utilization": 0.5}, 1650.0),
+        (Code.PODS_READY_TIMEOUT, {}, {"checkpoint_at": 190.0, "utilization": 0.0}, 3300.0),
+    ],
+)
+def test_what_an_eviction_loses(
+    code: Code, details: dict[str, Any], more: dict[str, Any], lost: float
+) -> None:
+    mark = evicted(Reason(code, "", details), job(**more))
+    assert mark.loss == Loss(code.value, lost)
+
+
+def test_the_end_is_a_mark_and_a_job_that_is_gone_needs_no_object() -> None:
+    life = Life()
+    life.happens(110.0, Admit(whole(("n1", 4))), PodsReady())
+    life.mirror.jobs.clear()
+    (mark,) = life.happens(300.0, Ended(Outcome.SUCCEEDED))
+    assert (mark.at, mark.phase) == (300.0, Phase.GONE)
+
+
+def test_a_job_that_runs_when_it_is_first_seen_waited_until_it_was_started() -> None:
+    life = Life()
+    life.entry = None
+    marks = life.happens(
+        100.0, Submitted(life.record, 0, "gpus"), Adopt(whole(("n1", 4)), 3, started_at=95.0)
+    )
+    assert [(m.at, m.phase, m.attempt) for m in marks] == [
+        (90.999, Phase.WAITS, 3),
+        (95.0, Phase.HOLDS, 3),
+    ]
+
+
+def test_after_a_restart_the_next_mark_says_again_whose_it_is() -> None:
+    life = Life()
+    life.marker.forget()
+    (mark,) = life.happens(110.0, Admit(whole(("n1", 4))))
+    assert mark.subject is not None
+    assert mark.subject.user == "ann"

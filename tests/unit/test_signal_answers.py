@@ -1,0 +1,190 @@
+"""Whatever a source answers, it is data or it is no answer: nothing of it ends the controller, and nothing looks idle."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from queuectl.domain.errors import SourceUnavailable
+from queuectl.telemetry.signal.exporters import ExporterSource
+from queuectl.telemetry.signal.prometheus import PrometheusSource
+
+KNOWN = {("team", "train-0")}
+
+
+class Answering:
+    """A server that answers everything with one text."""
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.status, self.body = 200, ""
+        self.headers: list[str | None] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                outer.headers.append(self.headers["Authorization"])
+                self.rfile.read(int(self.headers["Content-Length"] or 0))
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                body = outer.body.encode()
+                self.send_response(outer.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = HTTPServer((host, port), Handler)
+        self.port = int(self.server.server_address[1])
+        self.url = f"http://{host}:{self.port}"
+
+    @contextmanager
+    def serving(self) -> Iterator[Answering]:
+        thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield self
+        self.server.shutdown()
+        self.server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def answering() -> Iterator[Answering]:
+    with Answering().serving() as made:
+        yield made
+
+
+def success(*values: str, labels: str = '"namespace":"team","pod":"train-0"') -> str:
+    samples = ",".join(f'{{"metric":{{{labels}}},"value":[1,"{value}"]}}' for value in values)
+    return f'{{"status":"success","data":{{"resultType":"vector","result":[{samples}]}}}}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (502, "<html>Bad Gateway</html>", "HTTP 502 is not an answer"),
+        (200, "", "not an answer"),
+        (200, '{"status":"succ', "not an answer"),
+        (200, '{"data":{}}', "not an answer"),
+        (200, success("fast"), "'fast' is no number"),
+        (400, '{"status":"error","error":"parse error"}', "parse error"),
+        (401, "unauthorized", "HTTP 401"),
+    ],
+)
+async def test_what_is_no_answer_of_a_prometheus_is_said_to_be_none(
+    answering: Answering, status: int, body: str, says: str
+) -> None:
+    answering.status, answering.body = status, body
+    source = PrometheusSource(answering.url, rules=False)
+    with pytest.raises(SourceUnavailable, match=says):
+        await source.look(120.0, 1000.0, KNOWN)
+    await source.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [success(), success("NaN"), success("+Inf"), success("0", labels=""), '{"status":"success"}'],
+)
+async def test_an_answer_without_anything_in_it_says_nothing_of_a_pod(
+    answering: Answering, body: str
+) -> None:
+    answering.body = body
+    source = PrometheusSource(answering.url, rules=False)
+    look = await source.look(120.0, 1000.0, KNOWN)
+    await source.close()
+    assert not [row for row in look.pods if (row.namespace, row.pod) in KNOWN]
+
+
+async def test_the_token_is_read_anew_each_time_and_missed_when_it_is_gone(
+    answering: Answering, tmp_path: Path
+) -> None:
+    answering.body = success()
+    token = tmp_path / "token"
+    source = PrometheusSource(answering.url, rules=False, token_file=token)
+    for text in ("one\n", "two\n"):
+        token.write_text(text)
+        await source.look(120.0, 1000.0, set())
+    assert set(answering.headers) == {"Bearer one", "Bearer two"}
+    token.unlink()
+    with pytest.raises(SourceUnavailable, match="token"):
+        await source.look(120.0, 1000.0, set())
+    await source.close()
+
+
+LINE = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="u",namespace="team",pod="train-0"} '
+
+
+@pytest.mark.parametrize(
+    ("body", "gpus", "pods"),
+    [
+        ("", 0, 0),
+        ("<html>", 0, 0),
+        ("# TYPE x gauge\nx 1\n", 0, 0),
+        (f"{LINE}0.5\n", 1, 1),
+        (f"{LINE}0.5 1395066363000\n", 1, 1),  # with a time
+        (f"{LINE}fast\n", 1, 0),
+        (f"{LINE}NaN\n", 1, 0),
+        (f"{LINE}", 0, 0),  # cut off
+        (LINE.replace("train-0", r"a\"b") + "1\n", 1, 1),
+    ],
+)
+async def test_of_an_exporters_text_only_what_can_be_read_counts(
+    answering: Answering, body: str, gpus: int, pods: int
+) -> None:
+    answering.body = body
+    source = ExporterSource([answering.url])
+    look = await source.look(120.0, 1000.0, KNOWN)
+    await source.close()
+    assert (look.gpus, len(look.pods)) == (gpus, pods)
+
+
+async def test_a_host_stands_for_all_its_addresses_of_the_moment(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a headless Service has an address for each exporter, and another after one was replaced."""
+    addresses = ["127.0.0.1"]
+
+    async def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        if not addresses:
+            raise OSError("Name or service not known")
+        return [(2, 1, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    answering.body = f"{LINE}0.5\n"
+    source = ExporterSource(
+        [f"dns+http://exporters.example:{answering.port}/metrics"], scrape_seconds=30.0
+    )
+    for step in range(4):
+        look = await source.look(120.0, 1000.0 + 30 * step, KNOWN)
+    (row,) = look.pods
+    assert (look.gpus, row.gpus, row.coverage) == (1, 1, 1.0)
+    addresses[:] = ["127.0.0.2"]  # the exporter was replaced: its GPU is still one GPU
+    with Answering("127.0.0.2", answering.port).serving() as replacement:
+        replacement.body = answering.body
+        look = await source.look(120.0, 1120.0, KNOWN)
+    (row,) = look.pods
+    assert (look.gpus, row.gpus) == (1, 1)
+    addresses.clear()
+    with pytest.raises(SourceUnavailable, match=r"exporters\.example"):
+        await source.look(120.0, 1150.0, KNOWN)
+    await source.close()
+
+
+async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_no_answer(
+    answering: Answering,
+) -> None:
+    answering.body = f"{LINE}0.5\n"
+    source = ExporterSource([answering.url, "http://127.0.0.1:1/metrics"])
+    assert len((await source.look(120.0, 1000.0, KNOWN)).pods) == 1
+    answering.status = 503
+    with pytest.raises(SourceUnavailable, match="none of 2 answers"):
+        await source.look(120.0, 1030.0, KNOWN)
+    await source.close()

@@ -1,0 +1,259 @@
+"""From a source to the planner: gangs that hold GPUs, looks at them, and what a snapshot says of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
+from queuectl.control.watch_use import UseWatch
+from queuectl.control.wire import metric_names, use_source
+from queuectl.domain.errors import BadInput, SourceUnavailable
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.quantity import Resources
+from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
+from queuectl.domain.records import PodPhase
+from queuectl.domain.snapshot import SolverLimits
+from queuectl.domain.utilization import GangUse, Look, PodKey, PodUse, UseState
+from queuectl.state.freeze import Freezer
+from queuectl.state.heldgpus import accelerators, held_gangs
+from queuectl.telemetry.signal.exporters import ExporterSource
+from queuectl.telemetry.signal.names import AMD, NVIDIA, Gauge
+from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.utilization import UseMetrics
+from tests.unit.test_state import LIVE, RESUMED, World, on
+
+RULE = IdleReclaim(window=300.0, warmup=100.0)
+CONFIG = QueueConfig(cluster_queues={"cq": ClusterQueue("cq", idle_reclaim=RULE)})
+RUNNING = replace(LIVE, state=State.RUNNING, since=20.0, ready_at=20.0, intent=None)
+NOW = 10_000.0
+
+
+def world(entry: Entry = RUNNING) -> World:
+    pods = [on("p1", "n1", started_at=15.0), on("p2", "n2", started_at=16.0)]
+    return World(entry, records=[RESUMED, *pods])
+
+
+class TestGangs:
+    def test_a_gang_has_its_queues_rule_and_the_pods_of_its_attempt(self) -> None:
+        made = world()
+        made.see(replace(on("old", "n3"), attempt=0))
+        made.see(replace(on("done", "n3"), phase=PodPhase.SUCCEEDED))
+        (gang,) = held_gangs(made.mirror, made.ledger, CONFIG)
+        assert (gang.rule, gang.cluster_queue, gang.attempt) == (RULE, "cq", 1)
+        assert [(p.name, p.gpus, p.started_at) for p in gang.pods] == [
+            ("p1", 8, 15.0),
+            ("p2", 8, 16.0),
+        ]
+
+    @pytest.mark.parametrize(
+        ("entry", "ready_at"),
+        [
+            (RUNNING, 20.0),
+            (replace(RUNNING, unready_since=50.0), None),
+            (LIVE, None),  # still starting
+            (replace(RUNNING, ready_at=None, since=30.0), 30.0),  # from before it was noted
+        ],
+    )
+    def test_it_is_ready_once_all_its_pods_are(self, entry: Entry, ready_at: float | None) -> None:
+        made = world(entry)
+        (gang,) = held_gangs(made.mirror, made.ledger, CONFIG)
+        assert gang.ready_at == ready_at
+
+    def test_a_pod_that_was_replaced_makes_it_warm_up_anew(self) -> None:
+        made = world()
+        made.see(on("p2", "n3", version=6, started_at=500.0))
+        (gang,) = held_gangs(made.mirror, made.ledger, CONFIG)
+        assert gang.ready_at == 500.0
+
+    def test_gangs_without_gpus_are_none_of_this(self) -> None:
+        made = World(RUNNING, records=[RESUMED, on("p1", "n1", requests=Resources({"cpu": 1}))])
+        assert held_gangs(made.mirror, made.ledger, CONFIG) == []
+
+    def test_instances_and_other_vendors_gpus_count_and_nothing_else_does(self) -> None:
+        asked = {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 2, "amd.com/gpu": 4, "cpu": 9}
+        assert accelerators(Resources(asked)) == 7
+
+
+def use(state: UseState, weight: float | None, attempt: int = 1) -> GangUse:
+    return GangUse("u1", attempt, state, 0.0, NOW, weight, 1.0, "", weight)
+
+
+class TestSnapshot:
+    @pytest.mark.parametrize(
+        ("annotated", "measured", "utilization"),
+        [
+            (0.5, None, 0.5),
+            (None, None, None),
+            (0.5, use(UseState.ACTIVE, 0.876), 0.88),
+            (0.5, use(UseState.IDLE, 0.001), 0.0),
+            (0.0, use(UseState.UNKNOWN, None), None),  # counts as 1: what is unknown is not idle
+            (0.5, use(UseState.WARMUP, None), 0.5),  # nothing was measured yet
+            (0.5, use(UseState.IDLE, 0.0, attempt=7), 0.5),  # of another start
+        ],
+    )
+    def test_what_was_measured_beats_the_annotation(
+        self, annotated: float | None, measured: GangUse | None, utilization: float | None
+    ) -> None:
+        made = World(RUNNING, records=[replace(RESUMED, utilization=annotated)])
+        uses = {} if measured is None else {"u1": measured}
+        freezer = Freezer(made.mirror, made.ledger, made.usage, lambda: uses)
+        (gang,) = freezer.freeze(CONFIG, NOW, SolverLimits()).admitted
+        assert gang.utilization == utilization
+
+    def test_a_new_look_shows_in_the_next_snapshot_and_an_equal_one_changes_nothing(self) -> None:
+        made, uses = world(), {"u1": use(UseState.ACTIVE, 0.5)}
+        freezer = Freezer(made.mirror, made.ledger, made.usage, lambda: uses)
+        (first,) = freezer.freeze(CONFIG, NOW, SolverLimits()).admitted
+        uses["u1"] = use(UseState.ACTIVE, 0.501)
+        (same,) = freezer.freeze(CONFIG, NOW, SolverLimits()).admitted
+        assert same is first
+        uses["u1"] = use(UseState.IDLE, 0.0)
+        (idle,) = freezer.freeze(CONFIG, NOW, SolverLimits()).admitted
+        assert (idle.utilization, idle.placement) == (0.0, first.placement)
+
+
+class FakeSource:
+    """Says of every pod what it is told to, or nothing at all."""
+
+    def __init__(self) -> None:
+        self.busy: float | None = 0.9
+        self.windows: list[float] = []
+        self.hangs = False
+
+    async def look(self, window: float, at: float, known: Collection[PodKey]) -> Look:
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.busy is None:
+            raise SourceUnavailable("Prometheus: connection refused")
+        self.windows.append(window)
+        pods = tuple(
+            PodUse(namespace, name, 8, self.busy, self.busy, 1.0, 5.0, memory_held=0.0)
+            for namespace, name in known
+        )
+        return Look(at, window, window, 16, pods)
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.source, self.registry = FakeSource(), CollectorRegistry()
+        self.now = NOW
+        self.made = world()
+        self.watch = UseWatch(
+            self.source,
+            self.made.mirror,
+            UseMetrics(self.registry),
+            lambda: self.now,
+            look_seconds=0.01,
+            scrape_seconds=30.0,
+            patience=0.05,
+        )
+
+    async def look(self) -> GangUse:
+        gangs = held_gangs(self.made.mirror, self.made.ledger, CONFIG)
+        return (await self.watch.look(gangs))["u1"]
+
+    def alarm(self, reason: str) -> float | None:
+        name = "queuectl_utilization_alarms"
+        return self.registry.get_sample_value(name, {"reason": reason})
+
+
+class TestWatch:
+    async def test_longer_windows_are_asked_for_only_where_somebody_does_nothing(self) -> None:
+        watched = Watched()
+        assert (await watched.look()).state is UseState.ACTIVE
+        assert watched.source.windows == [120.0]  # four scrapes
+        watched.source.busy = 0.0
+        assert (await watched.look()).state is UseState.IDLE
+        assert watched.source.windows == [120.0, 120.0, 300.0]
+
+    async def test_a_source_that_is_away_makes_everybody_unknown_and_is_an_alarm(self) -> None:
+        watched = Watched()
+        watched.source.busy = 0.0
+        assert (await watched.look()).state is UseState.IDLE
+        assert watched.alarm("unreachable") == 0
+        watched.source.busy = None
+        gone = await watched.look()
+        assert (gone.state, gone.weight) == (UseState.UNKNOWN, None)
+        assert "connection refused" in gone.text
+        assert watched.alarm("unreachable") == 2  # pods
+
+    async def test_a_source_that_hangs_is_given_up(self) -> None:
+        watched = Watched()
+        watched.source.hangs = True
+        assert (await watched.look()).state is UseState.UNKNOWN
+        assert watched.alarm("unreachable") == 2
+
+    async def test_it_looks_again_and_again_until_told_to_stop(self) -> None:
+        watched = Watched()
+        looks: list[Mapping[str, GangUse]] = []
+        enough = asyncio.Event()
+
+        def put(uses: Mapping[str, GangUse]) -> None:
+            looks.append(uses)
+            if len(looks) == 3:
+                enough.set()
+
+        task = asyncio.create_task(
+            watched.watch.run(lambda: watched.made.ledger, lambda: CONFIG, put)
+        )
+        async with asyncio.timeout(30):
+            await enough.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert {uses["u1"].state for uses in looks} == {UseState.ACTIVE}
+        assert watched.alarm("unreachable") is None  # it shows nothing any more
+
+
+class TestSettings:
+    async def test_without_a_source_nothing_is_asked(self) -> None:
+        assert use_source(Settings()) is None
+
+    async def test_a_prometheus_or_exporters_are_a_source(self) -> None:
+        settings = Settings(prometheus_url="http://prometheus:9090/prefix")
+        source = use_source(settings)
+        assert isinstance(source, PrometheusSource)
+        await source.close()
+        exporters = UtilizationSettings(exporters="http://a:9400/metrics, http://b:9400/metrics")
+        source = use_source(Settings(utilization=exporters))
+        assert isinstance(source, ExporterSource)
+        await source.close()
+
+    @pytest.mark.parametrize(
+        ("url", "exporters", "says"),
+        [
+            ("http://p", "http://e", "only one source"),
+            ("prometheus:9090", "", "QUEUECTL_PROMETHEUS_URL: 'prometheus:9090' is no"),
+            (None, "http://a,b:9400", "QUEUECTL_UTILIZATION__EXPORTERS: 'b:9400' is no"),
+        ],
+    )
+    def test_a_wrong_one_is_refused_by_name(
+        self, url: str | None, exporters: str, says: str
+    ) -> None:
+        utilization = UtilizationSettings(exporters=exporters)
+        with pytest.raises(BadInput, match=says):
+            use_source(Settings(prometheus_url=url, utilization=utilization))
+
+    def test_certificates_that_are_not_there_are_refused_by_name(self) -> None:
+        utilization = UtilizationSettings(ca_file=Path("nowhere.pem"))
+        with pytest.raises(BadInput, match="QUEUECTL_UTILIZATION__CA_FILE"):
+            use_source(Settings(prometheus_url="https://p", utilization=utilization))
+
+    def test_metrics_may_have_other_names_than_the_vendors(self) -> None:
+        assert metric_names(UtilizationSettings()) == NVIDIA
+        assert metric_names(UtilizationSettings(vendor="amd")) == AMD
+        given = MetricNames(busy="use", busy_full=100, coarse="rough", device="host, card")
+        names = metric_names(UtilizationSettings(vendor="amd", names=given))
+        assert names.busy == Gauge("use", 100.0)
+        assert names.coarse == Gauge("rough", 1.0)
+        assert names.device == ("host", "card")
+        assert names.memory_used == AMD.memory_used

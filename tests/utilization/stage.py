@@ -1,0 +1,363 @@
+"""One small world of GPUs, seen by every source at once: exporters of a dozen nodes, two Prometheus servers, and time.
+
+Everything runs sixty times as fast as in production: a scrape every half second, and windows of seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from queuectl.domain.queues import IdleReclaim
+from queuectl.domain.utilization import GangUse, Look, Trouble, UseState
+from queuectl.localcluster.exporter import Exporters
+from queuectl.localcluster.exposition import Dialect
+from queuectl.localcluster.gpus import Load, parse_profile
+from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.prometheus import Prometheus, exporters_job
+from queuectl.state.heldgpus import HeldGang, HeldPod
+from queuectl.state.utilization import UseTracker, troubles
+from queuectl.telemetry.signal.exporters import ExporterSource
+from queuectl.telemetry.signal.names import AMD, NVIDIA, Names
+from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.signal.queries import Recorded
+
+SCRAPE = 0.5
+RECENT = 3.0
+RULE = IdleReclaim(window=8.0, warmup=0.0, memory_window=60.0)
+DIES, REVIVES, RESTARTS, ENDS = 5.0, 8.5, 7.0, 12.0
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
+RULES_OVER = 2.0
+TEAM = "team"
+
+Source = PrometheusSource | ExporterSource
+
+
+@dataclass(frozen=True)
+class Play:
+    """A gang of the world: what its pods do, and what may be said of it.
+
+    Attributes:
+        profiles: of one pod each.
+        node: of all of them.
+        may_be: states that are true of it at the end.
+        gpus: of each pod.
+        dialect: of the node's exporter.
+    """
+
+    name: str
+    profiles: tuple[str, ...]
+    may_be: frozenset[UseState]
+    gpus: int = 2
+    dialect: Dialect | None = None
+    mig: str = ""
+    shared: bool = False
+    node: str = ""
+    namespace: str = TEAM
+
+    @property
+    def place(self) -> str:
+        return self.node or f"n-{self.name}"
+
+
+def states(*names: UseState) -> frozenset[UseState]:
+    return frozenset(names)
+
+
+U = UseState
+BUSY = states(U.ACTIVE)
+USED = states(U.ACTIVE, U.LOW)
+IDLE = states(U.IDLE)
+BLIND = states(U.UNKNOWN)
+
+PLAYS = (
+    Play("busy", ("busy", "busy"), BUSY),
+    Play("idle", ("idle", "idle"), IDLE),
+    Play("one-rank-works", ("idle", "busy=0.9"), USED),
+    Play("one-gpu-works", ("idle | busy",), USED),
+    Play("stuck", ("stuck", "stuck"), states(U.STUCK)),
+    Play("loaded", ("held",), states(U.LOW)),
+    Play("idle-lately", ("busy for 7; idle",), states(U.LOW)),
+    Play("works-again", ("idle for 7; busy",), BUSY),
+    Play("gpu-lost", ("idle | unseen",), BLIND),
+    Play("rank-lost", ("idle", "unseen"), BLIND),
+    Play("exporter-dies", ("idle",), BLIND),
+    Play("gap", ("idle",), BLIND),
+    Play("again", ("idle",), states(U.ACTIVE, U.UNKNOWN)),
+    Play("again-by-uid", ("idle",), BUSY, dialect=Dialect(pod_uid=True)),
+    Play("mig-idle", ("idle",), IDLE, mig="1g.10gb", node="n-mig"),
+    Play("mig-busy", ("busy",), BUSY, mig="1g.10gb", node="n-mig"),
+    Play("shared-idle", ("idle",), BLIND, gpus=1, shared=True, node="n-shared"),
+    Play("shared-busy", ("busy",), BLIND, gpus=1, shared=True, node="n-shared"),
+    Play("coarse-idle", ("idle",), IDLE, dialect=Dialect(dcp=False)),
+    Play("coarse-busy", ("busy",), BUSY, dialect=Dialect(dcp=False)),
+    Play("coarse-stuck", ("stuck",), BUSY, dialect=Dialect(dcp=False)),
+    Play("twin", ("busy",), BUSY),
+    Play("twin", ("idle",), IDLE, namespace="other", node="n-twin-other"),
+    Play("scraped-twice", ("idle",), IDLE),
+    Play("scraped-twice-busy", ("busy",), BUSY, node="n-scraped-twice"),
+    Play("nobody-knows", (), BLIND),
+)  # fmt: skip
+AMD_PLAYS = (
+    Play("amd-busy", ("busy",), BUSY, dialect=Dialect(amd=True)),
+    Play("amd-idle", ("idle",), IDLE, dialect=Dialect(amd=True)),
+    Play("amd-half", ("idle | busy",), USED, dialect=Dialect(amd=True)),
+)
+SHARED = Dialect(virtual_gpus=True)
+
+
+@dataclass
+class World:
+    """The exporters, and the gangs as the controller knows them."""
+
+    exporters: Exporters
+    began: float
+    gangs: dict[str, HeldGang] = field(default_factory=dict)
+    loads: dict[str, list[Load]] = field(default_factory=dict)
+    plays: dict[str, Play] = field(default_factory=dict)
+    dead: list[tuple[str, float, float]] = field(default_factory=list)
+    """Node whose exporter failed, from when to when."""
+    before: dict[str, tuple[Load, float]] = field(default_factory=dict)
+    """The run of a gang that restarted, and when it ended."""
+
+    def enter(self, play: Play) -> None:
+        uid = f"{play.namespace}/{play.name}"
+        self.plays[uid] = play
+        pods = []
+        for number, profile in enumerate(play.profiles):
+            load = Load(
+                play.namespace, f"{play.name}-{number}", f"{uid}-{number}", play.place, play.gpus,
+                parse_profile(profile), self.began, mig=play.mig, shared=play.shared,
+            )  # fmt: skip
+            self.exporters.put(load)
+            self.loads.setdefault(uid, []).append(load)
+            pods.append(held(load))
+        if not pods:
+            pods = [HeldPod(play.namespace, f"{play.name}-0", uid, play.gpus, self.began)]
+        self.gangs[uid] = HeldGang(uid, 1, "queue", RULE, self.began, tuple(pods))
+
+    def restart(self, name: str, profile: str) -> None:
+        """Its pod goes, and comes again under its name: a new attempt, on another node."""
+        uid = f"{TEAM}/{name}"
+        old = self.loads[uid][0]
+        self.exporters.take(old.uid)
+        now = time.time()
+        load = replace(
+            old,
+            uid=f"{old.uid}-later",
+            node=later(old.node),
+            since=now,
+            profile=parse_profile(profile),
+        )
+        self.before[uid] = (old, now)
+        self.loads[uid] = [load]
+        self.exporters.put(load)
+        self.gangs[uid] = replace(self.gangs[uid], attempt=2, ready_at=now, pods=(held(load),))
+
+    def fail(self, node: str) -> None:
+        """The exporter of a node fails every scrape from now on."""
+        self.exporters.kill(node)
+        self.dead.append((node, time.time(), float("inf")))
+
+    def mend(self, node: str) -> None:
+        self.exporters.revive(node)
+        self.dead = [
+            (one, since, time.time() if one == node else until) for one, since, until in self.dead
+        ]
+
+    def idle_by_right(self, uid: str, at: float) -> bool:
+        """Whether it may be called idle at a time: it did nothing for its window, and that could be seen."""
+        play = self.plays[uid]
+        if play.may_be <= BLIND and play.name not in ("gap", "exporter-dies"):
+            return False
+        steps = [at - RULE.window + step * 0.02 for step in range(round(RULE.window / 0.02))]
+        slack = (
+            0.1 * RULE.window + 2 * SCRAPE
+        )  # what a quantile passes over, and when samples are taken
+        busy = sum(self._busy(uid, moment) for moment in steps) * 0.02
+        dark = sum(self._dark(play.place, moment) for moment in steps) * 0.02
+        return busy <= slack and dark <= 0.2 * RULE.window + 2 * SCRAPE
+
+    def _busy(self, uid: str, at: float) -> bool:
+        old, until = self.before.get(uid, (None, 0.0))
+        loads = [old] if old is not None and at < until else self.loads[uid]
+        return any(
+            load.work(number, at).engine > RULE.idle_below
+            for load in loads
+            for number in range(load.gpus)
+        )
+
+    def _dark(self, node: str, at: float) -> bool:
+        return any(one == node and since <= at < until for one, since, until in self.dead)
+
+
+def later(node: str) -> str:
+    """Where a gang of that node runs when it comes again."""
+    return f"{node}-later"
+
+
+def add_nodes(exporters: Exporters, plays: Sequence[Play]) -> list[str]:
+    """Nodes for these gangs, and for those that come again."""
+    nodes: dict[str, Dialect | None] = {}
+    for play in plays:
+        dialect = SHARED if play.shared else play.dialect
+        nodes[play.place] = dialect
+        if play.name.startswith("again"):
+            nodes[later(play.place)] = dialect
+    for node, dialect in nodes.items():
+        exporters.add_node(node, dialect=dialect)
+    return list(nodes)
+
+
+def held(load: Load) -> HeldPod:
+    return HeldPod(load.namespace, load.pod, load.uid, load.gpus, load.since)
+
+
+@dataclass
+class Watcher:
+    """One source with a tracker of its own, and everything it ever said."""
+
+    name: str
+    source: Source
+    tracker: UseTracker = field(default_factory=lambda: UseTracker(SCRAPE))
+    said: list[tuple[float, dict[str, GangUse]]] = field(default_factory=list)
+    wrong: Mapping[Trouble, int] = field(default_factory=dict)
+    recent: Look | None = None
+
+    async def look(self, gangs: list[HeldGang]) -> dict[str, GangUse]:
+        at = time.time()
+        known = {pod.key for gang in gangs for pod in gang.pods}
+        recent = await self.source.look(RECENT, at, known)
+        windows = self.tracker.windows(gangs, recent)
+        longer = {window: await self.source.look(window, at, known) for window in windows}
+        uses = self.tracker.judge(gangs, recent, longer)
+        self.said.append((at, uses))
+        self.wrong = troubles(gangs, recent, SCRAPE)
+        self.recent = recent
+        return uses
+
+
+def prometheus(url: str, names: Names = NVIDIA, *, rules: bool = False) -> PrometheusSource:
+    recorded = Recorded(SCRAPE, every=SCRAPE, over=RULES_OVER)
+    return PrometheusSource(url, names=names, scrape_seconds=SCRAPE, rules=rules, recorded=recorded)
+
+
+def quick_rules(folder: Path) -> Path:
+    """The shipped recording rules, at this stage's pace."""
+    text = RULES.read_text()
+    quick = text.replace("interval: 30s", f"interval: {round(SCRAPE * 1000)}ms")
+    path = folder / "rules.yaml"
+    path.write_text(quick.replace("[2m]", f"[{round(RULES_OVER * 1000)}ms]"))
+    return path
+
+
+@dataclass
+class Stage:
+    """What is left when the play is over."""
+
+    world: World
+    amd: World
+    watchers: dict[str, Watcher]
+    servers: dict[str, Prometheus]
+
+
+@asynccontextmanager
+async def played(folder: Path) -> AsyncIterator[Stage]:
+    """Play it, look all the while, and leave everything up for further questions."""
+    with Exporters() as exporters, Exporters() as radeons:
+        nodes, cards = add_nodes(exporters, PLAYS), add_nodes(radeons, AMD_PLAYS)
+        jobs = {
+            honor: [
+                exporters_job(exporters.targets_url, honor_labels=honor),
+                exporters_job(radeons.targets_url, honor_labels=honor) | {"job_name": "amd"},
+                twice(exporters, honor=honor),
+            ]
+            for honor in (True, False)
+        }
+        rules = [quick_rules(folder)]
+        with (
+            Prometheus.start(
+                jobs[True], scrape_seconds=SCRAPE, rules=rules, progress=Lines()
+            ) as honored,
+            Prometheus.start(jobs[False], scrape_seconds=SCRAPE, rules=rules) as renamed,
+        ):
+            sources: dict[str, Source] = {
+                "honored": prometheus(honored.url),
+                "renamed": prometheus(renamed.url),
+                "recorded": prometheus(honored.url, rules=True),
+                "recorded, renamed": prometheus(renamed.url, rules=True),
+                "exporters": ExporterSource(
+                    list(map(exporters.url, nodes)), scrape_seconds=SCRAPE, keep_seconds=120.0
+                ),
+                "amd": prometheus(honored.url, AMD),
+                "amd exporters": ExporterSource(
+                    list(map(radeons.url, cards)),
+                    names=AMD,
+                    scrape_seconds=SCRAPE,
+                    keep_seconds=120.0,
+                ),
+            }
+            watchers = {name: Watcher(name, source) for name, source in sources.items()}
+            try:
+                now = time.time()
+                world, amd = World(exporters, now), World(radeons, now)
+                for play in PLAYS:
+                    world.enter(play)
+                for play in AMD_PLAYS:
+                    amd.enter(play)
+                await play_through(world, amd, watchers)
+                yield Stage(world, amd, watchers, {"honored": honored, "renamed": renamed})
+            finally:
+                for source in sources.values():
+                    await source.close()
+
+
+def twice(exporters: Exporters, *, honor: bool) -> dict[str, object]:
+    """A second scrape of one exporter, as by a second scrape configuration."""
+    return {
+        "job_name": "again",
+        "honor_labels": honor,
+        "metrics_path": "/metrics/n-scraped-twice",
+        "static_configs": [
+            {
+                "targets": [exporters.address],
+                "labels": {"pod": "other-exporter", "namespace": "monitoring", "instance": "again"},
+            }
+        ],
+    }
+
+
+async def play_through(world: World, amd: World, watchers: Mapping[str, Watcher]) -> None:
+    """Look until the end; on the way exporters die and gangs restart."""
+    began = world.began
+    acts: list[tuple[float, Callable[[], None]]] = [
+        (DIES, partial(world.fail, "n-gap")),
+        (RESTARTS, partial(world.restart, "again", "busy")),
+        (RESTARTS, partial(world.restart, "again-by-uid", "busy")),
+        (REVIVES, partial(world.mend, "n-gap")),
+        (ENDS - 3.0, partial(world.fail, "n-exporter-dies")),
+    ]
+    async with asyncio.TaskGroup() as group:
+        for watcher in watchers.values():
+            group.create_task(watch(watcher, world, amd, began))
+        for at, act in acts:
+            await asyncio.sleep(max(0.0, began + at - time.time()))
+            act()
+
+
+async def watch(watcher: Watcher, world: World, amd: World, began: float) -> None:
+    # An exporter's samples are those of its looks.
+    every = SCRAPE if isinstance(watcher.source, ExporterSource) else 4 * SCRAPE
+    steps = round(ENDS / every)
+    for step in range(steps + 1):
+        await asyncio.sleep(max(0.0, began + step * every - time.time()))
+        await watcher.look(gangs_for(watcher, world, amd))
+
+
+def gangs_for(watcher: Watcher, world: World, amd: World) -> list[HeldGang]:
+    return list((amd if watcher.name.startswith("amd") else world).gangs.values())

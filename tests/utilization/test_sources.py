@@ -1,0 +1,214 @@
+"""Every source says the same of the same world, and none ever calls idle what is not: with a real Prometheus.
+
+The world is tests/utilization/stage.py: one play of a quarter of a minute, watched by all sources at once, all the while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from queuectl.domain.errors import SourceUnavailable
+from queuectl.domain.utilization import Trouble, UseState
+from queuectl.localcluster.prometheus import check_rules
+from queuectl.state.utilization import UseTracker, troubles
+from queuectl.telemetry.signal.names import AMD, HONORED, NVIDIA, RENAMED, Gauge
+from queuectl.telemetry.signal.prometheus import PrometheusSource
+from tests.utilization.stage import (
+    AMD_PLAYS,
+    DIES,
+    PLAYS,
+    RECENT,
+    RULE,
+    RULES,
+    SCRAPE,
+    TEAM,
+    Play,
+    Stage,
+    Watcher,
+    played,
+)
+
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module")]
+
+SOURCES = ["honored", "renamed", "recorded", "recorded, renamed", "exporters"]
+AMD_SOURCES = ["amd", "amd exporters"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    async with played(tmp_path_factory.mktemp("rules")) as stage:
+        yield stage
+
+
+def last(watcher: Watcher, play: Play) -> tuple[UseState, str]:
+    use = watcher.said[-1][1][f"{play.namespace}/{play.name}"]
+    return use.state, use.text
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("play", PLAYS, ids=lambda play: f"{play.namespace}-{play.name}")
+async def test_each_source_tells_what_each_gang_does(stage: Stage, source: str, play: Play) -> None:
+    state, text = last(stage.watchers[source], play)
+    assert state in play.may_be, text
+
+
+@pytest.mark.parametrize("source", AMD_SOURCES)
+@pytest.mark.parametrize("play", AMD_PLAYS, ids=lambda play: play.name)
+async def test_another_vendors_metrics_are_a_matter_of_names(
+    stage: Stage, source: str, play: Play
+) -> None:
+    state, text = last(stage.watchers[source], play)
+    assert state in play.may_be, text
+
+
+@pytest.mark.parametrize("source", [*SOURCES, *AMD_SOURCES])
+async def test_nobody_was_ever_idle_who_was_not(stage: Stage, source: str) -> None:
+    """The number of false idles over the whole play: 0. And there were idle ones to be found."""
+    watcher = stage.watchers[source]
+    world = stage.amd if source in AMD_SOURCES else stage.world
+    idle = [
+        (at, uid, use.text)
+        for at, uses in watcher.said
+        for uid, use in uses.items()
+        if use.state is UseState.IDLE
+    ]
+    assert [one for one in idle if not world.idle_by_right(one[1], one[0])] == []
+    assert idle
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_the_measured_values_are_those_that_were_played(stage: Stage, source: str) -> None:
+    uses = stage.watchers[source].said[-1][1]
+    half = uses[f"{TEAM}/one-rank-works"]
+    assert half.utilization == pytest.approx(0.45, abs=0.02)
+    assert uses[f"{TEAM}/busy"].utilization == pytest.approx(0.9, abs=0.02)
+    assert uses[f"{TEAM}/idle"].weight == pytest.approx(0.0)
+    for blind in ("gpu-lost", "exporter-dies", "shared-busy"):
+        assert uses[f"{TEAM}/{blind}"].utilization is None
+        assert uses[f"{TEAM}/{blind}"].weight is None
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_missing_profiling_metrics_and_missing_gpus_are_told(
+    stage: Stage, source: str
+) -> None:
+    wrong = stage.watchers[source].wrong
+    assert wrong[Trouble.DCP_MISSING] == 3
+    assert wrong[Trouble.PARTIAL] >= 3
+    assert Trouble.NO_MATCH not in wrong
+    assert Trouble.WRONG_LABELS not in wrong
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_a_gap_in_the_window_is_seen_although_all_is_well_again(
+    stage: Stage, source: str
+) -> None:
+    use = stage.watchers[source].said[-1][1][f"{TEAM}/gap"]
+    assert "samples are there" in use.text
+    assert "does nothing lately" in use.text  # lately, that is, it is seen
+    assert RULE.window > DIES
+
+
+# ---- a Prometheus that is not set up as it should be
+
+
+async def judged(stage: Stage, source: PrometheusSource, at: float) -> dict[Trouble, int]:
+    """Nobody is idle by what it says; what is wrong with it."""
+    gangs = list(stage.world.gangs.values())
+    known = {pod.key for gang in gangs for pod in gang.pods}
+    try:
+        recent = await source.look(RECENT, at, known)
+        tracker = UseTracker(SCRAPE)
+        windows = tracker.windows(gangs, recent)
+        longer = {window: await source.look(window, at, known) for window in windows}
+        uses = tracker.judge(gangs, recent, longer)
+        assert {use.state for use in uses.values()} == {UseState.UNKNOWN}
+        return troubles(gangs, recent, SCRAPE)
+    finally:
+        await source.close()
+
+
+@pytest.mark.parametrize(("server", "labels"), [("honored", RENAMED), ("renamed", HONORED)])
+async def test_labels_that_name_the_exporters_pods_are_an_alarm_not_idleness(
+    stage: Stage, server: str, labels: object
+) -> None:
+    source = PrometheusSource(
+        stage.servers[server].url,
+        scrape_seconds=SCRAPE,
+        labels=labels,  # type: ignore[arg-type]
+    )
+    assert set(await judged(stage, source, time.time())) == {Trouble.WRONG_LABELS}
+
+
+async def test_metrics_that_nobody_exports_are_an_alarm_not_idleness(stage: Stage) -> None:
+    names = replace(NVIDIA, busy=Gauge("no_such_metric"), coarse=None)
+    source = PrometheusSource(
+        stage.servers["honored"].url, names=names, scrape_seconds=SCRAPE, rules=False
+    )
+    assert set(await judged(stage, source, time.time())) == {Trouble.NO_MATCH}
+
+
+async def test_data_that_comes_late_is_stale_not_idle(stage: Stage) -> None:
+    """As when the server lags behind, or our clock is ahead of its."""
+    source = PrometheusSource(stage.servers["honored"].url, scrape_seconds=SCRAPE)
+    wrong = await judged(stage, source, time.time() + RECENT - 1.0)
+    assert wrong[Trouble.STALE] > 10
+
+
+async def test_a_longer_scrape_interval_than_was_said_is_partial_not_idle(stage: Stage) -> None:
+    source = PrometheusSource(stage.servers["honored"].url, scrape_seconds=SCRAPE / 2)
+    gangs = list(stage.world.gangs.values())
+    known = {pod.key for gang in gangs for pod in gang.pods}
+    recent = await source.look(RECENT * 4, time.time(), known)
+    await source.close()
+    assert troubles(gangs, recent, SCRAPE / 2)[Trouble.PARTIAL] > 10
+
+
+async def test_a_query_the_server_refuses_says_so(stage: Stage) -> None:
+    names = replace(NVIDIA, device=("not a label",))
+    source = PrometheusSource(stage.servers["honored"].url, names=names, rules=False)
+    with pytest.raises(SourceUnavailable, match="refuses"):
+        await judged(stage, source, time.time())
+
+
+async def test_a_server_that_is_away_or_hangs_is_unavailable_and_its_restart_makes_nobody_idle(
+    stage: Stage,
+) -> None:
+    server = stage.servers["renamed"]
+    source = PrometheusSource(server.url, scrape_seconds=SCRAPE, timeout=0.5, rules=False)
+    server.pause()
+    with pytest.raises(SourceUnavailable):
+        await source.look(RECENT, time.time(), {(TEAM, "idle-0")})
+    server.resume()
+    server.kill()
+    with pytest.raises(SourceUnavailable):
+        await source.look(RECENT, time.time(), {(TEAM, "idle-0")})
+    server.run()
+    patient = PrometheusSource(server.url, scrape_seconds=SCRAPE, rules=False)
+    watcher = Watcher("restarted", patient)
+    uses = await watcher.look(list(stage.world.gangs.values()))
+    await source.close()
+    await patient.close()
+    at = watcher.said[-1][0]
+    idle = [uid for uid, use in uses.items() if use.state is UseState.IDLE]
+    assert [uid for uid in idle if not stage.world.idle_by_right(uid, at)] == []
+
+
+async def test_rules_for_one_vendors_metrics_do_not_answer_for_anothers(stage: Stage) -> None:
+    """They are recorded in that server; nobody said that they are to be used."""
+    url = stage.servers["honored"].url
+    source = PrometheusSource(url, names=AMD, scrape_seconds=SCRAPE)
+    known = {pod.key for gang in stage.amd.gangs.values() for pod in gang.pods}
+    look = await source.look(RECENT, time.time(), known)
+    await source.close()
+    assert {(row.namespace, row.pod) for row in look.pods} == known
+
+
+async def test_the_recording_rules_are_what_promtool_takes(stage: Stage, tmp_path: Path) -> None:
+    assert "SUCCESS" in check_rules(RULES)
