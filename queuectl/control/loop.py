@@ -14,43 +14,34 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import structlog
 
-from queuectl.control.account import Accountant, Facts
+from queuectl.control.account import Accountant
 from queuectl.control.actuate import Actuator
+from queuectl.control.books import Books
 from queuectl.control.consult import Consultation
-from queuectl.control.decide import Decider, sentence
+from queuectl.control.decide import sentence
 from queuectl.control.defaults import keep_labels
 from queuectl.control.orders import carry_out
 from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.prune import prune
 from queuectl.control.settings import Settings
 from queuectl.control.tell import Teller
 from queuectl.domain.commands import Answer
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import BadInput, Fenced, StaleSnapshot, StoreUnavailable
-from queuectl.domain.ledger import Change, Document, Entry, State
+from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
+from queuectl.domain.ledger import Change, State
 from queuectl.domain.machine import MAX_BUDGET
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
-from queuectl.objects.config import build
-from queuectl.objects.protocol import Write, owed
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.verify import Violation, verify
 from queuectl.planner.victims.shield import next_exposure
-from queuectl.state.freeze import Freezer
-from queuectl.state.holdings import Holdings
-from queuectl.state.ledger import Ledger
-from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.observe import Observer
-from queuectl.state.pastuse import Tally
-from queuectl.state.spending import Spending
-from queuectl.state.usage import Usage
 from queuectl.telemetry.logs import cycle_context
 from queuectl.telemetry.metrics import Discard, Metrics, Stage
 
@@ -58,8 +49,6 @@ log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0  # between tries to reach the database
 TICK_SECONDS = 0.5  # how often time-outs are looked at
-PRUNE_SECONDS = 60.0  # between looks for rows to delete
-PRUNE_AGAIN_SECONDS = 1.0  # between batches of them
 
 
 class Loop:
@@ -88,7 +77,6 @@ class Loop:
         self._writing: asyncio.Task[None] | None = (
             None  # what was observed, on its way to the database
         )
-        self._unwritten: frozenset[str] = frozenset()  # uids of it
         self._said = "nothing waits"
         self._wake = asyncio.Event()
         self._stop = StopSignal()
@@ -96,48 +84,19 @@ class Loop:
         self._inbox = True  # commands may wait in the database
         self._inbox_read = asyncio.Event()
         solver = settings.solver
-        self._limits = SolverLimits(
+        limits = SolverLimits(
             deterministic_time=solver.deterministic_time,
             wall_seconds=solver.wall_seconds,
             window=solver.window,
             lease_seconds=solver.lease_seconds,
         )
-        self._config = QueueConfig()
-        self._spending = Spending()
-        self._tally = Tally(self._mirror)
-        self._marker = Marker(self._mirror)
-        self.gang_uses: Mapping[str, GangUse] = {}  # as last measured, by uid
-        self._holdings = Holdings(self._mirror)
+        self.books = Books(mirror, limits, settings.unschedulable_seconds, clock)
         self._seek_at = 0.0  # when gangs to move may be looked for again
         self._exposed_at: float | None = None  # when somebody may be evicted who may not be yet
-        self._adopt(())
-
-    def _adopt(self, entries: Iterable[Entry]) -> None:
-        """Start from what the database holds; every view derived from the ledger is made anew."""
-        self.ledger = Ledger(entries)
-        self._usage = Usage(self._mirror, self.ledger)
-        self._freezer = Freezer(self._mirror, self.ledger, self._usage, lambda: self.gang_uses)
-        self._observer = Observer(
-            self._mirror, self.ledger, self._usage, self._settings.unschedulable_seconds
-        )
-        self._decider = Decider(self._mirror, self.ledger)
-        self._usage.refresh(list(self._mirror.pods))
-        self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
-        self._plan_again = True
-
-    @property
-    def revision(self) -> int:
-        """Of the configuration in use."""
-        return self._config.revision
-
-    @property
-    def config(self) -> QueueConfig:
-        """The configuration in use."""
-        return self._config
 
     def measured(self, uses: Mapping[str, GangUse]) -> None:
         """What gangs do with their GPUs, by uid: plans go by it from now on."""
-        self.gang_uses = uses
+        self.books.gang_uses = uses
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a gang that waited at the last plan does not start; None for any other."""
@@ -153,7 +112,7 @@ class Loop:
             live = (State.STARTING, State.RUNNING, State.EVICTING)
             pokes = []
             for uid in touched:
-                entry = self.ledger.get(uid)
+                entry = self.books.ledger.get(uid)
                 if entry is not None and entry.state in live:
                     pokes.append(uid)
             self._actuator.poke(pokes)
@@ -166,7 +125,7 @@ class Loop:
             Fenced: another leader has taken over.
         """
         self._actuator = Actuator(
-            self._cluster, self._owed, self._metrics, self._settings.in_flight
+            self._cluster, self.books.owed, self._metrics, self._settings.in_flight
         )
         self._teller = Teller(
             self._cluster,
@@ -182,15 +141,19 @@ class Loop:
                 group.create_task(self._actuator.run(), name="actuate")
                 group.create_task(self._teller.run(), name="tell")
                 group.create_task(self._tick(), name="tick")
-                group.create_task(self._prune(), name="prune")
                 group.create_task(
-                    Accountant(self._store.usage, self._facts(), self._clock, epoch).run(
+                    prune(self._store, lambda: self.books.config.rules, self._clock, epoch),
+                    name="prune",
+                )
+                group.create_task(
+                    Accountant(self._store.usage, self.books.facts(), self._clock, epoch).run(
                         self._settings.account_seconds
                     ),
                     name="account",
                 )
                 group.create_task(
-                    keep_labels(self._cluster, self._mirror, lambda: self._config), name="defaults"
+                    keep_labels(self._cluster, self._mirror, lambda: self.books.config),
+                    name="defaults",
                 )
                 group.create_task(self._cycles(), name="cycles")
         finally:
@@ -227,11 +190,12 @@ class Loop:
     async def cycle(self) -> str:
         """One round: write what was observed, then plan if anything a plan depends on has changed."""
         self._cycle += 1
+        observer = self.books.observer
         with self._metrics.stage(Stage.OBSERVE):
-            seen = self._observer.look(self._config, self._clock())
+            seen = observer.look(self.books.config, self._clock())
         self._plan_again |= seen.plan_again
-        while self._observer.told:
-            log.warning("job_left_alone", why=self._observer.told.pop())
+        while observer.told:
+            log.warning("job_left_alone", why=observer.told.pop())
         if self._inbox:
             await self._carry_out(seen.changes)
         else:
@@ -254,9 +218,9 @@ class Loop:
         """Take in what was seen at once, so that it can be planned on while it is being written."""
         if not observed:
             return
-        changes = self._marker.marked(observed, self._config)
-        self._take_in(changes)
-        self._unwritten = frozenset(change.after.uid for change in changes)
+        changes = self.books.marked(observed)
+        self.books.take_in(changes)
+        self.books.unwritten = frozenset(change.after.uid for change in changes)
         self._writing = asyncio.create_task(self._write_observed(changes), name="observed")
 
     async def _written(self) -> None:
@@ -269,7 +233,7 @@ class Loop:
         """Write what was seen together with what people asked for."""
         commands = await self._store.commands()
         changes, answers = carry_out(
-            commands, self.ledger, observed, self._clock(), self._config.rules
+            commands, self.books.ledger, observed, self._clock(), self.books.config.rules
         )
         await self._commit([*observed, *changes], None, answers)
         self._plan_again |= bool(changes)
@@ -280,16 +244,10 @@ class Loop:
             self._inbox_read.set()
 
     async def _plan(self) -> str:
-        if not self._anything_to_plan():
+        if not self.books.anything_to_plan():
             return "nothing waits"
         with self._metrics.stage(Stage.FREEZE):
-            frozen = self._freezer.freeze(self._config, self._clock(), self._limits)
-            snapshot = replace(
-                frozen,
-                moved_work=self._spending.by_queue(frozen.now),
-                past_use=self._tally.past_use(frozen.now),
-                seek_room=frozen.now >= self._seek_at,
-            )
+            snapshot = self.books.snapshot(seek_room=self._clock() >= self._seek_at)
         began = time.perf_counter()
         decision, violations = await asyncio.to_thread(self._decide, snapshot)
         await self._written()
@@ -304,24 +262,14 @@ class Loop:
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
         self._exposed_at = next_exposure(snapshot)
-        changes = self._decider.changes(snapshot, decision, self._clock())
+        changes = self.books.decider.changes(snapshot, decision, self._clock())
         await self._commit(changes, snapshot.config.revision)
         committed = {change.after.uid for change in changes}
         self._metrics.preempted(
             [p for p in decision.preempted if p.victim in committed],
-            self._cluster_queue,
+            self.books.cluster_queue,
         )
         return sentence(snapshot, decision, changes)
-
-    def _cluster_queue(self, uid: str) -> str:
-        entry = self.ledger.get(uid)
-        return entry.cluster_queue if entry is not None else ""
-
-    def _anything_to_plan(self) -> bool:
-        if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
-            return True
-        live = self.ledger.entries(State.STARTING, State.RUNNING)
-        return any(map(self._observer.on_lost_nodes, live))
 
     def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...]]:
         with self._metrics.stage(Stage.PLAN):
@@ -347,7 +295,7 @@ class Loop:
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether a larger budget may still decide it."""
-        entry = self.ledger.get(refusal.uid)
+        entry = self.books.ledger.get(refusal.uid)
         undecided = refusal.reasons[0].code is Code.UNDECIDED
         return undecided and entry is not None and entry.budget < MAX_BUDGET
 
@@ -371,14 +319,14 @@ class Loop:
     ) -> None:
         if not changes and not answers:
             return
-        changes = self._marker.marked(changes, self._config)
+        changes = self.books.marked(changes)
         await self._write(changes, revision, answers)
-        self._take_in(changes)
+        self.books.take_in(changes)
         self._follow(changes)
 
     async def _write_observed(self, changes: list[Change]) -> None:
         await self._write(changes, None)
-        self._unwritten = frozenset()
+        self.books.unwritten = frozenset()
         self._follow(changes)
 
     async def _write(
@@ -393,43 +341,19 @@ class Loop:
                 answers=answers,
             )
 
-    def _take_in(self, changes: list[Change]) -> None:
-        """What plans are made from."""
-        self.ledger.apply(changes)
-        self._usage.refresh_owned(change.after.uid for change in changes)
-        for change in changes:
-            if change.after.state is State.FINISHED:
-                self._freezer.forget(change.after.uid)
-                self._decider.forget(change.after.uid)
-            elif change.before is not None and change.before.state is not change.after.state:
-                self._mirror.touched.add(change.after.uid)  # the new state may already be over
-
     def _follow(self, changes: list[Change]) -> None:
         """What committed changes bring about: writes to the cluster, words to people, sums."""
-        self._spending.note(changes)
-        self._tally.note(changes)
-        self._holdings.note(changes)
+        self.books.follow(changes)
         for change in changes:
             if change.after.state is State.FINISHED:
                 self._actuator.forget(change.after.uid)
             if change.before is not None and change.before.intent and not change.after.intent:
                 self._metrics.stage_took(Stage.ACTUATE, change.at - change.before.since)
-        self._metrics.committed(changes, self._priority_class)
+        self._metrics.committed(changes, self.books.priority_class)
         self._teller.tell(changes)
         self._actuator.poke(change.after.uid for change in changes)
         if self._mirror.touched:
             self._wake.set()
-
-    def _priority_class(self, entry: Entry) -> str:
-        job = self._mirror.jobs.get(entry.uid)
-        return (job.priority_class or "") if job is not None else ""
-
-    def _owed(self, uid: str) -> list[Write]:
-        entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
-        if entry is None or job is None or uid in self._unwritten:
-            return []
-        nodes = self._mirror.fleet.by_name
-        return owed(entry, job, self._mirror.pods_of(uid), nodes, self._config.flavors)
 
     async def _reload(self) -> None:
         """Read everything from the database again; what memory says is not trusted any more."""
@@ -440,16 +364,10 @@ class Loop:
             except StoreUnavailable as error:
                 log.warning("database_away", why=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-        self._unwritten = frozenset()
-        self._configure(loaded.documents, loaded.revision)
-        self._spending = Spending(loaded.spent)
-        self._marker.forget()
-        self._tally.learn(loaded.used)
-        self._tally.configure(self._config, loaded.entries, self._clock())
-        self._adopt(loaded.entries)
-        self._holdings.configure(self._config, loaded.entries)
-        self._metrics.loaded(loaded.entries, self._holdings)
-        self._actuator.poke([entry.uid for entry in self.ledger])
+        self.books.load(loaded)
+        self._metrics.loaded(loaded.entries, self.books.holdings)
+        self._actuator.poke([entry.uid for entry in self.books.ledger])
+        self._plan_again = True
         self._inbox = True
         self._wake.set()
 
@@ -457,15 +375,10 @@ class Loop:
         """The API wrote configuration: read it and plan again."""
         revision, documents = await self._store.configuration()
         used = await self._store.past_use()
-        self._configure(documents, revision)
-        self._tally.learn(used)
-        now = self._clock()
-        self._tally.configure(self._config, self.ledger, now)
-        self._holdings.configure(self._config, self.ledger)
-        self._show_use(now)
-        self._mirror.touched.update(self._mirror.jobs, (entry.uid for entry in self.ledger))
-        self._plan_again = True
-        self._wake.set()
+        self.books.tally.learn(used)
+        self.books.configure(documents, revision)
+        self._show_use(self._clock())
+        self._plan_anew()
 
     async def commands_added(self) -> None:
         """Somebody asked for something: return when all that was asked is answered."""
@@ -474,69 +387,39 @@ class Loop:
         self._wake.set()
         await self._inbox_read.wait()
 
-    def _configure(self, documents: Sequence[Document], revision: int) -> None:
-        try:
-            self._config = build(documents, revision)
-        except BadInput as error:  # the API checks documents; only a hand in the database gets here
-            log.exception("configuration_unreadable", why=str(error))
-            self._config = replace(self._config, revision=revision)
-
     async def _tick(self) -> None:
         """Look at what only time changes."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
-            due = self._observer.alarms.due(now) | self._mirror.unschedulable
-            self._mirror.unschedulable.intersection_update(self.ledger.uids(*State))
-            if any(
-                e.lease and e.lease.expires_at <= now for e in self.ledger.entries(State.RESERVED)
-            ):
+            due = self.books.observer.alarms.due(now) | self._mirror.unschedulable
+            ledger = self.books.ledger
+            self._mirror.unschedulable.intersection_update(ledger.uids(*State))
+            if any(e.lease and e.lease.expires_at <= now for e in ledger.entries(State.RESERVED)):
                 self._plan_again = True
             if self._exposed_at is not None and self._exposed_at <= now:
                 self._exposed_at, self._plan_again = None, True
             if due or self._plan_again:
                 self._mirror.touched |= due
                 self._wake.set()
-            if self._tally.due(now):
+            if self.books.tally.due(now):
                 await self._sample(now)
 
     async def _sample(self, now: float) -> None:
         """Store past use, and plan again: who used less lately may be another by now."""
-        used = self._tally.sample(now)
+        used = self.books.tally.sample(now)
         try:
-            await self._store.keep_use(used, self._tally.forget(now), epoch=self._epoch)
+            await self._store.keep_use(used, self.books.tally.forget(now), epoch=self._epoch)
         except StoreUnavailable as error:
             log.info("past_use_not_stored", why=str(error))
         else:
-            self._tally.written(used)
+            self.books.tally.written(used)
         self._show_use(now)
         self._plan_anew()
 
     def _show_use(self, now: float) -> None:
-        past = self._tally.past_use(now)
-        self._metrics.used_lately(past.local_queues, self._config.local_queues)
-
-    def _facts(self) -> Facts:
-        """What usage is accounted by."""
-        return Facts(
-            marker=self._marker,
-            live=lambda: [e for e in self.ledger if e.uid not in self._unwritten],
-            config=lambda: self._config,
-            looks=lambda: self.gang_uses,
-            picture=lambda: self._freezer.freeze(self._config, self._clock(), self._limits),
-        )
-
-    async def _prune(self) -> None:
-        """Delete what is kept long enough, a little at a time."""
-        while True:
-            try:
-                deleted = await self._store.prune(
-                    self._config.rules.retention, self._clock(), epoch=self._epoch
-                )
-            except StoreUnavailable as error:
-                log.info("not_pruned", why=str(error))
-                deleted = 0
-            await asyncio.sleep(PRUNE_AGAIN_SECONDS if deleted else PRUNE_SECONDS)
+        past = self.books.tally.past_use(now)
+        self._metrics.used_lately(past.local_queues, self.books.config.local_queues)
 
     async def wind_down(self, patience: float) -> None:
         """End a running plan at once and give writes under way ``patience`` seconds to be answered."""

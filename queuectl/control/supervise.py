@@ -156,7 +156,7 @@ class Supervisor:
             if self._use_source is not None:
                 watch = self._use_watch(self._use_source)
                 group.create_task(
-                    watch.run(lambda: loop.ledger, lambda: loop.config, loop.measured),
+                    watch.run(lambda: loop.books.ledger, lambda: loop.books.config, loop.measured),
                     name="utilization",
                 )
 
@@ -175,7 +175,7 @@ class Supervisor:
     async def _follow_configuration(self, loop: Loop) -> None:
         while True:
             try:
-                await self._store.config_changed(loop.revision)
+                await self._store.config_changed(loop.books.config.revision)
                 await loop.configuration_changed()
             except StoreUnavailable as error:
                 log.warning("configuration_not_read", why=str(error))

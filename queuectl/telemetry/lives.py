@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code
 
+_GIVEN_UP: Final = (Code.DEACTIVATED, Code.REQUEUING_LIMIT, Code.MAX_EXECUTION_TIME)
 START_BUCKETS: Final = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 WAIT_BUCKETS: Final = (
     0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800,
@@ -38,6 +39,7 @@ class Lives:
     def __init__(self, registry: CollectorRegistry, scope: Scope) -> None:
         self._registry = registry
         self._scope = scope
+        self._known: set[tuple[str, ...]] = set()
         by_class = ("priority_class",)
         self._reserved = self._counter(
             "quota_reserved_workloads_total", "Times quota was given, or kept by a lease.", by_class
@@ -115,6 +117,12 @@ class Lives:
         """Count one committed change. ``priority``: the workload's priority class, ``""`` for none."""
         before, after = change.before, change.after
         where, code = self._scope.of(after), after.reason.code
+        if where not in self._known:
+            self._known.add(where)
+            for (
+                reason
+            ) in _GIVEN_UP:  # a counter that is born with 1 has not increased for Prometheus
+                self._deactivated.labels(*where, reason)
         was = before.state if before is not None else None
         if was is not after.state:
             self._moved(change, where, priority)

@@ -138,6 +138,8 @@ class Metrics:
         self._discarded = self._counter(
             "discarded_plans_total", "Plans thrown away whole before they had an effect.", "reason"
         )
+        for reason in Discard:  # a counter that is born with 1 has not increased for Prometheus
+            self._discarded.labels(reason)
         self._leader = self._gauge("leader", "1 while this process leads, else 0.")
         self._epoch = self._gauge("leader_epoch", "Epoch of this process's last leadership.")
         self._gauge("build_info", "1, with the version.", "version").labels(
@@ -256,7 +258,8 @@ class Metrics:
 
     def wrote(self, kind: str, result: WriteResult, seconds: float) -> None:
         """Count one write to the API server. ``kind`` is the object's: Job, Pod, Event..."""
-        self._writes.labels(kind, result).inc()
+        for each in WriteResult:
+            self._writes.labels(kind, each).inc(each is result)
         self._write_time.labels(kind).observe(seconds)
 
     def watched(self, kind: str, events: int, at: float) -> None:

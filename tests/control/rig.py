@@ -315,7 +315,7 @@ class Rig:
 
     async def _follow(self, loop: Loop) -> None:
         while True:
-            await self.store.config_changed(loop.revision)
+            await self.store.config_changed(loop.books.config.revision)
             await loop.configuration_changed()
 
     async def _obey(self, loop: Loop) -> None:

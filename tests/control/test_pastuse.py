@@ -163,7 +163,9 @@ async def test_users_of_one_local_queue_take_turns_by_what_they_used(database_ur
 async def test_a_local_queue_from_kueue_starts_with_what_it_used_there(database_url: str) -> None:
     clock = Clock()
     async with shared_pool(database_url, clock) as world:
-        await world.until(lambda: world.loop and world.loop.revision, "the controller leads")
+        await world.until(
+            lambda: world.loop and world.loop.books.config.revision, "the controller leads"
+        )
         late = Account.of_local_queue("default", "late")
         await world.store.start_use([Used(late, clock.now, {"nvidia.com/gpu": 6.0})])
         await world.store.put_config(m.local_queue("default", "late", "pool"))

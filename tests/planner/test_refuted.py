@@ -113,6 +113,37 @@ def test_the_end_of_a_protection_concerns_everybody(searched: list[str]) -> None
     assert again(searched, first, replace(first, now=100.0)) == ["in-a", "in-b"]
 
 
+def of_priority(priority: int) -> Callable[[Snapshot], Snapshot]:
+    """The gang that waits in a is of this priority now."""
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        old, *rest = snapshot.pending
+        workload = replace(old.workload, priority=priority)
+        return replace(snapshot, pending=(replace(old, workload=workload), *rest))
+
+    return change
+
+
+@pytest.mark.parametrize("preempts", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(of_priority(1), id="its own is raised"),
+        pytest.param(
+            lambda s: replace(s, pending=(*s.pending, Pending(gpus("more", 2, "a", 5.0, 1)))),
+            id="one like it comes that has a higher one",
+        ),
+    ],
+)
+def test_priority_matters_where_a_queue_preempts(
+    searched: list[str], change: Callable[[Snapshot], Snapshot], preempts: bool
+) -> None:
+    within = WithinClusterQueue.LOWER_PRIORITY if preempts else WithinClusterQueue.NEVER
+    first = two_trees(within_cluster_queue=within)
+    assert bool(again(searched, first, change(first))) == preempts
+    assert bool(plan(change(first)).preempted) == preempts
+
+
 def test_who_takes_nodes_is_concerned_by_whoever_holds_some(searched: list[str]) -> None:
     running_gangs = [
         holding(gang("one", podset(gpu=1), queue="b"), {"n1": 1}),
@@ -133,6 +164,7 @@ STEPS = st.lists(
         st.lists(st.tuples(st.sampled_from(sorted(QUEUES)), st.integers(1, 4), st.integers(0, 2))),
         st.sets(st.integers(0, 5)),
         st.booleans(),
+        st.dictionaries(st.integers(0, 5), st.integers(0, 2), max_size=2),
     ),
     min_size=2,
     max_size=5,
@@ -145,16 +177,19 @@ def afresh(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Plan:
         return plan(snapshot)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(steps=STEPS, preempts=st.booleans())
 def test_plans_are_the_same_as_if_nothing_had_been_kept(
-    steps: list[tuple[list[tuple[str, int, int]], set[int], bool]], preempts: bool
+    steps: list[tuple[list[tuple[str, int, int]], set[int], bool, dict[int, int]]], preempts: bool
 ) -> None:
     within = WithinClusterQueue.LOWER_PRIORITY if preempts else WithinClusterQueue.NEVER
     queues = [cq(name, 4, tree, within_cluster_queue=within) for name, tree in QUEUES.items()]
     snapshot = quota_only(queues, [])
-    for number, (arriving, ending, committed) in enumerate(steps):
-        pending = list(snapshot.pending)
+    for number, (arriving, ending, committed, raised) in enumerate(steps):
+        pending = [
+            replace(p, workload=replace(p.workload, priority=raised[i])) if i in raised else p
+            for i, p in enumerate(snapshot.pending)
+        ]
         for place, (name, amount, priority) in enumerate(arriving):
             uid = f"g{number}-{place}"
             pending.append(Pending(gpus(uid, amount, name, float(number), priority)))

@@ -158,7 +158,7 @@ class TestExposition:
         one, other = Metrics(), Metrics()
         one.discarded(Discard.CUT)
         assert value(one, "discarded_plans_total", reason="cut") == 1.0
-        assert value(other, "discarded_plans_total", reason="cut") is None
+        assert value(other, "discarded_plans_total", reason="cut") == 0.0
 
     def test_the_documentation_lists_exactly_what_there_is(self) -> None:
         stated = {(name, kind, labels) for name, (kind, labels) in documented().items()}
@@ -169,6 +169,29 @@ class TestExposition:
             labels = frozenset(family.samples[0].labels) - {"le"}
             exported.add((name, family.type, labels))
         assert stated == exported
+
+
+class TestBirth:
+    """What alerts wait for is there with 0 before it counts: from nothing to 1 is no increase for Prometheus."""
+
+    @pytest.mark.parametrize("reason", list(Discard))
+    def test_of_discarded_plans(self, reason: Discard) -> None:
+        assert value(Metrics(), "discarded_plans_total", reason=reason) == 0
+
+    @pytest.mark.parametrize("result", [r for r in WriteResult if r is not WriteResult.OK])
+    def test_of_writes_that_fail(self, result: WriteResult) -> None:
+        metrics = Metrics()
+        metrics.wrote("Pod", WriteResult.OK, 0.01)
+        assert value(metrics, "cluster_writes_total", kind="Pod", result=result) == 0
+
+    @pytest.mark.parametrize(
+        "reason", ["Deactivated", "RequeuingLimitExceeded", "MaximumExecutionTimeExceeded"]
+    )
+    def test_of_workloads_that_are_given_up(self, reason: str) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a")))
+        labels = {"cluster_queue": "team-a", "reason": reason}
+        assert value(metrics, "deactivated_workloads_total", **labels) == 0
 
 
 class TestDecisions:

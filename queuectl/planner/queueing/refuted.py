@@ -2,7 +2,8 @@
 
 A refutation counts on what the gangs of its cohort tree hold and, where the gang takes nodes, on what everybody holds. So
 it is kept from one plan to the next while the same gangs hold the same there, and this plan has started or promised
-nothing there yet; else the gang is searched for anew. Every reason is then word for word what a new search would say:
+nothing there yet; else the gang is searched for anew. Where a queue may preempt, what is proved of one gang says nothing of
+another one that is like it but of another priority or age. Every reason is then word for word what a new search would say:
 plans do not depend on the plans before them. That is also why a proof that took the solver is not kept: what it took
 stands in the plan's statistics.
 """
@@ -27,7 +28,9 @@ from queuectl.planner.queueing.lines import Kind
 from queuectl.planner.queueing.quota import Pool, pools_of
 from queuectl.planner.victims.shield import next_exposure
 
-_Why: TypeAlias = tuple[Explained, ...]
+_Who: TypeAlias = tuple[int, float] | None
+"""Priority and time queued of the gang that was searched for, where they say whom it may evict."""
+_Why: TypeAlias = tuple[_Who, tuple[Explained, ...]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -85,9 +88,11 @@ class Refutations:
         found = self.walk.classes.of(pending, queue)
         if found.refusal is not None or self.walk.over or not self._lasts(pending, queue, found):
             return
-        why = self._known.get(kind)
-        if why is not None and not self._among(self._changed, queue, found):
-            found.refusal = self._kept[kind] = why
+        known = self._known.get(kind)
+        alike = known is not None and known[0] == _who(pending, queue)
+        if known is not None and alike and not self._among(self._changed, queue, found):
+            self._kept[kind] = known
+            found.refusal = known[1]
         else:
             self._searched = kind, self.walk.solver.calls
 
@@ -104,7 +109,7 @@ class Refutations:
             kind, solves = self._searched
             why = self.walk.classes.of(pending, queue).refusal
             if why is not None and self.walk.solver.calls == solves:
-                self._kept[kind] = why
+                self._kept[kind] = _who(pending, queue), why
 
     def stir(self, queues: Iterable[str | None]) -> None:
         """What ClusterQueues, or gangs without one, hold is not what it was when the walk began."""
@@ -154,3 +159,9 @@ class Refutations:
                 pool = pool.parent
             self._roots[queue] = pool
         return self._roots[queue]
+
+
+def _who(pending: Pending, queue: ClusterQueue | None) -> _Who:
+    if queue is None or not queue.preempts:
+        return None
+    return pending.workload.priority, pending.workload.queued_at

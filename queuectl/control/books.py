@@ -1,0 +1,168 @@
+"""The leader's ledger in memory, and every view that is derived from it.
+
+Made anew from the database at a take-over and whenever memory is not trusted any more; kept up commit by commit in between.
+Two steps, because what was observed is planned on while it is still being written: :meth:`Books.take_in` as soon as
+it is known, :meth:`Books.follow` once it is in the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from queuectl.control.account import Facts
+from queuectl.control.decide import Decider
+from queuectl.control.ports import Clock
+from queuectl.domain.errors import BadInput
+from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.utilization import GangUse
+from queuectl.objects.config import build
+from queuectl.objects.protocol import Write, owed
+from queuectl.state.freeze import Freezer
+from queuectl.state.holdings import Holdings
+from queuectl.state.ledger import Ledger
+from queuectl.state.marking import Marker
+from queuectl.state.mirror import Mirror
+from queuectl.state.observe import Observer
+from queuectl.state.pastuse import Tally
+from queuectl.state.spending import Spending
+from queuectl.state.usage import Usage
+
+log = structlog.get_logger()
+
+
+class Books:
+    """Of one leadership.
+
+    Attributes:
+        config: the configuration in use.
+        ledger: every workload that is not Finished.
+        observer, decider: from what the watch says, and from plans, to changes of the ledger.
+        tally, holdings: past use, and what is held now.
+        gang_uses: what gangs do with their GPUs as last measured, by uid.
+        unwritten: uids of what is taken in and not in the database yet.
+    """
+
+    def __init__(
+        self, mirror: Mirror, limits: SolverLimits, unschedulable_seconds: float, clock: Clock
+    ) -> None:
+        self._mirror = mirror
+        self._limits = limits
+        self._unschedulable_seconds = unschedulable_seconds
+        self._clock = clock
+        self.config = QueueConfig()
+        self.gang_uses: Mapping[str, GangUse] = {}
+        self.unwritten: Collection[str] = frozenset()
+        self.tally = Tally(mirror)
+        self.holdings = Holdings(mirror)
+        self._marker = Marker(mirror)
+        self._spending = Spending()
+        self._adopt(())
+
+    def load(self, loaded: Loaded) -> None:
+        """Start from what the database holds; what memory says is forgotten."""
+        self.unwritten = frozenset()
+        self._build(loaded.documents, loaded.revision)
+        self._spending = Spending(loaded.spent)
+        self._marker.forget()
+        self.tally.learn(loaded.used)
+        self.tally.configure(self.config, loaded.entries, self._clock())
+        self._adopt(loaded.entries)
+        self.holdings.configure(self.config, loaded.entries)
+
+    def _adopt(self, entries: Iterable[Entry]) -> None:
+        mirror = self._mirror
+        self.ledger = Ledger(entries)
+        self._usage = Usage(mirror, self.ledger)
+        self._freezer = Freezer(mirror, self.ledger, self._usage, lambda: self.gang_uses)
+        self.observer = Observer(mirror, self.ledger, self._usage, self._unschedulable_seconds)
+        self.decider = Decider(mirror, self.ledger)
+        self._usage.refresh(list(mirror.pods))
+        self._look_at_all()
+
+    def configure(self, documents: Sequence[Document], revision: int) -> None:
+        """Go on under another configuration."""
+        self._build(documents, revision)
+        self.tally.configure(self.config, self.ledger, self._clock())
+        self.holdings.configure(self.config, self.ledger)
+        self._look_at_all()
+
+    def _build(self, documents: Sequence[Document], revision: int) -> None:
+        try:
+            self.config = build(documents, revision)
+        except BadInput as error:  # the API checks documents; only a hand in the database gets here
+            log.exception("configuration_unreadable", why=str(error))
+            self.config = replace(self.config, revision=revision)
+
+    def _look_at_all(self) -> None:
+        self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
+
+    def marked(self, changes: Sequence[Change]) -> list[Change]:
+        """The changes with what the usage ledger is to know of them."""
+        return self._marker.marked(changes, self.config)
+
+    def take_in(self, changes: Sequence[Change]) -> None:
+        """What plans are made from."""
+        self.ledger.apply(changes)
+        self._usage.refresh_owned(change.after.uid for change in changes)
+        for change in changes:
+            if change.after.state is State.FINISHED:
+                self._freezer.forget(change.after.uid)
+                self.decider.forget(change.after.uid)
+            elif change.before is not None and change.before.state is not change.after.state:
+                self._mirror.touched.add(change.after.uid)  # the new state may already be over
+
+    def follow(self, changes: Sequence[Change]) -> None:
+        """What only committed changes count in."""
+        self._spending.note(changes)
+        self.tally.note(changes)
+        self.holdings.note(changes)
+
+    def snapshot(self, *, seek_room: bool) -> Snapshot:
+        """Everything the next plan may look at. ``seek_room``: gangs to move may be looked for."""
+        frozen = self._freezer.freeze(self.config, self._clock(), self._limits)
+        return replace(
+            frozen,
+            moved_work=self._spending.by_queue(frozen.now),
+            past_use=self.tally.past_use(frozen.now),
+            seek_room=seek_room,
+        )
+
+    def anything_to_plan(self) -> bool:
+        """Whether somebody waits for a plan, or runs on nodes that are lost."""
+        if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
+            return True
+        live = self.ledger.entries(State.STARTING, State.RUNNING)
+        return any(map(self.observer.on_lost_nodes, live))
+
+    def owed(self, uid: str) -> list[Write]:
+        """The cluster writes that a workload's committed state still wants."""
+        entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
+        if entry is None or job is None or uid in self.unwritten:
+            return []
+        nodes = self._mirror.fleet.by_name
+        return owed(entry, job, self._mirror.pods_of(uid), nodes, self.config.flavors)
+
+    def cluster_queue(self, uid: str) -> str:
+        """Of a workload; empty for one that is not in the ledger."""
+        entry = self.ledger.get(uid)
+        return entry.cluster_queue if entry is not None else ""
+
+    def priority_class(self, entry: Entry) -> str:
+        """As its job names it; empty for none."""
+        job = self._mirror.jobs.get(entry.uid)
+        return (job.priority_class or "") if job is not None else ""
+
+    def facts(self) -> Facts:
+        """What usage is accounted by."""
+        return Facts(
+            marker=self._marker,
+            live=lambda: [e for e in self.ledger if e.uid not in self.unwritten],
+            config=lambda: self.config,
+            looks=lambda: self.gang_uses,
+            picture=lambda: self._freezer.freeze(self.config, self._clock(), self._limits),
+        )

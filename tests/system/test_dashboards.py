@@ -1,0 +1,94 @@
+"""Every panel of every dashboard shows something once a cluster has lived a little: asked of a real Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.grafana.dashboards.__main__ import BOARDS
+from queuectl.demo import manifests as m
+from queuectl.domain.quantity import GPU
+from queuectl.localcluster.prometheus import Prometheus
+from tests.system.acts import ask, put, rules
+from tests.system.house import Room
+from tests.system.measured import Measured, judged_quickly, measured_house, playing
+
+pytestmark = pytest.mark.system
+
+CHOSEN: Final = {"$cluster_queue": ".*", "$resource": GPU, "$__rate_interval": "10s"}
+FAIRNESS: Final = {"usageHalfLifeTime": "1h", "usageSamplingInterval": "1s"}
+SCRAPES: Final = 3.0  # seconds in which everything is scraped more than twice
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[Measured]:
+    with measured_house() as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def prometheus(measured: Measured) -> Iterator[Prometheus]:
+    """Scrapes queuectl as people's would."""
+    address = urlsplit(measured.home.controller.metrics).netloc
+    job = {"job_name": "queuectl", "static_configs": [{"targets": [address]}]}
+    with Prometheus.start([job], scrape_seconds=0.5) as server:
+        yield server
+
+
+def configure(room: Room) -> None:
+    """A queue with limits that lends and borrows within a cohort of a cohort, and one to borrow from."""
+    queue = judged_quickly(room.namespace, 16)
+    row = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]
+    row |= {"borrowingLimit": 16, "lendingLimit": 8}
+    queue["spec"] |= {
+        "cohortName": "team",
+        "admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"},
+    }
+    lender = m.cluster_queue("lender", "gpu", {GPU: 16, "cpu": "1M"})
+    lender["spec"]["cohortName"] = "team"
+    team = {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Cohort",
+        "metadata": {"name": "team"},
+        "spec": {"parentName": "company"},
+    }
+    put(room, team, queue, lender)
+
+
+def live(room: Room) -> None:
+    """Something of everything: a finish, a preemption with a requeue, idle GPUs, a gang that waits."""
+    room.job("short", playing("busy"), seconds=1, priority_class="high")
+    room.until_state("short", "Finished")
+    room.job("idle", playing("idle"), priority_class="low")
+    room.until_state("idle", "Running")
+    room.job("busy", playing("busy"), priority_class="low")
+    room.until_state("busy", "Running")
+    room.job("urgent", playing("busy"), priority_class="high")
+    room.until_state("urgent", "Running")
+    room.until(lambda: room.state("idle") == "Pending", "the idle one queues again")
+    ask(room, "idle", "hold")
+
+
+def asked(expr: str) -> str:
+    for variable, chosen in CHOSEN.items():
+        expr = expr.replace(variable, chosen)
+    return expr
+
+
+def test_every_panel_shows_something(measured: Measured, prometheus: Prometheus) -> None:
+    with measured.home.room(16) as room, rules(room, admissionFairSharing=FAIRNESS):
+        configure(room)
+        live(room)
+        time.sleep(SCRAPES)
+        empty = [
+            f"{board.uid} / {panel.title}: {query.expr}"
+            for board in BOARDS
+            for panel in board.panels
+            for query in panel.queries
+            if not prometheus.query(asked(query.expr))
+        ]
+        assert not empty, "\n".join(empty)
