@@ -136,7 +136,24 @@ class Room:
             wait_until(lambda: bool(done()), what, seconds)
         except LocalClusterError as error:
             log = self.house.controller.log.read_text(errors="replace").splitlines()[-15:]
-            raise AssertionError("\n".join([str(error), *self.states(), *log])) from error
+            said = [str(error), *self.states(), *self.trouble(), *log]
+            raise AssertionError("\n".join(said)) from error
+
+    def trouble(self) -> list[str]:
+        """Nodes that take no pods, and pods of others, for a failure's message."""
+        nodes, pods = (self.client.get(f"/api/v1/{kind}")["items"] for kind in ("nodes", "pods"))
+        return [
+            *(
+                f"node {n['metadata']['name']}: {n['spec']}"
+                for n in nodes
+                if n["spec"].get("taints") or n["spec"].get("unschedulable")
+            ),
+            *(
+                f"pod {p['metadata']['namespace']}/{p['metadata']['name']} on {p['spec'].get('nodeName')}"
+                for p in pods
+                if p["metadata"]["namespace"] != self.namespace
+            ),
+        ]
 
     def states(self) -> list[str]:
         """Of every workload, for a failure's message."""

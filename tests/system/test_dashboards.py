@@ -59,7 +59,7 @@ def configure(room: Room) -> None:
     put(room, team, queue, lender)
 
 
-def live(room: Room) -> None:
+def live(measured: Measured, room: Room) -> None:
     """Something of everything: a finish, a preemption with a requeue, idle GPUs, a gang that waits."""
     room.job("short", playing("busy"), seconds=1, priority_class="high")
     room.until_state("short", "Finished")
@@ -67,6 +67,7 @@ def live(room: Room) -> None:
     room.until_state("idle", "Running")
     room.job("busy", playing("busy"), priority_class="low")
     room.until_state("busy", "Running")
+    room.until(lambda: measured.gangs(room.namespace).get("Idle") == 1.0, "an idle gang")
     room.job("urgent", playing("busy"), priority_class="high")
     room.until_state("urgent", "Running")
     room.until(lambda: room.state("idle") == "Pending", "the idle one queues again")
@@ -82,7 +83,7 @@ def asked(expr: str) -> str:
 def test_every_panel_shows_something(measured: Measured, prometheus: Prometheus) -> None:
     with measured.home.room(16) as room, rules(room, admissionFairSharing=FAIRNESS):
         configure(room)
-        live(room)
+        live(measured, room)
         time.sleep(SCRAPES)
         empty = [
             f"{board.uid} / {panel.title}: {query.expr}"
