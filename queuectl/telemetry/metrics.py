@@ -23,7 +23,7 @@ from prometheus_client import (
 )
 
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.plan import Plan, Preemption
+from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import LocalQueue
 from queuectl.state.holdings import Holdings
 from queuectl.telemetry.lives import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, Lives
@@ -233,6 +233,9 @@ class Metrics:
             lives.count(change, priority)
         after = change.after
         if change.before is None:
+            for reason in PreemptionReason:  # as above
+                self._preempted.labels(after.cluster_queue, reason)
+                self._lost.labels(after.cluster_queue, reason)
             self._taken_up.labels(after.kind).observe(change.at - after.queued_at)
         elif after.state is State.STARTING is not change.before.state:
             for cohort in self._quota.cohorts_of(after.cluster_queue):

@@ -73,7 +73,12 @@ class UseMetrics:
         for trouble in Trouble:
             self._alarms.labels(trouble).set(troubles.get(trouble, 0))
         self._clear()
-        for gang in gangs:
+        seen = list(gangs)
+        for queue in {gang.cluster_queue for gang in seen}:
+            for state in UseState:  # nothing idle is 0 idle, not nothing known
+                self._gangs.labels(queue, state)
+                self._gpus.labels(queue, state)
+        for gang in seen:
             self._gangs.labels(gang.cluster_queue, gang.state).inc()
             self._gpus.labels(gang.cluster_queue, gang.state).inc(gang.gpus)
             self._busy.labels(gang.cluster_queue).inc(gang.gpus * (gang.utilization or 0.0))

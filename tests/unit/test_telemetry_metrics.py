@@ -193,6 +193,13 @@ class TestBirth:
         labels = {"cluster_queue": "team-a", "reason": reason}
         assert value(metrics, "deactivated_workloads_total", **labels) == 0
 
+    def test_of_preemptions(self) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a")))
+        labels = {"cluster_queue": "team-a", "reason": "InClusterQueue"}
+        assert value(metrics, "preempted_workloads_total", **labels) == 0
+        assert value(metrics, "lost_gpu_seconds_total", **labels) == 0
+
 
 class TestDecisions:
     def test_a_life_is_counted_step_by_step(self) -> None:

@@ -34,7 +34,7 @@ def test_gangs_are_counted_by_queue_and_state_of_the_newest_look() -> None:
     shown.metrics.looked({}, [busy], 0.1)
     assert shown.value("gangs", cluster_queue="a", status="Active") == 1
     assert shown.value("busy_gpus", cluster_queue="a") == 6
-    assert shown.value("gangs", cluster_queue="a", status="Idle") is None
+    assert shown.value("gangs", cluster_queue="a", status="Idle") == 0
     assert shown.value("gangs", cluster_queue="b", status="Idle") is None
 
 
