@@ -57,11 +57,9 @@ def addressed(case: Case[Any]) -> None:
 
 @pytest.fixture(scope="module")
 def answered() -> Iterator[Counter[int]]:
-    """How often each status was seen; at the end, that the fuzzer got past the door and found no defect."""
+    """How often each status was seen, by those of the operations that this process has its turn at."""
     seen: Counter[int] = Counter()
     yield seen
-    assert seen[200], "lists were answered"
-    assert seen[201], "documents were created"
     assert not seen[421], "nothing was refused for its Host"
     assert not any(status >= 500 for status in seen)
 
@@ -73,3 +71,18 @@ def test_every_answer_is_described(case: Case[Any], answered: Counter[int]) -> N
     response = case.call(headers=HOST)
     answered[response.status_code] += 1
     case.validate_response(response, checks=CHECKS)
+
+
+@schema.include(method="PUT", path="/api/v1/cohorts/{name}").parametrize()
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_what_is_made_up_gets_past_the_door(case: Case[Any], stored: Counter[int]) -> None:
+    addressed(case)
+    stored[case.call(headers=HOST).status_code] += 1
+
+
+@pytest.fixture(scope="module")
+def stored() -> Iterator[Counter[int]]:
+    """The statuses of one operation, all of whose examples run in one process."""
+    seen: Counter[int] = Counter()
+    yield seen
+    assert seen[201] or seen[200], "some of them were stored"
