@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +23,7 @@ from queuectl.cluster.client import Api, Connection
 from queuectl.domain.errors import QueuectlError
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.keeper import remove_tree
+from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.supervisor import Supervisor
 
 ACCOUNT: Final = "queuectl"
@@ -107,7 +106,7 @@ class Controller:
             home.mkdir()
             home.chmod(0o755)  # whatever the umask says
             account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, ACCOUNT)
-            api, metrics = _free_addresses(2)
+            api, metrics = (f"{LOOPBACK}:{port}" for port in free_ports(2))
             environment = {
                 "PATH": os.environ.get("PATH", os.defpath),
                 "HOME": str(home),
@@ -210,12 +209,3 @@ def _take_down(home: Path, supervisor: Supervisor) -> None:
             supervisor.stop(_PROGRAM, _STOP_SECONDS)
         supervisor.shutdown()
     remove_tree(home)
-
-
-def _free_addresses(count: int) -> list[str]:
-    """Loopback addresses that nobody listens on just now."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]

@@ -2,12 +2,7 @@
 
 A mark says what a workload does from a time on: it waits for so many GPUs, holds so many of each flavor, or neither. The
 leader writes it in the same transaction as the change of state that it follows from, so marks are as durable as the state
-itself. :class:`Fold` turns them into hours. A mark that comes after its time was already accounted for takes back what
-was accounted wrongly: every amount is a rate times a span of time, and a span that runs backwards counts negative. So the
-sums do not depend on when the folding happens, or how often, or who does it.
-
-What was measured is known only as often as somebody looks (:class:`~queuectl.domain.utilization.GangUse`): it splits what
-is allocated, and what nobody measured is unknown, never idle.
+itself. :mod:`queuectl.domain.folding` turns them into hours.
 """
 
 from __future__ import annotations

@@ -174,6 +174,15 @@ def _free_ports(taken: set[int]) -> dict[str, int]:
         raise LocalClusterError("no free ports on loopback") from None
 
 
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on just now, for programs that are no part of a cluster."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(contextlib.closing(socket.socket())) for _ in range(count)]
+        for probe in probes:
+            probe.bind((LOOPBACK, 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:

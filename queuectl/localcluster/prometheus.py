@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,7 +16,7 @@ import yaml
 
 from queuectl.localcluster import build
 from queuectl.localcluster.errors import LocalClusterError
-from queuectl.localcluster.layout import LOOPBACK
+from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.progress import Silent
 from queuectl.localcluster.supervisor import Supervisor
 from queuectl.localcluster.versions import PROMETHEUS
@@ -84,9 +83,8 @@ class Prometheus:
             "scrape_configs": list(scrapes),
         }
         (home / "prometheus.yml").write_text(yaml.safe_dump(configuration))
-        server = cls(
-            home, _free_port(), assets.programs[_NAME], Supervisor.spawn(home, remove=True)
-        )
+        (port,) = free_ports(1)
+        server = cls(home, port, assets.programs[_NAME], Supervisor.spawn(home, remove=True))
         try:
             if history is not None:
                 _load(assets.programs["promtool"], history, home / "data")
@@ -217,10 +215,3 @@ def _load(promtool: Path, history: Path, data: Path) -> None:
     answer = subprocess.run([promtool, *command], capture_output=True, text=True, check=False)
     if answer.returncode:
         raise LocalClusterError(f"promtool does not take {history}: {answer.stderr.strip()}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -15,9 +15,9 @@ from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.pastuse import Account, Scope, Used, past_use
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import UsageFairness
-from queuectl.domain.snapshot import Admitted, PastUse, Snapshot
-from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.usage import charges_of
+from queuectl.domain.snapshot import PastUse
+from queuectl.domain.workload import Placement
+from queuectl.state.holdings import charged
 from queuectl.state.mirror import Mirror
 
 _HOLD = (State.STARTING, State.RUNNING, State.EVICTING)
@@ -133,12 +133,8 @@ class Tally:
         queue = config.cluster_queue_of(entry.namespace, entry.queue)
         if job is None or queue is None or entry.placement is None:
             return None
-        workload = Workload(
-            entry.uid, entry.kind, entry.namespace, entry.name, job.podsets, queue=entry.queue
-        )
-        alone = Snapshot(0.0, self._mirror.fleet, config)
         amounts: dict[str, int] = {}
-        for (_, _, resource), amount in charges_of(Admitted(workload, entry.placement), alone):
+        for (_, _, resource), amount in charged(entry, job, entry.placement, config, self._mirror):
             amounts[resource] = amounts.get(resource, 0) + amount
         accounts = [
             Account.of_local_queue(entry.namespace, entry.queue),

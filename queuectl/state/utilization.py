@@ -175,9 +175,7 @@ def _quiet(
     loaded = _memory(rows) > rule.memory_above
     seconds = rule.memory_window if loaded else rule.window
     window = longer.get(seconds)
-    if window is None:
-        return UseState.LOW, f"does nothing lately; idle once that lasts {seconds:.0f} s"
-    if window.look.at - window.look.reach < (gang.ready_at or window.look.at) + rule.warmup:
+    if window is None or not _warm(gang, window.look.at, window.look.reach):
         return UseState.LOW, f"does nothing lately; idle once that lasts {seconds:.0f} s"
     fault = _fault(gang, window)
     if fault is not None:

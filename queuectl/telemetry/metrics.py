@@ -94,6 +94,8 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library forgot its `-> None`
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        self._queues: set[str] = set()  # of which counters are there
+        self._kinds: set[str] = set()  # likewise, of objects that are written
         self._standing = Standing()
         self._quota = QuotaGauges()
         self.registry.register(self._standing)
@@ -233,13 +235,19 @@ class Metrics:
             lives.count(change, priority)
         after = change.after
         if change.before is None:
-            for reason in PreemptionReason:  # as above
-                self._preempted.labels(after.cluster_queue, reason)
-                self._lost.labels(after.cluster_queue, reason)
+            self._meet(after.cluster_queue)
             self._taken_up.labels(after.kind).observe(change.at - after.queued_at)
         elif after.state is State.STARTING is not change.before.state:
             for cohort in self._quota.cohorts_of(after.cluster_queue):
                 self._cohort_admitted.labels(cohort).inc()
+
+    def _meet(self, cluster_queue: str) -> None:
+        """Before anything is counted for it."""
+        if cluster_queue not in self._queues:
+            self._queues.add(cluster_queue)
+            for reason in PreemptionReason:  # as above
+                self._preempted.labels(cluster_queue, reason)
+                self._lost.labels(cluster_queue, reason)
 
     def preempted(
         self, preemptions: Iterable[Preemption], cluster_queue: Callable[[str], str]
@@ -261,8 +269,11 @@ class Metrics:
 
     def wrote(self, kind: str, result: WriteResult, seconds: float) -> None:
         """Count one write to the API server. ``kind`` is the object's: Job, Pod, Event..."""
-        for each in WriteResult:
-            self._writes.labels(kind, each).inc(each is result)
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            for each in WriteResult:  # as above
+                self._writes.labels(kind, each)
+        self._writes.labels(kind, result).inc()
         self._write_time.labels(kind).observe(seconds)
 
     def watched(self, kind: str, events: int, at: float) -> None:

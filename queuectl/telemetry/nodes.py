@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
 
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.quantity import CPU
+from queuectl.telemetry.gauges import gauge, in_units
 
 
 def nodes(fleet: Fleet) -> Iterator[Metric]:
@@ -21,17 +20,11 @@ def nodes(fleet: Fleet) -> Iterator[Metric]:
         statuses[status] += 1
         if status == "ready":
             offered.update(node.allocatable)
-    count = GaugeMetricFamily(
-        "queuectl_nodes", "Nodes by status: ready, cordoned or not_ready.", labels=("status",)
-    )
-    for status, number in sorted(statuses.items()):
-        count.add_metric((status,), number)
-    yield count
-    amounts = GaugeMetricFamily(
-        "queuectl_nodes_allocatable",
-        "What the nodes that are ready and not cordoned have, used or not.",
-        labels=("resource",),
-    )
-    for resource, amount in sorted(offered.items()):
-        amounts.add_metric((resource,), amount / 1000 if resource == CPU else amount)
-    yield amounts
+    yield gauge(
+        "nodes", "Nodes by status: ready, cordoned or not_ready.", ("status",),
+        (((status,), number) for status, number in statuses.items()),
+    )  # fmt: skip
+    yield gauge(
+        "nodes_allocatable", "What the nodes that are ready and not cordoned have, used or not.", ("resource",),
+        (((resource,), in_units(resource, amount)) for resource, amount in offered.items()),
+    )  # fmt: skip

@@ -9,23 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final
 
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from queuectl.domain.quantity import CPU
 from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
 from queuectl.planner.queueing.dominant import share_of
 from queuectl.planner.queueing.quota import Pool, QuotaUse, use_of
 from queuectl.state.holdings import Holdings, Row
+from queuectl.telemetry.gauges import gauge, in_units
 from queuectl.telemetry.nodes import nodes
 
-Series: TypeAlias = tuple[tuple[str, ...], float]
-
 _BY_FLAVOR: Final = ("cohort", "cluster_queue", "flavor", "resource")
-_MILLI: Final = 1000
 
 
 class QuotaGauges(Collector):
@@ -57,27 +53,16 @@ class QuotaGauges(Collector):
         asked = dict(holdings.asked)
         yield from _stated(config)
         yield from _used(config, held, kept)
-        yield _gauge(
+        yield gauge(
             "cluster_queue_resource_pending",
             "What gangs that queue ask for.",
             ("cluster_queue", "resource"),
-            ((row, _amount(row[1], amount)) for row, amount in asked.items()),
+            ((row, in_units(row[1], amount)) for row, amount in asked.items()),
         )
         yield from _local_queues(config, held, kept)
         yield from _cohorts(config, held, kept)
         yield from _shares(config, held)
         yield from nodes(holdings.fleet)
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...], series: Iterator[Series]) -> Metric:
-    family = GaugeMetricFamily(f"queuectl_{name}", text, labels=labels)
-    for values, number in sorted(series):
-        family.add_metric(values, number)
-    return family
-
-
-def _amount(resource: str, amount: int) -> float:
-    return amount / _MILLI if resource == CPU else float(amount)
 
 
 def _stated(config: QueueConfig) -> Iterator[Metric]:
@@ -88,22 +73,22 @@ def _stated(config: QueueConfig) -> Iterator[Metric]:
         ("lending_limit", "Most of its nominal quota that others may use; absent = all.", "lending"),
     )  # fmt: skip
     for name, text, field in limits:
-        yield _gauge(
+        yield gauge(
             f"cluster_queue_{name}", text, _BY_FLAVOR,
             (
-                ((queue.cohort or "", queue.name, quotas.flavor, resource), _amount(resource, amount))
+                ((queue.cohort or "", queue.name, quotas.flavor, resource), in_units(resource, amount))
                 for queue in queues
                 for group in queue.groups
                 for quotas in group.flavors
                 for resource, amount in getattr(quotas, field).items()
             ),
         )  # fmt: skip
-    yield _gauge(
+    yield gauge(
         "cluster_queue_info", "1 for each ClusterQueue, with its cohort and the root of that.",
         ("cluster_queue", "parent_cohort", "root_cohort"),
         (((q.name, q.cohort or "", _root(config, q.cohort)), 1.0) for q in queues),
     )  # fmt: skip
-    yield _gauge(
+    yield gauge(
         "cluster_queue_status", "1 for the status it has: active, or pending while it is stopped.",
         ("cluster_queue", "status"),
         (
@@ -121,10 +106,10 @@ def _used(
         sums: Counter[tuple[str, str, str]] = Counter()
         for row, amount in amounts.items():
             sums[row[2:]] += amount
-        yield _gauge(
+        yield gauge(
             f"cluster_queue_resource_{name}", text, _BY_FLAVOR,
             (
-                ((_cohort_of(config, queue), queue, flavor, resource), _amount(resource, amount))
+                ((_cohort_of(config, queue), queue, flavor, resource), in_units(resource, amount))
                 for (queue, flavor, resource), amount in sums.items()
             ),
         )  # fmt: skip
@@ -134,15 +119,15 @@ def _local_queues(
     config: QueueConfig, held: Mapping[Row, int], kept: Mapping[Row, int]
 ) -> Iterator[Metric]:
     for name, text, amounts in _views(held, kept):
-        yield _gauge(
+        yield gauge(
             f"local_queue_resource_{name}", text,
             ("name", "namespace", "cluster_queue", "flavor", "resource"),
             (
-                ((local, namespace, queue, flavor, resource), _amount(resource, amount))
+                ((local, namespace, queue, flavor, resource), in_units(resource, amount))
                 for (namespace, local, queue, flavor, resource), amount in amounts.items()
             ),
         )  # fmt: skip
-    yield _gauge(
+    yield gauge(
         "local_queue_status", "1 while gangs of the LocalQueue may start, 0 while it or its ClusterQueue is stopped.",
         ("name", "namespace", "cluster_queue"),
         (
@@ -165,7 +150,7 @@ def _cohorts(
     config: QueueConfig, held: Mapping[Row, int], kept: Mapping[Row, int]
 ) -> Iterator[Metric]:
     pools = _cohort_pools(use_of(config, {}))
-    yield _gauge(
+    yield gauge(
         "cohort_info", "1 for each Cohort, with its parent and root.",
         ("cohort", "parent_cohort", "root_cohort"),
         (
@@ -174,10 +159,10 @@ def _cohorts(
         ),
     )  # fmt: skip
     by = ("cohort", "flavor", "resource")
-    yield _gauge(
+    yield gauge(
         "cohort_subtree_quota", "Its own nominal quota and what its members lend.", by,
         (
-            ((name, *row), _amount(row[1], amount))
+            ((name, *row), in_units(row[1], amount))
             for name, pool in pools.items()
             for row, amount in pool.subtree.items()
         ),
@@ -187,9 +172,9 @@ def _cohorts(
         for (_, _, queue, *row), amount in amounts.items():
             for name in _ancestors(config, queue):
                 sums[name, row[0], row[1]] += amount
-    yield _gauge(
+    yield gauge(
         "cohort_subtree_resource_reservations", "What gangs of its ClusterQueues hold, and leases keep for them.", by,
-        ((row, _amount(row[2], amount)) for row, amount in sums.items()),
+        ((row, in_units(row[2], amount)) for row, amount in sums.items()),
     )  # fmt: skip
 
 
@@ -198,7 +183,7 @@ def _shares(config: QueueConfig, held: Mapping[Row, int]) -> Iterator[Metric]:
     for row, amount in held.items():
         rows[row[2:]] += amount
     use = use_of(config, rows)
-    yield _gauge(
+    yield gauge(
         "cluster_queue_weighted_share",
         "Dominant resource share over its weight, in thousandths; +Inf where it borrows with weight 0.",
         ("cluster_queue", "cohort"),
@@ -207,7 +192,7 @@ def _shares(config: QueueConfig, held: Mapping[Row, int]) -> Iterator[Metric]:
             for name, pool in use.pools.items()
         ),
     )  # fmt: skip
-    yield _gauge(
+    yield gauge(
         "cohort_weighted_share", "The same of a Cohort within its parent.", ("cohort",),
         (((name,), _weighted(pool, use)) for name, pool in _cohort_pools(use).items()),
     )  # fmt: skip

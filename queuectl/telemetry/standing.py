@@ -7,15 +7,15 @@ no gauge is set in a cycle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code
+from queuectl.telemetry.gauges import Series, gauge
 
 Where: TypeAlias = tuple[str, str, str, State, Code]
 """ClusterQueue, namespace, LocalQueue, state, reason (of what waits; ``Queued`` of all others)."""
@@ -62,7 +62,7 @@ class Standing(Collector):
     def collect(self) -> Iterator[Metric]:
         """All gauges, from a copy: the loop goes on meanwhile."""
         where = dict(self._where)
-        yield _gauge(
+        yield gauge(
             "pending_workloads",
             "Workloads waiting for a start; status is active or inadmissible as in Kueue.",
             ("cluster_queue", "status", "reason"),
@@ -72,11 +72,11 @@ class Standing(Collector):
                 if state.waiting
             ),
         )
-        yield _gauge(
+        yield gauge(
             "workloads", "Unfinished workloads by state (status).", ("cluster_queue", "status"),
             _sums(((queue, str(state)), count) for (queue, _, _, state, _), count in where.items()),
         )  # fmt: skip
-        yield _gauge(
+        yield gauge(
             "local_queue_pending_workloads", "The same of each LocalQueue.", ("name", "namespace", "status"),
             _sums(
                 ((local, namespace, pending_status(code)), count)
@@ -85,7 +85,7 @@ class Standing(Collector):
             ),
         )  # fmt: skip
         for name, text, states in _ACTIVE:
-            yield _gauge(
+            yield gauge(
                 name, text, ("cluster_queue",),
                 _sums(
                     ((queue,), count)
@@ -93,7 +93,7 @@ class Standing(Collector):
                     if state in states
                 ),
             )  # fmt: skip
-            yield _gauge(
+            yield gauge(
                 f"local_queue_{name}", text, ("name", "namespace"),
                 _sums(
                     ((local, namespace), count)
@@ -101,9 +101,9 @@ class Standing(Collector):
                     if state in states
                 ),
             )  # fmt: skip
-        yield _gauge(
+        yield gauge(
             "outbox_intents", "Cluster writes that the watch has not confirmed yet.", ("kind",),
-            dict(self._owed),
+            dict(self._owed).items(),
         )  # fmt: skip
 
 
@@ -123,15 +123,8 @@ def _count(where: Counter[Where], owed: Counter[Head], entry: Entry, by: int) ->
         owed[(str(entry.intent),)] += by
 
 
-def _sums(counted: Iterable[tuple[Head, int]]) -> Mapping[Head, int]:
+def _sums(counted: Iterable[tuple[Head, int]]) -> Iterable[Series]:
     sums: Counter[Head] = Counter()
     for head, count in counted:
         sums[head] += count
-    return sums
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...], heads: Mapping[Head, int]) -> Metric:
-    family = GaugeMetricFamily(f"queuectl_{name}", text, labels=labels)
-    for values, count in sorted(heads.items()):
-        family.add_metric(values, count)
-    return family
+    return sums.items()

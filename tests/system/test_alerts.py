@@ -10,6 +10,7 @@ import yaml
 
 from queuectl.localcluster import build
 from queuectl.localcluster.progress import Silent
+from queuectl.localcluster.prometheus import check_rules
 from queuectl.localcluster.versions import PROMETHEUS
 from tests.support.metricnames import ROOT
 
@@ -31,8 +32,8 @@ def run(promtool: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_rules_are_well_formed(promtool: Path) -> None:
-    run(promtool, "check", "rules", "--lint-fatal", *map(str, RULES))
+def test_the_rules_are_well_formed() -> None:
+    assert check_rules(*RULES).count("SUCCESS") == len(RULES)
 
 
 def test_every_story_ends_as_told(promtool: Path) -> None:

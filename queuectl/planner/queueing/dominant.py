@@ -118,8 +118,6 @@ def passed_up(
     if not pool.local:
         return charges
     used = use.used.get(pool, _NONE_ADDED)
-    changes = {}
-    for row, amount in charges.items():
-        before = used.get(row, 0)
-        changes[row] = pool.passed_up(row, before + amount) - pool.passed_up(row, before)
-    return changes
+    return {
+        row: pool.shifts_parent(row, used.get(row, 0), amount) for row, amount in charges.items()
+    }

@@ -67,6 +67,10 @@ class Pool:
         """The part of its use that counts against the parent."""
         return max(0, used - self.local.get(row, 0))
 
+    def shifts_parent(self, row: FlavorResource, used: int, more: int) -> int:
+        """By how much the parent's use changes when this, which uses ``used``, uses so much more (or, below 0, less)."""
+        return self.passed_up(row, used + more) - self.passed_up(row, used)
+
 
 _TREES: Final[WeakKeyDictionary[QueueConfig, Mapping[str, Pool]]] = WeakKeyDictionary()
 
@@ -156,9 +160,7 @@ class QuotaUse:
             used = self.used.setdefault(pool, {})
             before = used.get(flavor_resource, 0)
             used[flavor_resource] = before + amount
-            amount = pool.passed_up(flavor_resource, before + amount) - pool.passed_up(
-                flavor_resource, before
-            )
+            amount = pool.shifts_parent(flavor_resource, before, amount)
             pool = pool.parent
 
     def copy(self) -> QuotaUse:
@@ -176,8 +178,7 @@ class QuotaUse:
                 key = pool, flavor_resource
                 before = self._used(*key) + shifts.get(key, 0)
                 shifts[key] = shifts.get(key, 0) + more
-                above = pool.passed_up(flavor_resource, before)
-                more = pool.passed_up(flavor_resource, before + more) - above
+                more = pool.shifts_parent(flavor_resource, before, more)
                 pool = pool.parent
         return shifts
 

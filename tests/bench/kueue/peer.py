@@ -15,10 +15,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import socket
 import tempfile
 import time
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -31,6 +29,7 @@ from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.keeper import remove_tree
+from queuectl.localcluster.layout import free_ports
 from queuectl.localcluster.supervisor import Supervisor
 from tests.bench.kueue.mix import Arrival, Mix
 
@@ -134,7 +133,7 @@ class Kueue:
         home = Path(tempfile.mkdtemp(prefix="kueue-"))
         supervisor = Supervisor.spawn(home, remove=True)
         try:
-            webhook, metrics, health = _free_ports(3)
+            webhook, metrics, health = free_ports(3)
             Authority.create("kueue-authority").server("kueue").save(
                 home / "tls.crt", home / "tls.key"
             )
@@ -237,12 +236,3 @@ def _configuration(home: Path, webhook: int, metrics: int, health: int) -> dict[
         "integrations": {"frameworks": ["batch/job"]},
         "featureGates": {"DisableWaitForPodsReady": True, "VisibilityOnDemand": False},
     }
-
-
-def _free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on just now."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
