@@ -34,18 +34,18 @@ class Measured:
     prometheus: Prometheus
 
     def gangs(self, queue: str) -> dict[str, float]:
-        """State to the number of gangs of a queue, as exported."""
+        """State to the number of gangs of a queue that are in it, as exported."""
         return self._gauge(rf'gangs{{cluster_queue="{queue}",status="(\w+)"}}')
 
     def alarms(self) -> dict[str, float]:
         """Pods concerned, by what is wrong; nothing that is not."""
-        found = self._gauge(r'alarms{reason="(\w+)"}')
-        return {reason: pods for reason, pods in found.items() if pods}
+        return self._gauge(r'alarms{reason="(\w+)"}')
 
     def _gauge(self, pattern: str) -> dict[str, float]:
+        """Label to number, of those that are not 0: what is known to count is exported before it does."""
         text = httpx2.get(f"{self.home.controller.metrics}/metrics", trust_env=False).text
         found = re.findall(rf"^queuectl_utilization_{pattern} (\S+)$", text, re.MULTILINE)
-        return {label: float(value) for label, value in found}
+        return {label: float(value) for label, value in found if float(value)}
 
 
 @contextmanager
