@@ -54,6 +54,7 @@ class PreemptionReason(StrEnum):
     IN_COHORT_ROOM = (
         "InCohortRoom"  # within its nominal quota, but in the way of a gang that found no room
     )
+    IDLE = "IdleReclaim"  # it did not use its GPUs, and its queue lets such gangs go for others
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,9 @@ class Plan:
     ``returning``: uids of gangs on the move whose new place (``Admitted.lease``) is kept for them.
 
     ``uneven``: (uid, podset) of the placements, leases included, that were to be balanced and are not.
+
+    ``spared``: who would have been evicted for not using his GPUs, and for whom, were it not only a dry run in his queue.
+    The preemptors are pending and stay so.
     """
 
     admitted: tuple[Admission, ...] = ()
@@ -129,3 +133,4 @@ class Plan:
     stats: Mapping[str, float] = field(default_factory=dict)
     alarms: tuple[str, ...] = ()  # what broke in the solver, as sentences: a defect each
     uneven: tuple[tuple[str, str], ...] = ()
+    spared: tuple[Preemption, ...] = ()

@@ -150,6 +150,8 @@ class IdleReclaim:
         memory_above: a gang that holds more of a GPU's memory than this has loaded something:
         memory_window: so long must it have been seen idle.
         grace: between being told and being stopped.
+        cooldown: so long after an eviction, for whatever reason, is it not taken for idleness.
+        to_equal: on demand it yields to gangs of its own priority too; else only to higher ones.
     """
 
     mode: ReclaimMode = ReclaimMode.DRY_RUN
@@ -161,6 +163,8 @@ class IdleReclaim:
     memory_above: float = 0.2
     memory_window: float = 7200.0
     grace: float = 600.0
+    cooldown: float = 3600.0
+    to_equal: bool = False
 
 
 DEFAULT_NAME = "default"

@@ -71,6 +71,9 @@ class Admitted:
         returns: leaving, and will queue again at its old place: a StrictFIFO queue keeps that place for it.
         lease: leaving only to be moved: the place where it will start again, held for it.
         restartable: its job, as it stands now, could be admitted again; else it is never moved.
+        idle_since: unix seconds since when none of its GPUs did anything; only of one that its queue's ``idleReclaim`` may
+            take for it now: seen idle by the last look, told so for the grace, not exempt, not evicted lately. None = not so,
+            or not known to be so (I5).
     """
 
     workload: Workload
@@ -84,6 +87,7 @@ class Admitted:
     evictions: tuple[float, ...] = ()
     lease: CapacityLease | None = None
     restartable: bool = True
+    idle_since: float | None = None
 
     @property
     def gpus(self) -> int:
