@@ -7,6 +7,7 @@ from itertools import chain
 
 from hypothesis import strategies as st
 
+from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     ClusterQueue,
     Cohort,
@@ -17,9 +18,10 @@ from queuectl.domain.queues import (
     VictimKey,
     WithinClusterQueue,
 )
-from queuectl.domain.rules import FairStrategy, Rules
+from queuectl.domain.rules import FairStrategy, Rules, UsageFairness
 from tests.planner.queues import cohort, cq, quotas
 from tests.planner.story import (
+    USER,
     Arrives,
     Ends,
     Goes,
@@ -75,6 +77,7 @@ def cluster_queues(
              (VictimKey.COUNT, VictimKey.LOST_WORK, VictimKey.MAX_PRIORITY)))),
         protection=draw(protections),
         evicts_within_nominal=draw(st.sampled_from((False, False, True))),
+        max_per_user=draw(st.sampled_from(((), (), ((GPU, 2),), ((GPU, 4),)))),
     )  # fmt: skip
 
 
@@ -93,7 +96,8 @@ def scenes(draw: st.DrawFn) -> Scene:
     names = ("a", "b", "c", "d")[: draw(st.integers(2, 4))]
     queues = tuple(draw(cluster_queues(name, homes, fair=bool(fair))) for name in names)
     nodes = draw(st.one_of(st.just([]), st.lists(st.integers(2, 4), min_size=2, max_size=6)))
-    return Scene(queues, cohorts, tuple(nodes), Rules(fair_sharing=fair))
+    rules = Rules(fair_sharing=fair, usage_fairness=UsageFairness(user_label=USER))
+    return Scene(queues, cohorts, tuple(nodes), rules)
 
 
 KINDS = (
@@ -115,6 +119,7 @@ def happenings(draw: st.DrawFn, names: list[str]) -> Happening:
                 priority=draw(st.integers(0, 3)),
                 drain=draw(st.sampled_from(DRAINS)),
                 rack=draw(st.booleans()),
+                user=draw(st.sampled_from((None, "ann", "bob"))),
             )
         case "ends":
             return Ends(which)

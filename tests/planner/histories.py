@@ -47,6 +47,7 @@ from tests.planner.queues import quotas
 from tests.planner.story import (
     NAMESPACE,
     POOL,
+    USER,
     Arrives,
     Cycle,
     Ends,
@@ -141,7 +142,8 @@ class World:
         podsets = (PodSet("w", what.pods, shape, rack),)
         self.history.drains[uid] = what.drain
         job = JobRecord("Job", NAMESPACE, uid, uid, 0, self.now, what.queue, podsets)
-        self._see(replace(job, priority_class=f"p{what.priority}"))
+        labels = ((USER, what.user),) if what.user is not None else ()
+        self._see(replace(job, priority_class=f"p{what.priority}", labels=labels))
         return uid
 
     def _pick(self, which: int | str, uids: Sequence[str]) -> str | None:

@@ -170,6 +170,24 @@ def whole_and_never_over(history: History) -> Complaints:
         yield from _over_quota(cycle, history)
 
 
+def no_user_goes_over(history: History) -> Complaints:
+    """No start brings a user over what his queue lets one user hold, gangs that are leaving included."""
+    for cycle in history.cycles:
+        queues = cycle.snapshot.config.cluster_queues
+        held: dict[tuple[str, str], int] = defaultdict(int)
+        for gang in cycle.snapshot.admitted:
+            held[gang.workload.queue or "", gang.workload.user or ""] += _held(gang)
+        for admission in cycle.made.admitted:
+            workload = _known(cycle.snapshot)[admission.uid]
+            most = dict(queues[workload.queue or ""].max_per_user).get(GPU)
+            if admission.repaired or most is None or workload.user is None:
+                continue
+            whose = workload.queue or "", workload.user
+            held[whose] += workload.gpus
+            if held[whose] > most:
+                yield f"at {cycle.now} {workload.uid} brings {whose} to {held[whose]} of {most}"
+
+
 LAWS: Final[tuple[Callable[[History], Complaints], ...]] = (
     no_preemption_without_a_start,
     nobody_evicts_in_circles,
@@ -179,6 +197,7 @@ LAWS: Final[tuple[Callable[[History], Complaints], ...]] = (
     it_comes_to_rest,
     nothing_is_missed,
     whole_and_never_over,
+    no_user_goes_over,
 )
 
 
@@ -302,8 +321,8 @@ def _over_quota(cycle: Cycle, history: History) -> Complaints:
 
 
 def _held_back(snapshot: Snapshot, pending: Pending) -> bool:
-    """By a victim that will be back before it in its StrictFIFO queue, by the head of another one, for whom quota of the cohort
-    may be kept, or by what others use beyond their quota.
+    """By a victim that will be back before it in its StrictFIFO queue, or a gang of its own user there; by the head of another
+    one, for whom quota of the cohort may be kept; or by what others use beyond their quota.
     """
     config = snapshot.config
     queue = config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
@@ -315,10 +334,19 @@ def _held_back(snapshot: Snapshot, pending: Pending) -> bool:
         for gang in snapshot.admitted
     ):
         return True
-    if _anybody_over(snapshot):
+    if _anybody_over(snapshot) or _behind_its_user(snapshot, queue, pending):
         return True
     heads = (_strict(snapshot.config, p) for p in snapshot.pending)
     return any(head is not None and head is not queue for head in heads)
+
+
+def _behind_its_user(snapshot: Snapshot, queue: ClusterQueue, pending: Pending) -> bool:
+    """Whether an earlier gang of its user waits in its StrictFIFO queue, where one user may hold only so much."""
+    if queue.strategy is not QueueingStrategy.STRICT_FIFO or not queue.max_per_user:
+        return False
+    mine = (p.workload for p in snapshot.pending if p.workload.user == pending.workload.user)
+    same = (w for w in mine if w.user is not None and w.queue == queue.name)
+    return any(place(w) < place(pending.workload) for w in same)
 
 
 def _anybody_over(snapshot: Snapshot) -> bool:

@@ -23,6 +23,7 @@ from tests.planner.build import FLAVOR, LEVELS, NOW
 
 NAMESPACE = "team"
 POOL = "pool"  # node label
+USER = "user"  # label of a gang that tells whose it is
 PRIORITIES = range(6)
 
 
@@ -38,6 +39,7 @@ class Arrives:
         rack: it wants one rack.
         pool: of the nodes it wants, in a scene that has pools.
         name: else it is numbered.
+        user: who submits it, in a scene that tells users apart.
     """
 
     queue: str
@@ -48,6 +50,7 @@ class Arrives:
     rack: bool = False
     pool: str | None = None
     name: str | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     Protection,
     ReclaimWithinCohort,
     WithinClusterQueue,
 )
-from queuectl.domain.rules import Rules
+from queuectl.domain.rules import Rules, UsageFairness
 from tests.planner import laws
 from tests.planner.build import NOW
 from tests.planner.generate_histories import stories
 from tests.planner.histories import play
 from tests.planner.laws import LAWS
 from tests.planner.queues import cohort, cq, quotas
-from tests.planner.story import Arrives, History, QuotaIs, Scene, Started, Step, Story
+from tests.planner.story import USER, Arrives, History, QuotaIs, Scene, Started, Step, Story
 
 HISTORIES = settings(
     max_examples=int(os.environ.get("QUEUECTL_HISTORIES", "40")),
@@ -206,3 +207,17 @@ def test_more_than_the_quota_is_found() -> None:
     config = replace(config, cluster_queues=poor)
     history.cycles = [replace(cycle, snapshot=replace(cycle.snapshot, config=config))]
     assert list(laws.whole_and_never_over(history))
+
+
+def test_a_user_who_holds_more_than_one_may_is_found() -> None:
+    rules = Rules(usage_fairness=UsageFairness(user_label=USER))
+    queue = replace(cq("a", 4), max_per_user=((GPU, 2),))
+    steps = tuple(Step(Arrives("a", 2, user="ann", name=name)) for name in ("first", "second"))
+    history = play(Story(Scene((queue,), rules=rules), steps))
+    assert history.running() == {"a-first"}
+    assert complaints(history) == set()
+    tight = replace(queue, max_per_user=((GPU, 1),))
+    cycle = next(c for c in history.cycles if c.made.admitted)
+    config = replace(cycle.snapshot.config, cluster_queues={"a": tight})
+    history.cycles = [replace(cycle, snapshot=replace(cycle.snapshot, config=config))]
+    assert list(laws.no_user_goes_over(history))
