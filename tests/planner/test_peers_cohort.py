@@ -262,11 +262,14 @@ def test_whom_the_peer_would_evict(row: Row) -> None:
         assert (highest, len(made.victims)) <= (row.peer[1], row.peer[0])
 
 
-@pytest.mark.xfail(strict=True, reason="shares are asked of the final set only; see the text")
-def test_a_victim_put_back_at_the_end_is_not_asked_for_shares_again() -> None:
-    """Kueue evicts ``a1 a2 a3 x`` in an order that is fair, then spares ``a3``, as the rest is enough; ours keeps all four."""
+def test_nobody_is_spared_whose_leaving_made_the_shares_fair() -> None:
+    """Kueue evicts ``a1 a2 a3 x`` in an order that is fair, then spares ``a3``, as the rest is enough, and asks no shares again.
+
+    Then ``a`` borrows 1 and ``b`` is within its own: what ``b`` lost it could take back by its smaller share, and ``a`` again.
+    Ours keeps to the shares that there are in the end: one victim more here, and ``a`` borrows nothing.
+    """
     made = outcome(shared(), *SPARED, comes("a", 5, 3))
-    assert made.victims == ["a1", "a2", "x"]
+    assert made.victims == ["a1", "a2", "a3", "x"]
 
 
 # Several gangs that wait: Kueue looks at one of each queue in a cycle, ours at all of them in one plan.
