@@ -9,7 +9,7 @@ UV := $(TOOLS)/bin/uv
 RUN := $(VENV)/bin
 PYTEST_ARGS ?=
 
-.PHONY: help setup lint test test-fast test-system explore demo bench dashboards clean controlplane prometheus
+.PHONY: help setup lint test test-fast test-system explore demo bench dashboards pictures clean controlplane prometheus
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -60,6 +60,9 @@ bench: controlplane ## every figure of docs/benchmarks.md; about half an hour
 
 dashboards: setup ## write deploy/grafana/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards
+
+pictures: prometheus ## draw docs/images/dashboard-*.png from a real Prometheus; ten minutes
+	$(RUN)/python -m tests.system.pictures
 
 clean: ## remove what setup made here
 	rm -rf $(VENV) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,6 +19,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.domain.utilization import GangUse
 
 
 class Reports(Protocol):
@@ -119,6 +120,9 @@ class Diagnoser(Protocol):
 
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """What runs and would be over quota under another configuration; None when this process cannot tell now."""
+
+    def gang_use(self, uid: str) -> GangUse | None:
+        """What a gang did with its GPUs at the last look; None where nobody looks, or not from this process."""
 
 
 class Health(Protocol):

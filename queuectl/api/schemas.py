@@ -16,6 +16,7 @@ from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
 from queuectl.domain.pastuse import Scope
 from queuectl.domain.reasons import Code
+from queuectl.domain.utilization import UseState
 
 
 def moment(seconds: float) -> datetime:
@@ -143,6 +144,19 @@ class ConditionView(View):
     last_transition_time: datetime
 
 
+class UseView(View):
+    """What a gang does with its GPUs, as measured. Unknown is a state of its own, and never idleness."""
+
+    state: UseState
+    since: datetime = Field(description="Since when it is in this state.")
+    looked_at: datetime = Field(description="Of the look that all this is from.")
+    utilization: float | None = Field(
+        description="0 to 1, mean over all its GPUs since the look before; null = unknown."
+    )
+    covered: float = Field(description="0 to 1: the part of its GPUs that was seen well enough.")
+    message: str = Field(description="Why this state; for Unknown, what is missing.")
+
+
 class WorkloadView(View):
     uid: str
     kind: str
@@ -172,6 +186,10 @@ class WorkloadView(View):
         description="How long its earlier attempts held their places, together."
     )
     conditions: list[ConditionView]
+    use: UseView | None = Field(
+        description="What it does with its GPUs. null = it holds none now, no source of GPU utilization is configured, "
+        "or this process does not lead."
+    )
 
 
 class WorkloadPageView(View):
@@ -249,6 +267,7 @@ class ExplainView(View):
     )
     placement: PlacementView | None
     reservation: ReservationView | None
+    use: UseView | None = Field(description="What it does with its GPUs, as in the workload.")
 
 
 class HistoryView(View):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from queuectl.api.conditions import conditions
 from queuectl.api.schemas import (
@@ -14,6 +15,7 @@ from queuectl.api.schemas import (
     ReasonView,
     ReservationView,
     ShareView,
+    UseView,
     WayView,
     WorkloadView,
     maybe,
@@ -24,8 +26,11 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine, Line
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.utilization import GangUse
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
+
+_HOLDING: Final = (State.STARTING, State.RUNNING)  # their pods may hold GPUs that are looked at
 
 
 def reason_view(reason: Reason) -> ReasonView:
@@ -33,8 +38,16 @@ def reason_view(reason: Reason) -> ReasonView:
     return ReasonView(code=reason.code, message=reason.message, details=dict(reason.details))
 
 
-def workload_view(entry: Entry, line: Line | None) -> WorkloadView:
-    """A row of the ledger for listings. ``line``: where it stands, None when it is in no line."""
+def workload_view(
+    entry: Entry, line: Line | None = None, use: GangUse | None = None
+) -> WorkloadView:
+    """A row of the ledger for listings.
+
+    Args:
+        entry: the row.
+        line: where it stands, None when it is in no line.
+        use: the last look at its GPUs, None when nobody looked.
+    """
     return WorkloadView(
         uid=entry.uid,
         kind=entry.kind,
@@ -60,6 +73,21 @@ def workload_view(entry: Entry, line: Line | None) -> WorkloadView:
         gates=list(entry.gates),
         executed_seconds=entry.past_seconds,
         conditions=conditions(entry),
+        use=use_view(entry, use),
+    )
+
+
+def use_view(entry: Entry, use: GangUse | None) -> UseView | None:
+    """The last look at a gang's GPUs; nothing of a gang that has none now, nor of an attempt that is over."""
+    if use is None or use.attempt != entry.attempt or entry.state not in _HOLDING:
+        return None
+    return UseView(
+        state=use.state,
+        since=moment(use.since),
+        looked_at=moment(use.at),
+        utilization=use.utilization,
+        covered=use.covered,
+        message=use.text,
     )
 
 
@@ -68,6 +96,7 @@ def explain_view(
     position: int | None,
     victims: Mapping[str, str] | None = None,
     diagnosis: Diagnosis | None = None,
+    use: GangUse | None = None,
 ) -> ExplainView:
     """A workload's reason in full.
 
@@ -76,6 +105,7 @@ def explain_view(
         position: its place in line.
         victims: names of those it waits for, by uid.
         diagnosis: what keeps it waiting, if that could be looked into.
+        use: the last look at its GPUs, None when nobody looked.
     """
     known = diagnosis or Diagnosis(entry.uid)
     return ExplainView(
@@ -98,6 +128,7 @@ def explain_view(
         position=position,
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),
+        use=use_view(entry, use),
     )
 
 

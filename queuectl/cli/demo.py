@@ -16,7 +16,7 @@ def demo_command(
     """Bring up a control plane on this machine and watch gangs queue, start whole, preempt and finish.
 
     64 nodes with 8 GPUs each, played by KWOK; the API server, the scheduler, the controllers, the training operator,
-    Postgres and queuectl are real. Ends with 0 when every check on the cluster held.
+    Postgres and queuectl are real. Reports of the usage ledger follow. Ends with 0 when every check on the cluster held.
     """
     from rich.console import Console
 
@@ -28,7 +28,7 @@ def demo_command(
     if keep and down:
         raise CommandFailed("--keep and --down exclude each other", Exit.BAD_INPUT)
     try:
-        held = show.down(console) if down else show.run(console, keep=keep)
+        held = show.down(console) if down else show.run(console, keep=keep, report=_report)
     except LocalClusterError as error:
         raise CommandFailed(str(error)) from error
     except KeyboardInterrupt:
@@ -36,3 +36,12 @@ def demo_command(
         raise typer.Exit(130) from None
     if not held:
         raise typer.Exit(1)
+
+
+def _report(server: str) -> None:
+    """Where the GPU-hours of the last minute went."""
+    from queuectl.cli.report import Form, report_command
+    from queuectl.domain.reports import ReportKind
+
+    typer.echo("\n$ queuectl report usage --by queue")
+    report_command(ReportKind.USAGE, "queue", "24h", None, Form.TABLE, server)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
-from queuectl.cli.render import emit_json, emit_yaml
+from queuectl.cli.render import age, emit_json, emit_yaml, used
 from queuectl.domain.words import counted
 
 Kind = Annotated[
@@ -56,10 +56,22 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
         lines += ["", "Any one of these would let it start:"]
         lines += [f"  - {way['message']}" for way in body["ways"]]
     lines += placement_lines(body["placement"])
+    lines += _use_lines(body["use"])
     if body["reservation"] is not None:
         leaving = ", ".join(body["reservation"]["victimNames"]) or "nobody"
         lines.append(f"Held for it until {body['reservation']['expiresAt']}; leaving: {leaving}")
     return lines
+
+
+def _use_lines(use: dict[str, Any] | None) -> list[str]:
+    """What it does with its GPUs; how old the look is, because an old one says little."""
+    if use is None:
+        return []
+    seen = f"{use['covered']:.0%} of its GPUs seen, looked {age(use['lookedAt'])} ago"
+    return [
+        f"GPU use: {use['state']} for {age(use['since'])}: {use['message']}",
+        f"  utilization {used(use)}; {seen}",
+    ]
 
 
 def placement_lines(placement: dict[str, Any] | None) -> list[str]:

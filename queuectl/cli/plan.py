@@ -184,6 +184,10 @@ def _print_tables(document: dict[str, Any]) -> None:
     for victim in document["preempted"]:
         lost = str(victim["cost"]["lostWork"]) if victim["cost"] else "-"
         victims.add_row(victim["workload"], victim["for"] or "-", victim["reason"], lost)
+    title = "Would be preempted, were it not a dry run"
+    spared = Table("WORKLOAD", "FOR", "LOST GPU-S", title=title, box=None)
+    for victim in document["spared"]:
+        spared.add_row(victim["workload"], victim["for"], str(victim["cost"]["lostWork"]))
     moves = Table("WORKLOAD", "FOR", "FROM", "TO", "LOST GPU-S", title="Moved", box=None)
     for move in document.get("moves", ()):
         lost = str(move["cost"]["lostWork"])
@@ -193,7 +197,7 @@ def _print_tables(document: dict[str, Any]) -> None:
     for gang in document["pending"]:
         reason = gang["reasons"][0]
         waits.add_row(gang["workload"], reason["code"], reason["message"])
-    tables = [table for table in (starts, victims, moves, waits) if table.row_count]
+    tables = [table for table in (starts, victims, spared, moves, waits) if table.row_count]
     if not console.is_terminal:
         # A terminal's last column is folded; a program wants one line a row.
         console.width = max([console.width, *map(natural_width, tables)])

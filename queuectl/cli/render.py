@@ -94,6 +94,12 @@ def age(moment: str | None, now: datetime | None = None) -> str:
     return f"{max(seconds, 0)}s"
 
 
+def used(use: Json) -> str:
+    """The utilization of a workload's GPUs as people say it; what is not known is not 0 %."""
+    known = use["utilization"]
+    return "unknown" if known is None else f"{known:.0%}"
+
+
 def _spec(item: Json) -> Json:
     spec = item.get("spec")
     return spec if isinstance(spec, dict) else {}
@@ -193,6 +199,8 @@ WORKLOAD_COLUMNS: Final = (
     Column("IN STATE", lambda o: age(o["since"]), wide=True),
     Column("ATTEMPT", lambda o: o["attempt"], wide=True),
     Column("EVICTIONS", lambda o: o["evictions"], wide=True),
+    Column("GPU USE", lambda o: (o["use"] or {}).get("state"), wide=True),
+    Column("UTILIZATION", lambda o: used(o["use"]) if o["use"] else None, wide=True),
     Column("UID", lambda o: o["uid"], wide=True),
     Column("MESSAGE", lambda o: o["reason"]["message"], wide=True),
 )

@@ -1,8 +1,8 @@
 """The one place that touches kubernetes_asyncio: configuration, credentials, TLS and every request.
 
-Only the client library's transport is used, never its models: bytes go out and bytes come back. Its ``call_api``
-keeps credentials fresh, but with ``_preload_content=False`` it looks at no status code, so :meth:`Api._send` does, and
-turns what the server says into one of :mod:`queuectl.domain.errors`.
+Only the client library's transport and its credentials are used, never its models, and not its ``call_api``, which walks
+through every body: thousands of writes a minute leave here. The transport looks at no status code, so :meth:`Api._send`
+does, and turns what the server says into one of :mod:`queuectl.domain.errors`.
 """
 
 from __future__ import annotations
@@ -224,15 +224,20 @@ class Api:
     ) -> aiohttp.ClientResponse:
         """The only caller of the client library. The answer is one of success."""
         # identity: the server would compress lists, which costs it more than it saves on a cluster's network.
-        headers = {"Accept": accept, "Content-Type": content_type, "Accept-Encoding": "identity"}
+        headers = {
+            **self._client.default_headers,
+            "Accept": accept,
+            "Content-Type": content_type,
+            "Accept-Encoding": "identity",
+        }
         try:
-            response: aiohttp.ClientResponse = await self._client.call_api(
-                path,
+            await self._client.update_params_for_auth(headers, [], ["BearerToken"])  # fresh ones
+            response: aiohttp.ClientResponse = await self._client.rest_client.request(
                 method,
-                query_params=list(query),
-                header_params=headers,
+                f"{self._client.configuration.host}{path}",
+                query_params=dict(query),
+                headers=headers,
                 body=body,
-                auth_settings=["BearerToken"],
                 _preload_content=False,
                 _request_timeout=limits,
             )

@@ -52,7 +52,16 @@ class Facts:
 class Accountant:
     """Folds marks into hours, under one epoch."""
 
-    def __init__(self, store: UsageStore, facts: Facts, clock: Clock, epoch: int) -> None:
+    def __init__(
+        self,
+        store: UsageStore,
+        facts: Facts,
+        clock: Clock,
+        epoch: int,
+        show: Callable[[Mapping[str, Free]], None] = lambda _: None,
+    ) -> None:
+        """``show`` is given the free GPUs by flavor each time they are looked at."""
+        self._show = show
         self._store = store
         self._facts = facts
         self._clock = clock
@@ -130,8 +139,9 @@ class Accountant:
         until = max(now, since) if whole else since
         fold = await self._fold(meters, marks, since, until, whole=whole)
         free: Mapping[str, Free] = {}
-        if until > since:
+        if whole:
             free = await asyncio.to_thread(free_gpus, self._facts.picture())
+            self._show(free)
         upto = max((number for number, _ in marks), default=0)
         await self._store.keep(
             fold, over=over, until=until, upto=upto, epoch=self._epoch, free=free

@@ -18,12 +18,14 @@ from queuectl.control.ports import Clock
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.records import JobRecord
+from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
 from queuectl.objects.config import build
 from queuectl.objects.protocol import Write, owed
 from queuectl.state.freeze import Freezer
 from queuectl.state.holdings import Holdings
+from queuectl.state.idleness import Idleness, News
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
@@ -48,8 +50,14 @@ class Books:
     """
 
     def __init__(
-        self, mirror: Mirror, limits: SolverLimits, unschedulable_seconds: float, clock: Clock
+        self,
+        mirror: Mirror,
+        limits: SolverLimits,
+        unschedulable_seconds: float,
+        clock: Clock,
+        look_fresh_seconds: float,
     ) -> None:
+        """``look_fresh_seconds``: a look at what gangs do with their GPUs that is older says nothing of now."""
         self._mirror = mirror
         self._limits = limits
         self._unschedulable_seconds = unschedulable_seconds
@@ -61,6 +69,7 @@ class Books:
         self.holdings = Holdings(mirror)
         self._marker = Marker(mirror)
         self._spending = Spending()
+        self._idleness = Idleness(mirror, lambda: self.ledger, self._running, look_fresh_seconds)
         self._adopt(())
 
     def load(self, loaded: Loaded) -> None:
@@ -78,11 +87,29 @@ class Books:
         mirror = self._mirror
         self.ledger = Ledger(entries)
         self._usage = Usage(mirror, self.ledger)
-        self._freezer = Freezer(mirror, self.ledger, self._usage, lambda: self.gang_uses)
+        self._freezer = Freezer(
+            mirror,
+            self.ledger,
+            self._usage,
+            lambda: self.gang_uses,
+            self._idleness.since,
+        )
         self.observer = Observer(mirror, self.ledger, self._usage, self._unschedulable_seconds)
-        self.decider = Decider(mirror, self.ledger)
+        self.decider = Decider(mirror, self.ledger, self._idles)
         self._usage.refresh(list(mirror.pods))
         self._look_at_all()
+
+    def _running(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Admitted | None:
+        return self._freezer.running(entry, job, config, now)
+
+    def _idles(self, uid: str) -> bool:
+        """Whether it may be taken for its idleness still."""
+        entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
+        if entry is None or job is None:
+            return False
+        return self._idleness.since(entry, job, self.config, self._clock()) is not None
 
     def configure(self, documents: Sequence[Document], revision: int) -> None:
         """Go on under another configuration."""
@@ -119,8 +146,19 @@ class Books:
     def follow(self, changes: Sequence[Change]) -> None:
         """What only committed changes count in."""
         self._spending.note(changes)
+        self._idleness.note(changes)
         self.tally.note(changes)
         self.holdings.note(changes)
+
+    def looked(self, uses: Mapping[str, GangUse]) -> News:
+        """Take in what gangs do with their GPUs, by uid, as seen just now."""
+        self.gang_uses = uses
+        return self._idleness.looked(uses, self.config, self._clock())
+
+    def of_idle_gangs(self, observed: Iterable[Change]) -> list[Change]:
+        """Warnings and evictions of gangs that do not use their GPUs, to be committed beside what was observed."""
+        busy = {change.after.uid for change in observed}
+        return self._idleness.changes(self.config, self._clock(), busy)
 
     def snapshot(self, *, seek_room: bool) -> Snapshot:
         """Everything the next plan may look at. ``seek_room``: gangs to move may be looked for."""

@@ -5,11 +5,12 @@ A deletion, a resize or a hold between snapshot and commit wins: the decision is
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any
 
 from queuectl.domain.ledger import Change, State
-from queuectl.domain.machine import Admit, Event, Evict, Refuse, Repair, Reserve, handle
-from queuectl.domain.plan import Admission, Move, Plan, Preemption, Refusal
+from queuectl.domain.machine import Admit, Event, Evict, Refuse, Remarked, Repair, Reserve, handle
+from queuectl.domain.plan import Admission, Move, Plan, Preemption, PreemptionReason, Refusal
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.workload import Placement, Workload
@@ -25,18 +26,25 @@ REFRESH_PER_SECOND = (
 class Decider:
     """Turns plans into changes; remembers when each reason was last refreshed."""
 
-    def __init__(self, mirror: Mirror, ledger: Ledger) -> None:
+    def __init__(
+        self, mirror: Mirror, ledger: Ledger, idles: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """``idles``: whether a gang, by uid, may be taken for its idleness as things are now."""
+        self._idles = idles
         self._mirror = mirror
         self._ledger = ledger
         self._refreshed: dict[str, float] = {}
+        # Since when somebody is idle, and for whom it was told that he would go.
+        self._spared: dict[str, tuple[float, set[str]]] = {}
         self._rest = REFRESH_SECONDS
 
     def changes(self, snapshot: Snapshot, plan: Plan, now: float) -> list[Change]:
         """Changes of all decisions that still hold, at most one per workload."""
+        spared = list(self._remarks(snapshot, plan))
         asked = {p.workload.uid: p.workload for p in snapshot.pending}
         asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
         found = []
-        for uid, event in self._events(plan, asked, now):
+        for uid, event in (*self._events(plan, asked, now), *spared):
             entry = self._ledger.get(uid)
             job = self._mirror.jobs.get(uid)
             if entry is None or job is None or job.outcome is not None:
@@ -59,11 +67,13 @@ class Decider:
     def forget(self, uid: str) -> None:
         """A workload left the ledger."""
         self._refreshed.pop(uid, None)
+        self._spared.pop(uid, None)
 
     def _events(
         self, plan: Plan, asked: Mapping[str, Workload], now: float
     ) -> Iterator[tuple[str, Event]]:
-        wanting = {preemption.preemptor for preemption in plan.preempted}
+        robbed = set(self._robbed(plan))
+        wanting = {preemption.preemptor for preemption in plan.preempted} - robbed
         waiting = {r.uid for r in plan.pending if r.uid in wanting and self._alive(r.uid)}
         for admission in plan.admitted:
             yield admission.uid, _admission(admission)
@@ -75,7 +85,7 @@ class Decider:
         moves = list(self._moves(plan, asked))
         yield from moves
         self._rest = max(REFRESH_SECONDS, len(plan.pending) / REFRESH_PER_SECOND)
-        put_off = {move.beneficiary for move in plan.moved} if not moves else ()
+        put_off = robbed | ({move.beneficiary for move in plan.moved} if not moves else set())
         for refusal in self._news(plan.pending, now):
             if refusal.uid not in put_off:
                 yield refusal.uid, _refusal(refusal)
@@ -125,23 +135,50 @@ class Decider:
                     continue
             yield refusal
 
+    def _robbed(self, plan: Plan) -> Iterator[str]:
+        """Gangs that were to get the room of one that uses its GPUs again, or of which nothing is known any more."""
+        for preemption in plan.preempted:
+            if preemption.reason == PreemptionReason.IDLE and not self._idles(preemption.victim):
+                yield preemption.preemptor
+
+    def _remarks(self, snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, Event]]:
+        """Who would have been taken for idleness, for whom: told once for each of those, while he is idle."""
+        if not plan.spared:
+            return
+        idle = {gang.workload.uid: gang.idle_since for gang in snapshot.admitted}
+        goes = {p.victim for p in plan.preempted} | {m.uid for m in plan.moved}
+        goes |= {eviction.uid for eviction in plan.evicted}
+        for spared in plan.spared:
+            since = idle.get(spared.victim)
+            if since is None or spared.victim in goes:
+                continue
+            if self._spared.get(spared.victim, (None,))[0] != since:
+                self._spared[spared.victim] = (since, set())
+            told = self._spared[spared.victim][1]
+            if spared.preemptor not in told:
+                told.add(spared.preemptor)
+                yield spared.victim, self._spared_by(spared)
+
+    def _spared_by(self, spared: Preemption) -> Remarked:
+        cost = spared.cost
+        text = (
+            f"it does not use its GPUs and would have been stopped for {self._name(spared.preemptor)}: "
+            f"{cost.lost_work} GPU-seconds of work lost, {cost.gpus} GPUs freed (idleReclaim: DryRun)"
+        )
+        return Remarked(Reason(Code.WOULD_RECLAIM, text, _cost_of(spared)))
+
+    def _name(self, uid: str) -> str:
+        entry = self._ledger.get(uid)
+        return entry.ref if entry is not None else uid
+
     def _preemption(self, preemption: Preemption) -> Evict:
-        winner = self._ledger.get(preemption.preemptor)
-        name = winner.ref if winner is not None else preemption.preemptor
-        cost = preemption.cost
+        name, cost = self._name(preemption.preemptor), preemption.cost
         text = f"for {name}: {cost.lost_work} GPU-seconds of work lost, {cost.gpus} GPUs freed"
-        details = {
-            "preemptor": preemption.preemptor,
-            "why": preemption.reason,
-            "lostGpuSeconds": cost.lost_work,
-            "priority": cost.priority,
-        }
-        return Evict(Reason(Code.PREEMPTED, text, details))
+        return Evict(Reason(Code.PREEMPTED, text, _cost_of(preemption)))
 
     def _move(self, move: Move, lease: CapacityLease) -> Evict:
         """Take it down with its new place in hand, held as long as that of the gang it makes room for."""
-        winner, entry = self._ledger.get(move.beneficiary), self._ledger.get(move.uid)
-        name = winner.ref if winner is not None else move.beneficiary
+        name, entry = self._name(move.beneficiary), self._ledger.get(move.uid)
         text = f"moved so that {name} fits: {move.cost.lost_work} GPU-seconds of work lost"
         details = {
             "beneficiary": move.beneficiary,
@@ -151,6 +188,17 @@ class Decider:
         }
         place = CapacityLease(move.placement, (), lease.created_at, lease.expires_at)
         return Evict(Reason(Code.DEFRAGMENTED, text, details), lease=place)
+
+
+def _cost_of(preemption: Preemption) -> dict[str, Any]:
+    """What the history keeps of it."""
+    return {
+        "preemptor": preemption.preemptor,
+        "why": preemption.reason,
+        "lostGpuSeconds": preemption.cost.lost_work,
+        "priority": preemption.cost.priority,
+        "gpus": preemption.cost.gpus,
+    }
 
 
 def _admission(admission: Admission) -> Event:

@@ -39,6 +39,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal, plan
+from queuectl.planner.domains import spreads
 from queuectl.planner.verify import Violation, verify
 from queuectl.planner.victims.shield import next_exposure
 from queuectl.state.mirror import Mirror
@@ -90,13 +91,25 @@ class Loop:
             window=solver.window,
             lease_seconds=solver.lease_seconds,
         )
-        self.books = Books(mirror, limits, settings.unschedulable_seconds, clock)
+        self.books = Books(
+            mirror,
+            limits,
+            settings.unschedulable_seconds,
+            clock,
+            look_fresh_seconds=settings.utilization.fresh_seconds,
+        )
         self._seek_at = 0.0  # when gangs to move may be looked for again
         self._exposed_at: float | None = None  # when somebody may be evicted who may not be yet
 
     def measured(self, uses: Mapping[str, GangUse]) -> None:
-        """What gangs do with their GPUs, by uid: plans go by it from now on."""
-        self.books.gang_uses = uses
+        """What gangs do with their GPUs, by uid: plans go by it from now on.
+
+        Usually nothing follows at once: a cycle begins only when somebody is to be warned, or others than before may be taken.
+        """
+        news = self.books.looked(uses)
+        self._plan_again |= news.plan_again
+        if news.due or news.plan_again:
+            self._wake.set()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a gang that waited at the last plan does not start; None for any other."""
@@ -146,9 +159,13 @@ class Loop:
                     name="prune",
                 )
                 group.create_task(
-                    Accountant(self._store.usage, self.books.facts(), self._clock, epoch).run(
-                        self._settings.account_seconds
-                    ),
+                    Accountant(
+                        self._store.usage,
+                        self.books.facts(),
+                        self._clock,
+                        epoch,
+                        self._metrics.fleet.free,
+                    ).run(self._settings.account_seconds),
                     name="account",
                 )
                 group.create_task(
@@ -196,10 +213,12 @@ class Loop:
         self._plan_again |= seen.plan_again
         while observer.told:
             log.warning("job_left_alone", why=observer.told.pop())
+        idle = self.books.of_idle_gangs(seen.changes)
+        self._plan_again |= any(change.after.state is State.EVICTING for change in idle)
         if self._inbox:
-            await self._carry_out(seen.changes)
+            await self._carry_out([*seen.changes, *idle])
         else:
-            self._write_ahead(seen.changes)
+            self._write_ahead([*seen.changes, *idle])
         if not self._plan_again:
             await self._written()
             return "observed only"
@@ -269,6 +288,8 @@ class Loop:
             [p for p in decision.preempted if p.victim in committed],
             self.books.cluster_queue,
         )
+        started = [a for a in decision.admitted if a.uid in committed]
+        self._metrics.fleet.started(spreads(snapshot, started))
         return sentence(snapshot, decision, changes)
 
     def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...]]:

@@ -60,6 +60,13 @@ class UsageStore(Protocol):
             StoreUnavailable: the outcome is unknown: read the books again.
         """
 
+    async def prune(self, before: float, *, epoch: int) -> int:
+        """Delete some hours that began before ``before`` (unix seconds); how many. 0 = none is left to delete.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
 
 class UseSource(Protocol):
     """Where GPU utilization comes from (telemetry/signal)."""

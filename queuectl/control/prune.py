@@ -11,6 +11,7 @@ import structlog
 from queuectl.control.ports import Clock, Store
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.rules import Rules
+from queuectl.domain.steps import DAY
 
 log = structlog.get_logger()
 
@@ -27,6 +28,8 @@ async def prune(store: Store, rules: Callable[[], Rules], clock: Clock, epoch: i
     while True:
         try:
             deleted = await store.prune(rules().retention, clock(), epoch=epoch)
+            oldest = clock() - rules().accounting.keep_days * DAY
+            deleted += await store.usage.prune(oldest, epoch=epoch)
         except StoreUnavailable as error:
             log.info("not_pruned", why=str(error))
             deleted = 0

@@ -82,6 +82,11 @@ class UtilizationSettings(BaseModel):
     names: MetricNames = MetricNames()
 
     @property
+    def fresh_seconds(self) -> float:
+        """A look that is older says nothing of now: the next one, given all its patience, is overdue twice."""
+        return 2.0 * (self.look_seconds + self.patience_seconds)
+
+    @property
     def sample_seconds(self) -> float:
         """Between samples of one GPU, wherever they come from."""
         return self.look_seconds if self.exporters else self.scrape_seconds

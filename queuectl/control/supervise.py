@@ -21,6 +21,7 @@ from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, ClusterUnavailable, Fenced, StoreUnavailable
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
+from queuectl.domain.utilization import GangUse
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 
@@ -83,6 +84,11 @@ class Supervisor:
         """What runs and would be over quota under another configuration; None while this process does not lead."""
         leading = self._leading
         return await leading.over_quota(config) if leading is not None else None
+
+    def gang_use(self, uid: str) -> GangUse | None:
+        """What a gang did with its GPUs at the last look; None where nobody looks, or while this process does not lead."""
+        leading = self._leading
+        return leading.books.gang_uses.get(uid) if leading is not None else None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set.

@@ -14,7 +14,7 @@ import structlog
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import ClusterError, WriteConflict
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.reasons import Code
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.protocol import status_text
@@ -32,6 +32,7 @@ WARNINGS = frozenset(
         Code.NO_MATCHING_FLAVOR,
         Code.PREEMPTED,
         Code.DEFRAGMENTED,
+        Code.IDLE_RECLAIMED,
         Code.PODS_READY_TIMEOUT,
         Code.PIN_UNSCHEDULABLE,
         Code.PODS_LARGER_THAN_ASKED,
@@ -61,6 +62,9 @@ PASSING = frozenset(
     }
 )
 
+# Said of a gang that runs on as it did: an Event, and nothing about its state.
+REMARKS = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM})
+
 
 class Teller:
     """Writes Events at a bounded rate, newest word per job first come first served."""
@@ -85,12 +89,19 @@ class Teller:
         self._after = after
         self._words: dict[str, tuple[float, Entry]] = {}
         self._last: dict[str, tuple[State, Code]] = {}
+        self._remarks: dict[tuple[str, Code], Reason] = {}
 
     def tell(self, changes: Iterable[Change]) -> None:
         """Take note of committed changes worth a word."""
         now = asyncio.get_running_loop().time()
         for change in changes:
             entry = change.after
+            if change.note is not None and change.note.reason.code in REMARKS:
+                reason = change.note.reason
+                self._remarks[entry.uid, reason.code] = reason
+                if len(self._remarks) > BACKLOG:
+                    del self._remarks[next(iter(self._remarks))]
+                continue
             if change.note is None or entry.reason.code in (Code.DELETED, Code.SUCCEEDED):
                 self._words.pop(entry.uid, None)
                 self._last.pop(entry.uid, None)
@@ -108,6 +119,10 @@ class Teller:
             uid = self._due() if self._quiet() else None
             if uid is not None:
                 await self._write(self._words.pop(uid)[1])
+            elif self._remarks and self._quiet():
+                (uid, _), reason = next(iter(self._remarks.items()))
+                del self._remarks[uid, reason.code]
+                await self._remark(uid, reason)
 
     def _due(self) -> str | None:
         now = asyncio.get_running_loop().time()
@@ -131,6 +146,15 @@ class Teller:
             self._words.setdefault(entry.uid, (due, entry))
         except ClusterError as error:
             log.info("not_told", workload=entry.ref, why=str(error))
+
+    async def _remark(self, uid: str, reason: Reason) -> None:
+        job = self._job(uid)
+        if job is None:
+            return
+        try:
+            await self._cluster.create_event(job, "Warning", str(reason.code), reason.message)
+        except ClusterError as error:
+            log.info("not_told", workload=f"{job.namespace}/{job.name}", why=str(error))
 
     async def _annotate(self, job: JobRecord, text: str) -> None:
         if job.status != text:

@@ -19,6 +19,7 @@ from queuectl.db.store import PostgresStore
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.utilization import GangUse
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
@@ -64,6 +65,10 @@ class Controller:
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """What runs and would be over quota under another configuration; None while another process leads."""
         return await self.supervisor.over_quota(config)
+
+    def gang_use(self, uid: str) -> GangUse | None:
+        """What a gang did with its GPUs at the last look; None where nobody looks, or while another process leads."""
+        return self.supervisor.gang_use(uid)
 
     async def ready(self) -> Sequence[str]:
         """What keeps us from doing our work now."""

@@ -1,31 +1,48 @@
-"""Deleting what was kept long enough: finished workloads by the rules of retention, answered commands after a day.
+"""Deleting what was kept long enough: finished workloads, answered commands, hours of the usage ledger.
+
+Workloads go by the rules of retention, commands after a day, hours by the rules of accounting.
 
 History is never deleted: it says what became of a workload long after its row is gone.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
     CursorResult,
+    Delete,
     Select,
+    Table,
     and_,
     delete,
     false,
     func,
+    literal_column,
     or_,
     select,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.db.tables import commands, workloads
+from queuectl.db.tables import (
+    commands,
+    usage_fleet,
+    usage_hours,
+    usage_losses,
+    usage_marks,
+    usage_meters,
+    usage_subjects,
+    workloads,
+)
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Retention
 from queuectl.domain.steps import DAY
 
 BATCH: Final = 500  # rows deleted at once: a commit of the leader waits no longer than that takes
+USAGE_BATCH: Final = 5000  # no commit waits for these
 
 
 async def prune(connection: AsyncConnection, retention: Retention, now: float) -> int:
@@ -58,3 +75,42 @@ def kept_enough(retention: Retention, now: float) -> Select[tuple[str]]:
     if retention.after_deactivated is not None:
         kept.append(and_(w.finished_at < now - retention.after_deactivated, given_up))
     return select(w.uid).where(or_(*kept)).limit(BATCH)
+
+
+async def prune_usage(connection: AsyncConnection, before: float) -> int:
+    """Delete at most :data:`USAGE_BATCH` hours of each kind that begin before ``before`` (unix seconds); how many in all.
+
+    The subjects of deleted hours go when they have no others. That of a workload which lives stays: its next hour is
+    written for it.
+    """
+    hours = await connection.scalars(older(usage_hours, before).returning(usage_hours.c.subject))
+    subjects = list(hours)
+    deleted = len(subjects)
+    for table in (usage_losses, usage_fleet):
+        rows: CursorResult[Any] = await connection.execute(older(table, before))
+        deleted += rows.rowcount
+    if subjects:
+        await connection.execute(without_hours(list(set(subjects))))
+    return deleted
+
+
+def older(table: Table, before: float) -> Delete:
+    """The oldest rows of a table of hours; the tests pin its plan.
+
+    Rows are named by where they are stored: finding 5,000 of them by their key once more would take as long as reading all.
+    """
+    place: ColumnElement[Any] = literal_column("ctid")
+    found = select(place).select_from(table).where(table.c.hour < before)
+    oldest = found.order_by(table.c.hour).limit(USAGE_BATCH).correlate(None).scalar_subquery()
+    return delete(table).where(place == func.any(func.array(oldest)))
+
+
+def without_hours(subjects: Sequence[UUID]) -> Delete:
+    """Those of these subjects that nothing needs any more; the tests pin its plan."""
+    s = usage_subjects.c
+    needed = (
+        select(usage_hours.c.subject).where(usage_hours.c.subject == s.id),
+        select(usage_meters.c.uid).where(usage_meters.c.uid == s.uid),
+        select(usage_marks.c.uid).where(usage_marks.c.uid == s.uid),
+    )
+    return delete(usage_subjects).where(s.id.in_(subjects), *(~one.exists() for one in needed))

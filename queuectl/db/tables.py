@@ -270,6 +270,7 @@ usage_hours: Final = Table(
     comment="GPU-seconds by hour; waiting in seconds, cost in money; hour is its start in unix seconds",
     postgresql_with={"fillfactor": 70},  # the present hour's rows are written again and again: HOT
 )
+Index("usage_hours_subject_idx", usage_hours.c.subject)
 
 usage_losses: Final = Table(
     "usage_losses",

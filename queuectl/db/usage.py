@@ -21,6 +21,7 @@ from sqlalchemy.types import Text
 
 from queuectl.db import reports
 from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
+from queuectl.db.prune import prune_usage
 from queuectl.db.tables import (
     leadership,
     usage_fleet,
@@ -113,17 +114,27 @@ class UsageBooks:
             await _merge(connection, _LOSSES, losses)
             await _merge(connection, _FLEET, _fleet_rows(free, over, until))
 
+    async def prune(self, before: float, *, epoch: int) -> int:
+        """Delete some hours that began before ``before``; see the Protocol."""
+        async with self._transaction("deleting old usage") as connection:
+            await _same_epoch(connection, epoch)
+            return await prune_usage(connection, before)
+
     async def report(self, period: Period, grouping: Grouping) -> Report:
         """Sums of a period by group, in the order of the groups' names."""
         async with self._snapshot("making a report") as connection:
             return await reports.make(connection, period, grouping)
 
 
+async def _same_epoch(connection: AsyncConnection, epoch: int) -> None:
+    if await connection.scalar(select(leadership.c.epoch)) != epoch:
+        raise Fenced(f"epoch {epoch} is over: another leader has taken over")
+
+
 async def _move_on(
     connection: AsyncConnection, over: float | None, until: float, epoch: int
 ) -> None:
-    if await connection.scalar(select(leadership.c.epoch)) != epoch:
-        raise Fenced(f"epoch {epoch} is over: another leader has taken over")
+    await _same_epoch(connection, epoch)
     there = usage_progress.c.until.is_not_distinct_from(over)
     moved = await connection.execute(update(usage_progress).where(there).values(until=until))
     if moved.rowcount != 1:

@@ -20,6 +20,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import PodRecord
+from queuectl.domain.utilization import UseState
 from queuectl.localcluster.nodes import RACK
 
 _STYLES: Final[dict[State | None, str]] = {
@@ -46,8 +47,8 @@ class Row:
         where: racks of its pods; of most of them while they end one after the other.
         pods: how many ``where`` speaks of.
         waited: seconds in the queue before its latest start.
-        code: of the reason it is where it is; "" where the state says it all.
-        why: the reason's sentence.
+        code: of the reason it is where it is, or that its GPUs idle; "" where the state says it all.
+        why: the same as a sentence.
     """
 
     gang: Gang
@@ -133,8 +134,11 @@ def _row(
     if last is not None and not state.waiting and pods < last.pods:
         where, pods = last.where, last.pods
     reason = workload["reason"]
+    use = workload["use"] or {}
     plain = state.live or reason["code"] == Code.SUCCEEDED
     code, why = ("", "") if plain else (reason["code"], reason["message"])
+    if use.get("state") == UseState.IDLE:
+        code, why = use["state"], use["message"]
     return Row(gang, workload["priority"], state, where, pods, _waited(workload, now), code, why)
 
 
@@ -158,7 +162,7 @@ class Board:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._shown: dict[str, State] = {}
+        self._shown: dict[str, tuple[State | None, bool]] = {}
         self._spoke = 0.0
 
     def __enter__(self) -> Self:
@@ -179,8 +183,9 @@ class Board:
 
     def _lines(self, now: Moment) -> None:
         for row in now.rows:
-            if row.state is not None and self._shown.get(row.gang.ref) is not row.state:
-                self._shown[row.gang.ref] = row.state
+            told = row.state, row.code == UseState.IDLE
+            if row.state is not None and self._shown.get(row.gang.ref) != told:
+                self._shown[row.gang.ref] = told
                 tail = "  ".join(filter(None, (row.where, row.code, row.why)))
                 self._say(now, f"{row.gang.ref:<22} {row.gang.gpus:>3} GPUs  {row.state:<9} {tail}")
         if now.at - self._spoke >= _HEARTBEAT_SECONDS:

@@ -29,6 +29,7 @@ def lines(cluster: LocalCluster, controller: Controller) -> list[tuple[str, list
                 "queuectl explain team-b/too-wide-80",
                 "queuectl describe workload idle-64 -n team-b",
                 "queuectl get clusterqueues",
+                "queuectl report usage --by workload",
             ],
         ),
         (
@@ -36,6 +37,7 @@ def lines(cluster: LocalCluster, controller: Controller) -> list[tuple[str, list
             [
                 f"kubectl create -f {gang}",
                 "queuectl explain team-a/mine",
+                "queuectl get workload mine -n team-a -o wide",
                 "kubectl get pods -n team-a -l batch.kubernetes.io/job-name=mine -o wide",
                 f"kubectl delete -f {gang}",
             ],

@@ -1,8 +1,11 @@
 """What is on the programme: 512 GPUs, two teams, a rush of gangs in three acts, and what must come of each.
 
-1. **Prologue**: two gangs of 64 GPUs, equal but for their utilization, fill most of team-b's quota.
+1. **Prologue**: two gangs of 64 GPUs, equal but for what their GPUs do, fill most of team-b's quota.
 2. **Rush**: gangs from 1 to 256 GPUs, both kinds interleaved, far more than fits at once.
-3. **Emergency**: a gang of higher priority that fits only if one of the first two gives way. It must be the idle one.
+3. **Emergency**: once one of the first two was measured to be idle, a gang of higher priority that fits only if one of them
+   gives way. It must be the idle one.
+
+What GPUs do is played by the stand-in of their exporters (localcluster/exporter.py), which queuectl scrapes.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from queuectl.demo.manifests import (
 )
 from queuectl.domain.quantity import CPU, GPU, MEMORY, Resources
 from queuectl.localcluster import NodeSpec
+from queuectl.localcluster.exporter import PROFILE
 from queuectl.localcluster.nodes import BLOCK, PRODUCT, RACK
 from queuectl.objects import keys
 
@@ -37,10 +41,26 @@ LIMITS: Final = {(team, QUEUE): Resources({GPU: quota}) for team, quota in QUOTA
 CPU_PER_GPU: Final = 12
 GIB_PER_GPU: Final = 128
 BATCH, URGENT = "batch", "urgent"
+IN_A_HURRY: Final[Document] = {
+    "mode": "OnDemand",
+    "windowSeconds": 4,
+    "memoryWindowSeconds": 4,
+    "warmupSeconds": 1,
+    "graceSeconds": 1,
+}
+"""``idleReclaim`` of every queue here: a demo has seconds where a cluster has half an hour."""
+SETTINGS: Final = {
+    "QUEUECTL_UTILIZATION__LOOK_SECONDS": "1",
+    "QUEUECTL_UTILIZATION__KEEP_SECONDS": "60",
+    "QUEUECTL_UTILIZATION__PATIENCE_SECONDS": "5",
+    "QUEUECTL_ACCOUNT_SECONDS": "1",
+}
+"""Of queuectl, for the same reason: with looks and the usage ledger every second, the demo's reports are complete."""
 
 WHAT_TO_WATCH: Final = """\
 Two teams share 512 GPUs in 8 racks of 64: team-a starts its gangs in strict order, team-b lets small ones pass.
-busy-64 and idle-64 start first and fill team-b; when urgent-64 comes, the one whose GPUs idle must give way.
+busy-64 and idle-64 start first and fill team-b. Nobody says which of them computes: queuectl finds out from the GPU
+exporters. Once it has, urgent-64 comes, and the one whose GPUs idle must give way.
 too-wide-80 wants ten whole nodes in one rack of eight: it waits, and says why. All others must start whole, and finish.
 """
 
@@ -110,21 +130,26 @@ def configuration() -> list[Document]:
     return documents
 
 
+def hurried(document: Document) -> Document:
+    """A ClusterQueue that judges idleness as :data:`IN_A_HURRY` says; anything else as it is."""
+    if document["kind"] != "ClusterQueue":
+        return document
+    return document | {"spec": document["spec"] | {"policy": {"idleReclaim": IN_A_HURRY}}}
+
+
 def programme() -> list[Gang]:
     """Every gang, in the order of submission."""
     return [*_prologue(), *_rush_of_team_a(), *_rush_of_team_b(), _emergency()]
 
 
 def _prologue() -> Iterable[Gang]:
-    rack = replace(_pods(8, 8, required=RACK), annotations={TERMINATE_SECONDS: "2"})
-    for name, utilization, fate in (
-        ("busy-64", "0.9", Fate.FINISHES),
-        ("idle-64", "0.05", Fate.GIVES_WAY),
+    for name, profile, fate in (
+        ("busy-64", "busy=0.9", Fate.FINISHES),
+        ("idle-64", "idle", Fate.GIVES_WAY),
     ):
-        told = {keys.PREFIX + keys.UTILIZATION: utilization}
-        yield _job(
-            "team-b", name, rack, 14, act=Act.PROLOGUE, fate=fate, within=RACK, annotations=told
-        )
+        played = {TERMINATE_SECONDS: "2", PROFILE: profile}
+        rack = replace(_pods(8, 8, required=RACK), annotations=played)
+        yield _job("team-b", name, rack, 20, act=Act.PROLOGUE, fate=fate, within=RACK)
 
 
 def _rush_of_team_a() -> Iterable[Gang]:
@@ -171,17 +196,9 @@ def _job(
     within: str | None = None,
     priority: str = BATCH,
     indexed: bool = True,
-    annotations: dict[str, str] | None = None,
 ) -> Gang:
     document = job(
-        name,
-        team,
-        QUEUE,
-        pods,
-        seconds=seconds,
-        priority_class=priority,
-        indexed=indexed,
-        annotations=annotations,
+        name, team, QUEUE, pods, seconds=seconds, priority_class=priority, indexed=indexed
     )
     return Gang(document, pods.count * pods.gpus, act, fate, within)
 

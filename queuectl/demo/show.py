@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -22,16 +23,17 @@ from queuectl.demo.recorder import Recorder
 from queuectl.demo.rest import Rest
 from queuectl.demo.scenario import Act, Fate, Gang
 from queuectl.demo.steps import Steps
-from queuectl.demo.verdict import verdict
+from queuectl.demo.verdict import measured, verdict
 from queuectl.domain.errors import QueuectlError
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
+from queuectl.domain.utilization import UseState
 from queuectl.localcluster import ClusterSpec, LocalCluster, layout, take_down
 from queuectl.localcluster.client import wait_until
 
 NAME: Final = "demo"
 _LOOK_SECONDS: Final = 0.4
-_HEAD_START_SECONDS: Final = 3.0  # of the first two gangs, so that they have work to lose
+_IDLE_SECONDS: Final = 2.0  # of the gang that shall give way, measured, before the emergency
 _SHOW_SECONDS: Final = 120.0
 _NAMESPACE_SECONDS: Final = 30.0
 
@@ -40,13 +42,20 @@ class DemoIsUp(QueuectlError):
     """One that was left up stands in the way."""
 
 
-def run(console: Console, *, keep: bool, fsync: bool = True) -> bool:
+def run(
+    console: Console,
+    *,
+    keep: bool,
+    fsync: bool = True,
+    report: Callable[[str], None] | None = None,
+) -> bool:
     """Run the demo.
 
     Args:
         console: to show it on.
         keep: leave everything up afterwards, and say what to try.
         fsync: etcd waits for the disk, as in production.
+        report: shows reports of the queuectl with this URL at the end.
 
     Returns:
         Whether every check held.
@@ -65,6 +74,8 @@ def run(console: Console, *, keep: bool, fsync: bool = True) -> bool:
             steps = stack.enter_context(Steps(console))
             stage = _build(stack, steps, name, fsync=fsync)
             held = _judge(console, steps, _play(console, stage))
+            if report is not None:
+                report(stage.controller.api)
             if keep:
                 stage.leave(stack)
                 explore.tell(console, stage.cluster, stage.controller)
@@ -108,8 +119,10 @@ def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> Stage:
     stack.callback(cluster.stop)
     steps.step("Applying deploy/: identity, rights, admission policies")
     controller.install(cluster)
+    steps.step(f"Starting GPU exporters that play for {scenario.NODES.count} nodes")
+    exporters = {"QUEUECTL_UTILIZATION__EXPORTERS": ",".join(cluster.play_exporters())}
     steps.step("Starting queuectl serve under its own ServiceAccount, and its Postgres")
-    served = Controller.start(cluster)
+    served = Controller.start(cluster, scenario.SETTINGS | exporters)
     stack.callback(served.stop)
     served.wait_ready(waiting=steps.tick)
     steps.step("Creating two teams' queues: " + _shares())
@@ -129,15 +142,16 @@ def _create_queues(cluster: LocalCluster, served: Controller) -> None:
         what = f"the service account of {team}"
         wait_until(partial(cluster.client.exists, account), what, _NAMESPACE_SECONDS)
     with Rest(served.api) as rest:
-        rest.apply(scenario.configuration())
+        rest.apply(map(scenario.hurried, scenario.configuration()))
 
 
 def _play(console: Console, stage: Stage) -> list[Finding]:
     gangs = scenario.programme()
     console.print(scenario.WHAT_TO_WATCH, highlight=False, soft_wrap=not console.is_terminal)
     with Recorder(stage.cluster.kubeconfig) as recorder, Rest(stage.controller.api) as rest:
+        show = Show(stage.cluster, rest, recorder, gangs)
         with Board(console) as board:
-            late = Show(stage.cluster, rest, recorder, gangs).play(board)
+            late = show.play(board)
         console.print()
         recorder.settle()
         explained = {
@@ -151,6 +165,7 @@ def _play(console: Console, stage: Stage) -> list[Finding]:
         Finding("the audit saw everything", f"{len(recording.events)} changes", gaps),
         *audit.checks(recording, limits=scenario.LIMITS),
         *verdict(gangs, recording, explained),
+        measured(gangs, show.uses),
         *late,
     ]
 
@@ -165,7 +180,8 @@ class Show:
     gangs: Sequence[Gang]
     began: float = field(default_factory=time.time)
     submitted: list[Gang] = field(default_factory=list)
-    ready_since: float | None = None
+    uses: dict[str, set[UseState]] = field(default_factory=dict)
+    """What the GPUs of each gang were ever said to do, by ``namespace/name``."""
 
     def play(self, board: Board) -> list[Finding]:
         """Play to the end.
@@ -180,6 +196,7 @@ class Show:
             nodes, pods = self.recorder.now()
             seen = moment(time.time(), self.began, self.submitted, workloads, nodes, pods, seen)
             board.show(seen)
+            self._note(workloads)
             self._advance(workloads)
             waiting = [gang.ref for gang in self.gangs if not _over(gang, workloads)]
             if not waiting:
@@ -193,15 +210,22 @@ class Show:
         first = [gang for gang in self.gangs if gang.act is Act.PROLOGUE]
         running = all(_state(gang, workloads) is State.RUNNING for gang in first)
         if len(self.submitted) == len(first) and running:
-            self.ready_since = time.time()
             self._submit(Act.RUSH)
-        elif self._emergency_due():
+        elif len(self.submitted) < len(self.gangs) and self._emergency_due(workloads):
             self._submit(Act.EMERGENCY)
 
-    def _emergency_due(self) -> bool:
-        if self.ready_since is None or len(self.submitted) == len(self.gangs):
-            return False
-        return time.time() - self.ready_since >= _HEAD_START_SECONDS
+    def _note(self, workloads: Mapping[str, Mapping[str, Any]]) -> None:
+        for ref, workload in workloads.items():
+            if workload["use"] is not None:
+                self.uses.setdefault(ref, set()).add(UseState(workload["use"]["state"]))
+
+    def _emergency_due(self, workloads: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether the gang that shall give way is known to be idle, or has been started in vain."""
+        [victim] = [gang for gang in self.submitted if gang.fate is Fate.GIVES_WAY]
+        use = workloads.get(victim.ref, {}).get("use")
+        if use is None or use["state"] != UseState.IDLE:
+            return _state(victim, workloads) is State.FINISHED
+        return time.time() - datetime.fromisoformat(use["since"]).timestamp() >= _IDLE_SECONDS
 
     def _submit(self, act: Act) -> None:
         gangs = [gang for gang in self.gangs if gang.act is act]

@@ -1,12 +1,12 @@
 """What must be true at the end, beyond the audit: the right victim, the right finishes, the reason of what never fits.
 
-Read from the recording, that is from the API server; only the reason of the gang that never fits is queuectl's word,
-because a reason is nothing the cluster could show.
+Read from the recording, that is from the API server; only the reason of the gang that never fits, and who was measured to
+be idle, is queuectl's word, because that is nothing the cluster could show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from queuectl.demo.replay import Replay, place_of
 from queuectl.demo.scenario import Act, Fate, Gang
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.utilization import UseState
 
 
 @dataclass(slots=True)
@@ -82,6 +83,24 @@ def verdict(
         _finished(gangs, found),
         _never(gangs, found, explained),
     ]
+
+
+def measured(gangs: Sequence[Gang], uses: Mapping[str, Collection[UseState]]) -> Finding:
+    """Whether the gang whose GPUs do nothing was seen idle, and nobody else.
+
+    Args:
+        gangs: the programme.
+        uses: what the GPUs of each gang were ever said to do, by ``namespace/name``.
+    """
+    idle = {ref for ref, states in uses.items() if UseState.IDLE in states}
+    expected = {gang.ref for gang in gangs if gang.fate is Fate.GIVES_WAY}
+    problems = (
+        *(f"{ref} was never seen idle" for ref in sorted(expected - idle)),
+        *(f"{ref} was taken for idle" for ref in sorted(idle - expected)),
+    )
+    known = sum(not {UseState.ACTIVE, UseState.IDLE}.isdisjoint(one) for one in uses.values())
+    numbers = f"{known} of {len(uses)} gangs lived long enough to be measured"
+    return Finding("only whose GPUs did nothing was seen idle", numbers, problems)
 
 
 def _placed(

@@ -59,12 +59,14 @@ class Accounting:
         labels: keys of job labels that reports may be made by.
         prices: the first that holds is the price.
         currency: of the prices; only shown.
+        keep_days: hours of the usage ledger that are older are deleted.
     """
 
     user_label: str | None = None
     labels: tuple[str, ...] = ()
     prices: tuple[Price, ...] = ()
     currency: str = "USD"
+    keep_days: int = 400
 
     def price_of(self, flavor: str, labels: Mapping[str, str]) -> str:
         """Name of the price of a flavor's GPU on such a node; empty without one."""

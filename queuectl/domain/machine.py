@@ -98,6 +98,13 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class Remarked:
+    """Something its history, and the people who read it, should know of a gang that runs; nothing follows from it."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class NoticeOver:
     """It was told that it must go, and its time is over or it is ready: it may be suspended now."""
 
@@ -173,6 +180,7 @@ Event = (
     | Reserve
     | Refuse
     | Evict
+    | Remarked
     | NoticeOver
     | Repair
     | Echoed
@@ -224,6 +232,8 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return _stay(entry, event, now)
         case Evict():
             return _evict(entry, event, now, rules)
+        case Remarked():
+            return _remarked(entry, event, now)
         case NoticeOver():
             return Change(entry, next_of(entry, stop_at=None), now) if entry.stop_at else None
         case Repair():
@@ -383,6 +393,13 @@ def _evict(entry: Entry, event: Evict, now: float, rules: Rules) -> Change | Non
         lease=event.lease,
         parked=event.parked,
     )
+
+
+def _remarked(entry: Entry, event: Remarked, now: float) -> Change | None:
+    if entry.state is not State.RUNNING:
+        return None
+    note = Note(str(event.reason.code), entry.state, entry.state, event.reason)
+    return Change(entry, next_of(entry), now, note)
 
 
 def _repair(entry: Entry, event: Repair, now: float) -> Change:

@@ -12,6 +12,7 @@ from queuectl.domain.changes import queue_changed
 from queuectl.domain.queues import (
     ClusterQueue,
     Protection,
+    ReclaimMode,
     ReclaimWithinCohort,
     WithinClusterQueue,
 )
@@ -63,6 +64,21 @@ class LiftProtection:
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
         return queue_changed(snapshot, self.queue, lambda q: replace(q, protection=Protection()))
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimIdle:
+    """Gangs of a ClusterQueue that do not use their GPUs go for others on demand (``idleReclaim``)."""
+
+    queue: str
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        return queue_changed(snapshot, self.queue, _on_demand)
+
+
+def _on_demand(queue: ClusterQueue) -> ClusterQueue:
+    rule = replace(queue.idle_reclaim, mode=ReclaimMode.ON_DEMAND)
+    return replace(queue, idle_reclaim=rule)
 
 
 @dataclass(frozen=True, slots=True)

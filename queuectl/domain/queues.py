@@ -150,7 +150,8 @@ class IdleReclaim:
         memory_above: a gang that holds more of a GPU's memory than this has loaded something:
         memory_window: so long must it have been seen idle.
         grace: between being told and being stopped.
-        cooldown: so long after an eviction, for whatever reason, is it not taken for idleness.
+        cooldown: so long after its restart is a gang that was evicted before, for whatever reason, not taken for idleness;
+            one that mode Always took also stays out of the queue for so long.
         to_equal: on demand it yields to gangs of its own priority too; else only to higher ones.
     """
 

@@ -41,6 +41,7 @@ class Code(StrEnum):
     # evictions
     PREEMPTED = "Preempted"
     DEFRAGMENTED = "Defragmented"  # moved elsewhere so that another gang fits
+    IDLE_RECLAIMED = "IdleReclaimed"  # it did not use its GPUs, and was warned twice
     PODS_READY_TIMEOUT = "PodsReadyTimeout"
     NODE_FAILURES = "NodeFailures"
     PODS_LARGER_THAN_ASKED = (
@@ -61,6 +62,8 @@ class Code(StrEnum):
     REQUEUING_LIMIT = "RequeuingLimitExceeded"  # too many failed starts in a row
     # of the history only
     PRIORITY_SET = "PrioritySet"
+    IDLE_GPUS = "IdleGPUs"  # a warning: it does not use its GPUs
+    WOULD_RECLAIM = "WouldReclaim"  # what idle reclaim had done, were it not a dry run
     QUEUED = "Queued"
 
 

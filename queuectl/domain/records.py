@@ -64,6 +64,9 @@ class JobRecord:
         labels: its labels, by key, but for those that queuectl itself reads.
         ungated: (podset, its other scheduling gates) of each template without our gate: of a job from before the admission
             policies. Its start puts the gate there.
+        idle_reclaim: annotation: False = it is never taken for not using its GPUs.
+        warmup: annotation: seconds after its pods are ready in which it may leave its GPUs idle; None = as its queue says.
+        applied: somebody server-side applied it, so who set which of its fields matters.
     """
 
     kind: str
@@ -98,6 +101,9 @@ class JobRecord:
     preempt_ready: bool = False
     labels: tuple[tuple[str, str], ...] = ()
     ungated: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    idle_reclaim: bool = True
+    warmup: float | None = None
+    applied: bool = False
 
     def label(self, key: str | None) -> str | None:
         """Value of a label; None without one, or where it is empty."""

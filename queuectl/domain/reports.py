@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from queuectl.domain.accounting import HOUR, Amounts, Losses
 from queuectl.domain.errors import BadInput
-from queuectl.domain.steps import FAILED_START, MADE_ROOM
+from queuectl.domain.steps import BY_POLICY, FAILED_START
 
 MOST_ROWS: Final = 20_000  # of one report: it is made in memory
 
@@ -44,7 +44,7 @@ class By(StrEnum):
 
 
 _LABEL: Final = re.compile(r"label:([A-Za-z0-9](?:[-A-Za-z0-9_./]{0,314}[A-Za-z0-9])?)")
-_FOR_OTHERS: Final = frozenset(code.value for code in MADE_ROOM)
+_FOR_OTHERS: Final = frozenset(code.value for code in BY_POLICY)
 _FAILED: Final = frozenset(code.value for code in FAILED_START)
 
 
@@ -126,7 +126,7 @@ class ReportRow:
 
     @property
     def lost_to_others(self) -> float:
-        """GPU-seconds of work lost because others needed the room."""
+        """GPU-seconds of work lost because others needed the room, or a queue's policy took it back."""
         return self._lost(_FOR_OTHERS)
 
     @property

@@ -18,11 +18,14 @@ FAILED_START: Final = frozenset(
     {Code.PODS_READY_TIMEOUT, Code.PIN_UNSCHEDULABLE, Code.PODS_LARGER_THAN_ASKED}
 )
 
-# An eviction for one of these was in favour of others: what a queue's protections count.
+# An eviction for one of these was in favour of others.
 MADE_ROOM: Final = frozenset({Code.PREEMPTED, Code.DEFRAGMENTED})
 
+# By an eviction for one of these a queue's policy took the place of a gang that ran as it should: protections count them.
+BY_POLICY: Final = MADE_ROOM | {Code.IDLE_RECLAIMED}
+
 # An eviction for one of these can wait for the gang to save its work; what is broken already has nothing to save.
-COOPERATIVE: Final = MADE_ROOM | {
+COOPERATIVE: Final = BY_POLICY | {
     Code.QUEUE_STOPPED,
     Code.LOCAL_QUEUE_STOPPED,
     Code.HELD,
@@ -102,9 +105,14 @@ def evict(
 
 
 def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
-    """Its preemptions of the last day, this one included if it is one."""
-    times = (*entry.preempted_at, now) if code in MADE_ROOM else entry.preempted_at
+    """Those that protections count, of the last day; this one included if it is one."""
+    times = (*entry.preempted_at, now) if code in BY_POLICY else entry.preempted_at
     return tuple(at for at in times if at > now - DAY)
+
+
+def queues_again_at_once(entry: Entry) -> bool:
+    """Of one that is being evicted: whether it is back in the queue as soon as its pods are gone."""
+    return entry.parked is None and entry.reason.code not in FAILED_START and _rest(entry) <= 0
 
 
 def drained(entry: Entry, now: float, policy: PodsReady) -> Change:
@@ -121,11 +129,24 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> Change:
         return rejoin(entry, now, entry.parked, lease=None, **cleared)
     if code in FAILED_START:
         return _failed(entry, now, policy, cleared)
+    if (rest := _rest(entry)) > 0:
+        reason = Reason(Code.BACKOFF, f"it did not use its GPUs; queued again in {rest:.0f} s")
+        return move(entry, State.BACKOFF, now, reason, requeue_at=now + rest, lease=None, **cleared)
     if entry.lease is not None and not entry.gates:
         waits = Reason(Code.WAITING_FOR_PREEMPTED, "moved; its new place is held for it")
         return move(entry, State.RESERVED, now, waits, **cleared)
     reason = Reason(Code.QUEUED, f"requeued after {code}")
     return rejoin(entry, now, reason, lease=None, **cleared)
+
+
+def _rest(entry: Entry) -> float:
+    """Seconds for which a gang that was taken for idleness stays out of the queue.
+
+    Its place is free, so it would start at once again, and do nothing again until it is found out.
+    """
+    if entry.reason.code is not Code.IDLE_RECLAIMED:
+        return 0.0
+    return float(entry.reason.details.get("restSeconds", 0.0))
 
 
 def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> Change:

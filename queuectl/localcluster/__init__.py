@@ -35,7 +35,7 @@ once, until it is deleted.  See manifests/stages.yaml.
 What their GPUs do is played by `exporter.Exporters`, the stand-in of the nodes' GPU exporters, by further annotations; a
 real Prometheus to scrape it is `prometheus.Prometheus`, built only when it is asked for.
 
-For people: `queuectl localcluster up | status | down | build`.
+For people: `queuectl localcluster up | status | down | build | exporters`.
 """
 
 from queuectl.localcluster.cluster import LocalCluster, take_down

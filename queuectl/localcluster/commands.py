@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from queuectl.localcluster import build, layout, progress, versions
 from queuectl.localcluster.cluster import LocalCluster, take_down
 from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.exporter import Exporters
 from queuectl.localcluster.nodes import NodeSpec
 from queuectl.localcluster.spec import ClusterSpec
 
@@ -54,7 +56,9 @@ def up(
     if foreground:
         with cluster:
             _explain(cluster)
+            Console(stderr=True).print("Ctrl-C takes it down.")
             _wait_for_interrupt()
+            Console(stderr=True).print("Taking it down.")
     else:
         cluster.detach()
         _explain(cluster)
@@ -85,6 +89,23 @@ def status() -> None:
     for place in places:
         table.add_row(place.name, place.server, *_state(place))
     Console().print(table)
+
+
+@app.command()
+def exporters(
+    name: Name = DEFAULT_NAME,
+    port: Annotated[int, typer.Option(help="Loopback port to listen on.")] = 9400,
+) -> None:
+    """Play the GPU exporters of a cluster's nodes, each at /metrics/NODE, until Ctrl-C."""
+    try:
+        cluster = LocalCluster.find(name)
+        with Exporters(port=port) as playing, playing.following(cluster.client):
+            for node, gpus in cluster.nodes.gpus().items():
+                playing.add_node(node, gpus)
+            Console(stderr=True).print(f"Listening on {playing.address}.", highlight=False)
+            _wait_for_interrupt()
+    except (LocalClusterError, OSError) as error:
+        _fail(str(error))
 
 
 @app.command("build")
@@ -129,12 +150,9 @@ def _explain(cluster: LocalCluster) -> None:
 
 
 def _wait_for_interrupt() -> None:
-    Console(stderr=True).print("Ctrl-C takes it down.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Taking it down.")
 
 
 def _fail(message: str, code: int = 1) -> NoReturn:

@@ -46,7 +46,8 @@ class Exporters:
         problems: pods whose annotations are not understood, with what is wrong; they hold nothing.
     """
 
-    def __init__(self, dialect: Dialect | None = None) -> None:
+    def __init__(self, dialect: Dialect | None = None, *, port: int = 0) -> None:
+        """Listen on this port of loopback; 0 = on any that is free."""
         self.dialect = dialect or Dialect()
         self.problems: dict[str, str] = {}
         self._bays: dict[str, Bay] = {}
@@ -79,7 +80,7 @@ class Exporters:
             def handle_error(self, *_: Any) -> None:
                 """A scraper that is killed hangs up; that is its business."""
 
-        self._server = Server((LOOPBACK, 0), Answers)
+        self._server = Server((LOOPBACK, port), Answers)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -112,7 +113,7 @@ class Exporters:
 
     def url(self, node: str) -> str:
         """Of one node's exporter."""
-        return f"http://{self.address}/metrics/{node}"
+        return url(self._server.server_address[1], node)
 
     def add_node(self, node: str, gpus: int = 8, dialect: Dialect | None = None) -> None:
         """An exporter for this node, whose GPUs nobody holds; ``dialect``: where it is set up unlike the others."""
@@ -213,6 +214,11 @@ class Exporters:
             }
             for node in nodes
         ]
+
+
+def url(port: int, node: str) -> str:
+    """Of one node's exporter, where they listen on this port."""
+    return f"http://{LOOPBACK}:{port}/metrics/{node}"
 
 
 def load_of(pod: dict[str, Any]) -> Load | None:

@@ -179,6 +179,11 @@ class Nodes:
         """Every node's name."""
         return [one["metadata"]["name"] for one in self._list()]
 
+    def gpus(self) -> dict[str, int]:
+        """How many GPUs each node has; nodes without any are left out."""
+        found = {one["metadata"]["name"]: one["status"]["capacity"] for one in self._list()}
+        return {name: int(has[GPU]) for name, has in found.items() if GPU in has}
+
     def ready(self) -> set[str]:
         """The nodes that are Ready and carry no taint that says otherwise."""
         return {one["metadata"]["name"] for one in self._list() if _is_ready(one)}

@@ -1,4 +1,4 @@
-"""Block ``queuectl.accounting`` of kind ``Configuration``: how usage is told apart and priced."""
+"""Block ``queuectl.accounting`` of kind ``Configuration``: how usage is told apart, priced and kept."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def read_accounting(asked: wire.AccountingSettings | None) -> Accounting:
         labels=labels,
         prices=tuple(_price(price, f"{_PATH}.prices[{i}]") for i, price in enumerate(prices)),
         currency=asked.currency or Accounting().currency,
+        keep_days=asked.keep_days or Accounting().keep_days,
     )
 
 

@@ -202,6 +202,7 @@ class Assembly:
         ready -= {self._hosts.get(name, name) for name in gang.unhealthy}
         lost = [(name, node, count) for (name, node), count in held.items() if node not in ready]
         started = gang.started_at if gang.started_at is not None else gang.created_at
+        idle = gang.idle_since
         return Admitted(
             workload=self._workload(gang, podsets, gang.created_at or 0.0),
             placement=Placement(placed),
@@ -212,6 +213,7 @@ class Assembly:
             lost=() if gang.leaving else tuple(lost),
             evictions=tuple(sorted(set(gang.evictions))),
             restartable=gang.error is None,
+            idle_since=idle if idle is not None and idle <= self._now else None,
         )
 
     def _counted(self, podset: PodSet, gang: Gang, held: Mapping[tuple[str, str], int]) -> PodSet:

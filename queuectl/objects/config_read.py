@@ -189,6 +189,8 @@ _IDLE_RECLAIM: Final = {
     "memory_above": "memory_above",
     "memory_window": "memory_window_seconds",
     "grace": "grace_seconds",
+    "cooldown": "cooldown_seconds",
+    "to_equal": "yields_to_equal_priority",
 }
 
 
@@ -235,24 +237,9 @@ def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
         "concurrentAdmissionPolicy": bool(spec.concurrent_admission_policy),
     }
     yield from (Warned(f"spec.{field}") for field, set_ in asked.items() if set_)
-    yield from _warn_idle_reclaim(spec.policy)
     yield from _warn_pairs(spec)
     if not (spec.cohort_name or spec.cohort):
         yield from _warn_limits(spec.resource_groups, "has no effect: in no cohort")
-
-
-def _warn_idle_reclaim(policy: wire.PolicySpec | None) -> Iterator[Warned]:
-    """Gangs are judged as it says; what shall follow from that does not yet."""
-    asked = policy.idle_reclaim if policy is not None else None
-    path, reason = "spec.policy.idleReclaim", "gangs are judged idle, nothing is reclaimed yet"
-    if isinstance(asked, ReclaimMode):
-        if asked is not ReclaimMode.OFF:
-            yield Warned(path, reason)
-    elif asked is not None:
-        if asked.mode not in (None, ReclaimMode.OFF):
-            yield Warned(f"{path}.mode", reason)
-        if asked.grace_seconds is not None:
-            yield Warned(f"{path}.graceSeconds")
 
 
 def _warn_pairs(spec: wire.ClusterQueueSpec) -> Iterator[Warned]:

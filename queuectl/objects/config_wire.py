@@ -145,6 +145,8 @@ class IdleReclaimSpec(Strict):
     memory_above: Part | None = None
     memory_window_seconds: Count | None = None
     grace_seconds: Count | None = None
+    cooldown_seconds: Count | None = None
+    yields_to_equal_priority: bool | None = None
 
 
 class PolicySpec(Strict):

@@ -11,7 +11,12 @@ from queuectl.objects.assignments import Assigned
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds import KINDS, JobKind
-from queuectl.objects.kinds.common import read_checkpoint, read_evictions, read_utilization
+from queuectl.objects.kinds.common import (
+    read_checkpoint,
+    read_evictions,
+    read_idle_since,
+    read_utilization,
+)
 from queuectl.objects.times import time_or_none
 from queuectl.objects.wire import Owner
 
@@ -39,6 +44,7 @@ class Gang:
         unhealthy: nodes its Workload says it has lost, by name or hostname label.
         gates: its admission gates.
         labels: its labels, but for those that queuectl itself reads.
+        idle_since: since when it says to leave its GPUs idle.
     """
 
     document: Document
@@ -71,6 +77,7 @@ class Gang:
     unhealthy: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    idle_since: float | None = None
 
     @property
     def has_uid(self) -> bool:
@@ -122,6 +129,7 @@ def read_job_gang(document: Document) -> Gang:
         evictions=read_evictions(meta.get("annotations")),
         gates=record.gates,
         labels=record.labels,
+        idle_since=read_idle_since(meta.get("annotations")),
     )
 
 
@@ -149,6 +157,7 @@ def owned(workload: Gang, jobs: Mapping[tuple[str, str, str], Gang]) -> Gang | N
 def merged(job: Gang, workload: Gang) -> Gang:
     """A job and its Workload as one gang: the job's name and request, the Workload's place in the queue."""
     annotations = workload.document.body["metadata"].get("annotations")
+    own = job.document.body["metadata"].get("annotations")
     same = [p.name for p in job.podsets] == [p.name for p in workload.podsets]
     return replace(
         job,
@@ -176,4 +185,5 @@ def merged(job: Gang, workload: Gang) -> Gang:
         checkpoint_at=job.checkpoint_at or read_checkpoint(annotations),
         evictions=(*job.evictions, *workload.evictions),
         unhealthy=workload.unhealthy,
+        idle_since=read_idle_since({**(annotations or {}), **(own or {})}),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
-from queuectl.domain.plan import Cost, Eviction, Plan, Proof, Refusal
+from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, Proof, Refusal
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, Workload
@@ -47,7 +47,11 @@ def plan_document(
             }
             for admission in plan.admitted
         ],
-        "preempted": _preempted(plan, (*evicted, *plan.evicted), known),
+        "preempted": [
+            *_victims(plan.preempted, known),
+            *_evicted((*evicted, *plan.evicted), known),
+        ],
+        "spared": _victims(plan.spared, known),
         **moves,
         "pending": [
             _pending(refusal, known, looked_into.get(refusal.uid, Diagnosis(refusal.uid)))
@@ -92,11 +96,9 @@ def _flavors(flavors: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(flavors.items()))
 
 
-def _preempted(
-    plan: Plan, evicted: Iterable[Eviction], known: Mapping[str, Workload]
-) -> list[dict[str, Any]]:
-    """Victims, then gangs evicted for a reason of their own: for nobody, at no price."""
-    victims: list[dict[str, Any]] = [
+def _victims(victims: Iterable[Preemption], known: Mapping[str, Workload]) -> list[dict[str, Any]]:
+    """Who leaves, or would, for whom, by which rule and at what price."""
+    return [
         {
             "workload": known[victim.victim].ref,
             "for": known[victim.preemptor].ref,
@@ -104,9 +106,13 @@ def _preempted(
             "cost": _cost(victim.cost),
             "proof": victim.proof.value,
         }
-        for victim in plan.preempted
+        for victim in victims
     ]
-    others: list[dict[str, Any]] = [
+
+
+def _evicted(evicted: Iterable[Eviction], known: Mapping[str, Workload]) -> list[dict[str, Any]]:
+    """Gangs evicted for a reason of their own: for nobody, at no price."""
+    return [
         {
             "workload": known[eviction.uid].ref,
             "for": None,
@@ -116,7 +122,6 @@ def _preempted(
         }
         for eviction in evicted
     ]
-    return victims + others
 
 
 def _moves(plan: Plan, snapshot: Snapshot) -> list[dict[str, Any]]:

@@ -24,10 +24,10 @@ _PHASES: Final = {phase.value: phase for phase in PodPhase}
 _NO_SPEC: Final = PodSpec()
 _NO_STATUS: Final = PodStatus()
 
-# The API server then stops tracking who set which field of this pod, until somebody server-side applies it. That tracking
-# is a third of the cost of every later write to the pod (binding, status, finalizer) and of its size in etcd and in every
-# watch; pods of jobs are never applied.
-_NOBODY_OWNS_FIELDS: Final[list[dict[str, Any]]] = [{}]
+NOBODY_OWNS_FIELDS: Final[list[dict[str, Any]]] = [{}]
+"""As ``managedFields`` of a patch: the API server stops tracking who set which field of this object, until somebody
+server-side applies it. That tracking is a third of the cost of every later write to it (of a pod binding, status, finalizer)
+and of its size in etcd and in every watch. Pods of jobs are never applied."""
 
 # Uids repeat over a gang's pods only, so they are shared in a bounded table instead of being interned for ever.
 _share = lru_cache(maxsize=1 << 16)(str)
@@ -171,7 +171,7 @@ def pin_patch(
         "metadata": {
             "uid": pod.uid,
             "resourceVersion": str(pod.version),
-            "managedFields": _NOBODY_OWNS_FIELDS,
+            "managedFields": NOBODY_OWNS_FIELDS,
         },
         "spec": spec,
     }

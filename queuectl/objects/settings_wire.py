@@ -91,6 +91,7 @@ class AccountingSettings(Strict):
     labels: list[str] | None = None
     currency: str | None = None
     prices: list[PriceSpec] | None = None
+    keep_days: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class OwnSettings(Strict):

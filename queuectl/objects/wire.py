@@ -23,6 +23,10 @@ class Owner(Wire):
     controller: bool | None = None
 
 
+class FieldsOwner(Wire):
+    operation: str = ""
+
+
 class Meta(Wire):
     name: str = ""
     namespace: str | None = None
@@ -33,6 +37,7 @@ class Meta(Wire):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[Owner] | None = None
+    managed_fields: list[FieldsOwner] | None = None
 
 
 class Condition(Wire):

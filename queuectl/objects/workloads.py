@@ -24,6 +24,7 @@ from queuectl.objects.kinds.common import (
     lenient,
     read_checkpoint,
     read_evictions,
+    read_idle_since,
     read_utilization,
     user_labels,
 )
@@ -169,6 +170,7 @@ def _assemble(document: Document, wire: WireWorkload, status: WorkloadStatus) ->
         checkpoint_at=read_checkpoint(meta.annotations),
         owners=tuple(meta.owner_references or ()),
         evictions=(*read_evictions(meta.annotations), *_preempted(conditions)),
+        idle_since=read_idle_since(meta.annotations),
         unhealthy=tuple(node.name for node in status.unhealthy_nodes or ()),
     )
 

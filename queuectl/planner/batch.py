@@ -41,6 +41,7 @@ from queuectl.planner.placing import placement_of
 from queuectl.planner.probing import Counts
 from queuectl.planner.queueing.allowances import Allowances
 from queuectl.planner.queueing.order import NEVER, Head, StrictOrder, barred
+from queuectl.planner.queueing.quota import QuotaRow
 from queuectl.planner.solve import Solver
 from queuectl.planner.split import split
 from queuectl.planner.victims.find import Victims
@@ -64,6 +65,9 @@ class Walk:
     refused: dict[str, Refusal] = field(default_factory=dict)
     preempted: list[Preemption] = field(default_factory=list)
     evicted: list[Eviction] = field(default_factory=list)
+    reserved: dict[str, list[tuple[QuotaRow, int]]] = field(
+        default_factory=dict
+    )  # uid -> quota kept from borrowers for it
     mending: list[Refusal] = field(default_factory=list)  # broken gangs that wait for their victims
     undecided: bool = False
     unproved: bool = False
@@ -306,7 +310,12 @@ class Walk:
                 entitled = (d for _, d in kind.demands if self.ledger.entitled(d))
                 wanted = next(entitled, None)  # the first flavor its own quota would do for
                 if wanted is not None:
-                    self.ledger.reserve(wanted)
+                    self.reserved[pending.workload.uid] = self.ledger.reserve(wanted)
+
+    def give_back_reserved(self, uid: str) -> None:
+        """Let go of the quota that was kept from borrowers for a gang."""
+        for row, amount in self.reserved.pop(uid, ()):
+            self.ledger.quota_after.add(row, -amount)
 
     def _keeps_its_quota(self, queue: ClusterQueue) -> bool:
         """Whether others may not borrow what a waiting head of it could use: not if it can take that back from anybody."""

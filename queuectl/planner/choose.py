@@ -33,6 +33,7 @@ from queuectl.planner.queueing.order import NEVER
 from queuectl.planner.queueing.shortage import short_of_quota
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.victims.find import Victims, find_victims
+from queuectl.planner.victims.idle import Candidates, anybody_yields
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,15 @@ Outcome: TypeAlias = Fit | Clearing | Unknown | Refuted
 
 @dataclass(eq=False, slots=True)
 class Chooser:
-    """Searches for gangs of one walk. Nothing is kept here: the walk acts on the outcome."""
+    """Searches for gangs of one walk. Nothing is kept here: the walk acts on the outcome.
+
+    ``dry``: it is asked who would leave if queues did not only do a dry run of taking idle gangs.
+    """
 
     arena: Arena
     ledger: Ledger
     solver: Solver
+    dry: bool = False
 
     def choose(
         self, pending: Pending, queue: ClusterQueue | None, templates: Iterable[Demand]
@@ -101,11 +106,19 @@ class Chooser:
         short = short_of_quota(self.ledger, demand)
         if short is not None:
             return short
-        decision = decide(self.ledger, demand, self.solver)
+        decision = self.decide(demand)
         if decision.status is Status.FOUND:
             return Fit(demand, decision, self.ledger.borrows(demand))
         if decision.status is not Status.REFUTED:
             return Unknown(decision.alarm)
+        return self.why_nowhere(demand)
+
+    def decide(self, demand: Demand) -> Decision:
+        """Whether a gang that has the quota finds a place."""
+        return decide(self.ledger, demand, self.solver)
+
+    def why_nowhere(self, demand: Demand) -> Explained:
+        """Why it was refuted."""
         return explain.placement_failed(self.ledger, demand)
 
     def never(self, demand: Demand, queue: ClusterQueue | None) -> Explained | None:
@@ -131,9 +144,11 @@ class Chooser:
         self.arena.index.note_fits_empty(asked, demand.flavors)
         return None
 
-    def clear(self, demand: Demand, queue: ClusterQueue) -> Clearing | Unknown | None:
+    def clear(
+        self, demand: Demand, queue: ClusterQueue, candidates: Candidates
+    ) -> Clearing | Unknown | None:
         """Victims for a gang under one choice of flavors; None = proved that there are none."""
-        found = find_victims(self.ledger, demand, queue, self.solver)
+        found = find_victims(self.ledger, demand, queue, self.solver, candidates)
         if found is None:
             return None
         if found.proof is Proof.UNDECIDED:
@@ -167,7 +182,9 @@ class _Search:
     rule: Fungibility
     passed: list[Fit] = field(default_factory=list)  # they fit, but borrow
     cleared: list[Clearing] = field(default_factory=list)
-    blocked: list[Demand] = field(default_factory=list)  # victims may help; not asked yet
+    blocked: list[tuple[Demand, Candidates]] = field(
+        default_factory=list
+    )  # victims may help; not asked yet
     why: list[Explained] = field(default_factory=list)
 
     def look(self, demand: Demand) -> Outcome | None:
@@ -183,23 +200,33 @@ class _Search:
         if found.reason.code not in NEVER:
             found = self.by.never(demand, self.queue) or found
         self.why.append(found)
-        if found.reason.code in NEVER or not self._may_preempt(demand, found):
+        candidates = None if found.reason.code in NEVER else self._candidates(demand, found)
+        if candidates is None:
             return None
         if self.rule.when_can_preempt is WhenCan.TRY_NEXT_FLAVOR:
-            self.blocked.append(demand)
+            self.blocked.append((demand, candidates))
             return None
-        return self._clear(demand)
+        return self._clear(demand, candidates)
 
-    def _clear(self, demand: Demand) -> Outcome | None:
+    def _clear(self, demand: Demand, candidates: Candidates) -> Outcome | None:
         """Victims at once: where preemption may end the search."""
         assert self.queue is not None
-        cleared = self.by.clear(demand, self.queue)
+        cleared = self.by.clear(demand, self.queue, candidates)
         if isinstance(cleared, Clearing):
             if not any(cleared.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
                 return cleared
             self.cleared.append(cleared)
             return None
         return cleared
+
+    def _candidates(self, demand: Demand, why: Explained) -> Candidates | None:
+        """Who is asked to leave for it; None = there is nobody whom it may evict."""
+        if not self.by.dry and self._may_preempt(demand, why):
+            return Candidates.LEGAL
+        workload, dry = demand.pending.workload, self.by.dry
+        if not anybody_yields(self.by.arena, workload, self.queue, dry=dry):
+            return None
+        return Candidates.DRY_RUN if dry else Candidates.IDLE
 
     def _may_preempt(self, demand: Demand, why: Explained) -> bool:
         """Kueue's rule: without the quota, only where the queue's own, or a cohort's below the root, is enough."""
@@ -214,9 +241,9 @@ class _Search:
         """The best of what was passed over."""
         borrowing_first = self.rule.preference is FlavorPreference.BORROWING_OVER_PREEMPTION
         if not (borrowing_first and self.passed):
-            for demand in self.blocked:
+            for demand, candidates in self.blocked:
                 assert self.queue is not None
-                cleared = self.by.clear(demand, self.queue)
+                cleared = self.by.clear(demand, self.queue, candidates)
                 if isinstance(cleared, Unknown):
                     return min(self.passed, key=_heights) if self.passed else cleared
                 if cleared is not None:

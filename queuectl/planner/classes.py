@@ -111,6 +111,10 @@ class Classes:
         taken = frozenset(name for choice, _ in demands for name in choice.values())
         return Class(options, demands, taken)
 
+    def share(self, other: Classes) -> None:
+        """Ask for gangs what is asked for them in ``other``, of the same nodes, flavors and topologies."""
+        self._alike = other._alike
+
     def set_aside(self) -> dict[Kind, tuple[Explained, ...]]:
         """Take out what was proved on the capacity there is, for a look at more."""
         proved = {k: known.refusal for k, known in self._known.items() if known.refusal is not None}

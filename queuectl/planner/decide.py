@@ -27,6 +27,7 @@ from queuectl.planner.solve import Solver, Status
 from queuectl.planner.topology import Ints, Mask
 
 _MORE: Final = (0, 2)  # domains beside those that hold it by sums
+_FEW: Final = 4  # one in so many at most: those alone make a model that is worth its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +57,54 @@ def place(demand: Demand, free: Ints, solver: Solver) -> Decision:
     return _ask_solver((), demand, free, solver)
 
 
-def decide(ledger: Ledger, demand: Demand, solver: Solver) -> Decision:
-    """Whether a demand fits together with everything kept so far, moving kept gangs if that is what it takes."""
+def decide(ledger: Ledger, demand: Demand, solver: Solver, *, doubtful: bool = False) -> Decision:
+    """Whether a demand fits together with everything kept so far, moving kept gangs if that is what it takes.
+
+    ``doubtful``: that it does not is what to expect, and is looked for first; the answer is the same.
+    """
+    movable = [k for k in ledger.kept if not k.fixed and k.demand.units]
+    if doubtful and _refuted_by_counting(movable, demand, ledger.free_without_kept()):
+        return Decision(Status.REFUTED)
     found = witness.find(demand, ledger.free(), ledger.caps)
     if found is not None:
         return Decision(Status.FOUND, found)
-    movable = [k for k in ledger.kept if not k.fixed and k.demand.units]
-    exact = witness.exact(demand)
-    if exact and not movable:
+    if witness.exact(demand) and not movable:
         return Decision(Status.REFUTED)
+    if not doubtful and _refuted_by_counting(movable, demand, ledger.free_without_kept()):
+        return Decision(Status.REFUTED)
+    return _search(ledger, movable, demand, solver, doubtful=doubtful)
+
+
+def _search(
+    ledger: Ledger, movable: Sequence[Kept], demand: Demand, solver: Solver, *, doubtful: bool
+) -> Decision:
+    """By models: those in the way move, and nobody else, which mostly finds; nobody else is there, which mostly refutes; all move."""
     free = ledger.free_without_kept()
-    if refuted_by_sums(demand, free) or refuted_in_all(movable, demand, free):
+    in_the_way = list(_in_the_way(movable, demand, free))
+    few = in_the_way[-1] if in_the_way else []
+    telling = len(few) * _FEW < len(movable)
+    if doubtful and telling and _refuted_beside(few, demand, free, solver):
         return Decision(Status.REFUTED)
-    for near in _in_the_way(movable, demand, free):
+    for near in in_the_way:
         beside = _free_without(ledger, near)
         if refuted_in_all(near, demand, beside):
             continue
         decision = _ask_solver(near, demand, beside, solver)
         if decision.status is Status.FOUND:
             return decision
+    if not doubtful and telling and _refuted_beside(few, demand, free, solver):
+        return Decision(Status.REFUTED)
     return _ask_solver(movable, demand, free, solver)
+
+
+def _refuted_beside(few: Sequence[Kept], demand: Demand, free: Ints, solver: Solver) -> bool:
+    """Whether it finds no place even beside these alone, all others left out: a small model that mostly tells."""
+    return _ask_solver(few, demand, free, solver).status is Status.REFUTED
+
+
+def _refuted_by_counting(movable: Sequence[Kept], demand: Demand, free: Ints) -> bool:
+    """Whether sums alone refute it beside these, wherever they stand; ``free`` is what none of them takes."""
+    return refuted_by_sums(demand, free) or refuted_in_all(movable, demand, free)
 
 
 def _in_the_way(movable: Sequence[Kept], demand: Demand, free: Ints) -> Iterator[list[Kept]]:

@@ -256,15 +256,18 @@ class Ledger:
             if now:
                 self.charge_now(row, sign * amount)
 
-    def reserve(self, demand: Demand) -> None:
-        """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it."""
+    def reserve(self, demand: Demand) -> list[tuple[QuotaRow, int]]:
+        """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it; what is kept."""
         if demand.queue is None:
-            return
+            return []
+        kept: list[tuple[QuotaRow, int]] = []
         nominal, use = self.nominal(demand.queue), self.quota_after
         for row, need in demand.charges.items():
             unused = nominal.get(row, 0) - use.of(demand.queue, row)
             amount = min(need, unused, use.left(demand.queue, row))
-            use.add((demand.queue, *row), max(0, amount))
+            kept.append(((demand.queue, *row), max(0, amount)))
+            use.add(*kept[-1])
+        return kept
 
     def move(self, kept: Kept, spots: Spots) -> None:
         """Place a kept gang anew; its quota stays as it is."""

@@ -25,6 +25,7 @@ from queuectl.planner.queueing.order import StrictOrder
 from queuectl.planner.queueing.turns import Turns
 from queuectl.planner.solve import Solver, Status, StopSignal
 from queuectl.planner.tidying.tidy import tidy
+from queuectl.planner.victims.dryrun import dry_run
 
 
 def plan(snapshot: Snapshot, stop: StopSignal | None = None) -> Plan:
@@ -48,6 +49,9 @@ def plan(snapshot: Snapshot, stop: StopSignal | None = None) -> Plan:
     stats = {**made.stats, "rooms_sought": cleared.sought}
     returning = cycle.walk.leases.returning
     made = replace(made, moved=cleared.moves, returning=returning, stats=stats)
+    aside = Solver(snapshot.limits, cycle.walk.solver.stop)
+    spared = tuple(dry_run(cycle.walk, cycle.in_order, aside))
+    made = replace(made, spared=spared, alarms=(*made.alarms, *aside.alarms))
     return replace(made, uneven=tuple(uneven(cycle.walk.arena, made)))
 
 
@@ -96,7 +100,8 @@ def _confirm(walk: Walk, repairs: list[Repaired], in_order: Sequence[Pending]) -
     confirmed = Answer(Status.UNKNOWN) if stopped else confirm(walk.ledger, walk.solver)
     if confirmed.status is Status.FOUND:
         for kept, spots in zip(walk.ledger.kept, confirmed.spots, strict=True):
-            kept.spots = spots
+            if any(new is not old for new, old in zip(spots, kept.spots, strict=True)):
+                walk.ledger.move(kept, spots)
         return repairs
     alarm = confirmed.alarm
     if confirmed.status is Status.REFUTED:

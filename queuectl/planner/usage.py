@@ -25,7 +25,7 @@ Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Entry:
     """One gang as counted. It keeps the gang alive, so that its id names it for as long as the entry exists."""
 
     gang: Admitted
@@ -45,7 +45,7 @@ class Usage:
     """
 
     config: QueueConfig
-    entries: Mapping[int, _Entry]
+    entries: Mapping[int, Entry]
     held: Ints
     staying: Ints
     quota_held: Mapping[QuotaRow, int] = field(default_factory=dict)
@@ -83,8 +83,8 @@ def _advance(last: Usage, snapshot: Snapshot, index: FleetIndex) -> Usage:
         return last
     gone = [entry for key, entry in last.entries.items() if key not in current]
     counted = {_parts(entry.gang): entry for entry in gone}
-    entries: dict[int, _Entry] = {}
-    new: list[_Entry] = []
+    entries: dict[int, Entry] = {}
+    new: list[Entry] = []
     for key, gang in current.items():
         entry = last.entries.get(key)
         if entry is None:
@@ -99,9 +99,7 @@ def _parts(gang: Admitted) -> tuple[int, int]:
     return id(gang.workload), id(gang.placement)
 
 
-def _sum(
-    last: Usage, entries: Mapping[int, _Entry], new: list[_Entry], gone: list[_Entry]
-) -> Usage:
+def _sum(last: Usage, entries: Mapping[int, Entry], new: list[Entry], gone: list[Entry]) -> Usage:
     held = last.held.copy()
     staying = last.staying.copy()
     quota_held, quota_staying = dict(last.quota_held), dict(last.quota_staying)
@@ -119,7 +117,7 @@ def _sum(
     return Usage(last.config, entries, held, staying, quota_held, quota_staying, leaving, broken)
 
 
-def _add(matrix: Ints, entries: list[_Entry], sign: int) -> None:
+def _add(matrix: Ints, entries: list[Entry], sign: int) -> None:
     if not entries:
         return
     nodes = np.concatenate([entry.slots[0] for entry in entries])
@@ -128,16 +126,16 @@ def _add(matrix: Ints, entries: list[_Entry], sign: int) -> None:
         np.add.at(row, nodes, amount)
 
 
-def _charge(sums: dict[QuotaRow, int], entries: list[_Entry], sign: int) -> None:
+def _charge(sums: dict[QuotaRow, int], entries: list[Entry], sign: int) -> None:
     for entry in entries:
         for row, amount in entry.charges:
             sums[row] = sums.get(row, 0) + sign * amount
 
 
-def _count(gang: Admitted, before: _Entry | None, snapshot: Snapshot, index: FleetIndex) -> _Entry:
+def _count(gang: Admitted, before: Entry | None, snapshot: Snapshot, index: FleetIndex) -> Entry:
     if before is not None:
-        return _Entry(gang, before.slots, before.charges)
-    return _Entry(gang, _slots(gang, index), tuple(charges_of(gang, snapshot)))
+        return Entry(gang, before.slots, before.charges)
+    return Entry(gang, _slots(gang, index), tuple(charges_of(gang, snapshot)))
 
 
 def _slots(gang: Admitted, index: FleetIndex) -> Slots:

@@ -11,7 +11,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, NamespaceRecord
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
-from queuectl.domain.steps import FAILED_START
+from queuectl.domain.steps import queues_again_at_once
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.node_quota import NodeQuota
@@ -20,6 +20,13 @@ from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.promises import allowances
 from queuectl.state.usage import Usage
+
+IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
+"""Since when a gang is idle that may be taken for it at unix seconds; None for any other."""
+
+
+def _nobody_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
+    """Where nobody looks, nobody is."""
 
 
 class Freezer:
@@ -31,9 +38,11 @@ class Freezer:
         ledger: Ledger,
         usage: Usage,
         uses: Callable[[], Mapping[str, GangUse]] = dict,
+        idle_since: IdleSince = _nobody_idle,
     ) -> None:
         """``uses``: what gangs do with their GPUs, by uid, as last measured."""
         self._uses = uses
+        self._idle_since = idle_since
         self._mirror = mirror
         self._ledger = ledger
         self._usage = usage
@@ -156,19 +165,29 @@ class Freezer:
                 continue
             known = holding.get(entry.uid)
             utilization = _utilization(entry, job, uses.get(entry.uid))
+            idle_since = self._idle_since(entry, job, config, now)
             if known is not None and known[0] is entry and known[1] is job:
                 gang = known[2]
-                if gang.utilization != utilization:
-                    gang = replace(gang, utilization=utilization)
+                if (gang.utilization, gang.idle_since) != (utilization, idle_since):
+                    gang = replace(gang, utilization=utilization, idle_since=idle_since)
                     holding[entry.uid] = (entry, job, gang)
                 yield gang
                 continue
             gang = self._made_admitted(entry, job, entry.placement, config, now)
-            gang = replace(gang, utilization=utilization)
+            gang = replace(gang, utilization=utilization, idle_since=idle_since)
             if not gang.leaving and gang.lease is None and self._on_good_nodes(entry.placement):
                 holding[entry.uid] = (entry, job, gang)
                 self._waiting.pop(entry.uid, None)
             yield gang
+
+    def running(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Admitted | None:
+        """One gang as a snapshot shows it, but for its idleness; None for one that holds nothing."""
+        if entry.placement is None:
+            return None
+        gang = self._made_admitted(entry, job, entry.placement, config, now)
+        return replace(gang, utilization=_utilization(entry, job, self._uses().get(entry.uid)))
 
     def _made_admitted(
         self, entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig, now: float
@@ -179,7 +198,7 @@ class Freezer:
             workload=self.workload(entry, job),
             placement=self._still_held(entry, job) if leaving else placement,
             leaving=leaving,
-            returns=leaving and entry.parked is None and entry.reason.code not in FAILED_START,
+            returns=leaving and queues_again_at_once(entry),
             started_at=entry.started_at or entry.since,
             checkpoint_at=job.checkpoint_at,
             lost=() if leaving else self._lost(entry, placement),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import IdleReclaim, QueueConfig
-from queuectl.domain.records import PodRecord
+from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.utilization import PodKey
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -58,19 +58,26 @@ def held_gangs(mirror: Mirror, ledger: Ledger, config: QueueConfig) -> list[Held
     for entry in ledger.entries(State.STARTING, State.RUNNING):
         pods = tuple(_pods(entry, mirror.pods_of(entry.uid)))
         if pods:
-            queue = config.cluster_queues.get(entry.cluster_queue)
-            rule = queue.idle_reclaim if queue is not None else IdleReclaim()
             gangs.append(
                 HeldGang(
                     entry.uid,
                     entry.attempt,
                     entry.cluster_queue,
-                    rule,
+                    _rule(entry, mirror.jobs.get(entry.uid), config),
                     _ready_at(entry, pods),
                     pods,
                 )
             )
     return gangs
+
+
+def _rule(entry: Entry, job: JobRecord | None, config: QueueConfig) -> IdleReclaim:
+    """That of its queue, with a longer warm-up where the job asks for one."""
+    queue = config.cluster_queues.get(entry.cluster_queue)
+    rule = queue.idle_reclaim if queue is not None else IdleReclaim()
+    if job is not None and job.warmup is not None and job.warmup > rule.warmup:
+        return replace(rule, warmup=job.warmup)
+    return rule
 
 
 def _ready_at(entry: Entry, pods: Iterable[HeldPod]) -> float | None:

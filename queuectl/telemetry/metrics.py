@@ -26,8 +26,10 @@ from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import LocalQueue
 from queuectl.state.holdings import Holdings
+from queuectl.telemetry.fleet import FleetMetrics
 from queuectl.telemetry.lives import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, Lives
 from queuectl.telemetry.quota import QuotaGauges
+from queuectl.telemetry.reclaim import IdleReclaims
 from queuectl.telemetry.standing import Standing
 from queuectl.telemetry.utilization import UseMetrics
 
@@ -101,6 +103,8 @@ class Metrics:
         self.registry.register(self._standing)
         self.registry.register(self._quota)
         self.utilization = UseMetrics(self.registry)
+        self.fleet = FleetMetrics(self.registry)
+        self._idle = IdleReclaims(self.registry)
         self._lives = [Lives(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)]
         self._define_cycle()
         self._define_workloads()
@@ -214,13 +218,17 @@ class Metrics:
     def following(self) -> None:
         """What another process leads is not ours to show."""
         self._leader.set(0)
+        self.fleet.forget()
         self._standing.load(())
         self._quota.show(None)
 
     def loaded(self, entries: Iterable[Entry], holdings: Holdings) -> None:
         """Count the ledger anew, as after a take-over."""
-        self._standing.load(entries)
+        known = list(entries)
+        self._standing.load(known)
         self._quota.show(holdings)
+        for entry in known:
+            self._meet(entry.cluster_queue)
 
     def committed(
         self, changes: Sequence[Change], priority_class: Callable[[Entry], str] = _no_class
@@ -234,6 +242,7 @@ class Metrics:
         for lives in self._lives:
             lives.count(change, priority)
         after = change.after
+        self._idle.count(change)
         if change.before is None:
             self._meet(after.cluster_queue)
             self._taken_up.labels(after.kind).observe(change.at - after.queued_at)
@@ -248,6 +257,7 @@ class Metrics:
             for reason in PreemptionReason:  # as above
                 self._preempted.labels(cluster_queue, reason)
                 self._lost.labels(cluster_queue, reason)
+            self._idle.meet(cluster_queue)
 
     def preempted(
         self, preemptions: Iterable[Preemption], cluster_queue: Callable[[str], str]

@@ -31,6 +31,7 @@ from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.domain.utilization import GangUse
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.planner.queueing.overquota import over_quota
 
@@ -56,6 +57,7 @@ class FixedDiagnoser:
         self.known = known
         self.asked: list[str] = []
         self.running: Snapshot | None = None
+        self.uses: dict[str, GangUse] = {}
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         self.asked.append(uid)
@@ -64,6 +66,9 @@ class FixedDiagnoser:
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """Of the gangs the test says run."""
         return over_quota(self.running, config) if self.running is not None else None
+
+    def gang_use(self, uid: str) -> GangUse | None:
+        return self.uses.get(uid)
 
 
 CLUSTER_QUEUE: dict[str, Any] = {

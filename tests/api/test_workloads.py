@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import httpx2
 import pytest
 
 from queuectl.api.app import create_app
-from queuectl.domain.machine import Admit, Refuse
+from queuectl.api.views import use_view
+from queuectl.domain.machine import Admit, PodsReady, Refuse
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import FlavorShare, Placement
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import AnyStore, commit, talking_to
@@ -300,6 +303,63 @@ class TestExplain:
             {"count": 3, "flavors": {"nvidia.com/gpu": "h100"}},
             {"count": 1, "flavors": {"nvidia.com/gpu": "spot"}},
         ]
+
+
+IDLE = GangUse("", 1, UseState.IDLE, 100.0, 160.0, 0.004, 1.0, "its busiest GPU stayed below 1%")
+BLIND = GangUse("", 1, UseState.UNKNOWN, 100.0, 160.0, None, 0.5, "w-3: no GPU of it is seen")
+
+
+@pytest.mark.usefixtures("ledger")
+class TestUse:
+    @pytest.fixture
+    async def looked(
+        self, store: AnyStore, health: FixedHealth, metrics: Metrics
+    ) -> AsyncIterator[httpx2.AsyncClient]:
+        """Talks to an API whose process has looked at everybody's GPUs; at one of them it could not."""
+        diagnoser = FixedDiagnoser(known=None)
+        diagnoser.uses = {f"uid-job-{name}": IDLE for name in LIVES}
+        diagnoser.uses["uid-job-unready"] = BLIND
+        async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as api:
+            yield api
+
+    async def test_of_a_gang_with_gpus_the_last_look_is_told(
+        self, looked: httpx2.AsyncClient
+    ) -> None:
+        one = (await looked.get(f"{NAMED}/running")).json()["use"]
+        assert one == {
+            "state": "Idle",
+            "since": "1970-01-01T00:01:40Z",
+            "lookedAt": "1970-01-01T00:02:40Z",
+            "utilization": 0.004,
+            "covered": 1.0,
+            "message": "its busiest GPU stayed below 1%",
+        }
+        assert (await looked.get(f"{NAMED}/running/explain")).json()["use"] == one
+
+    async def test_what_is_unknown_is_told_as_unknown_with_what_is_missing(
+        self, looked: httpx2.AsyncClient
+    ) -> None:
+        use = (await looked.get(f"{NAMED}/unready")).json()["use"]
+        assert (use["state"], use["utilization"], use["covered"]) == ("Unknown", None, 0.5)
+        assert use["message"] == "w-3: no GPU of it is seen"
+
+    async def test_only_those_that_hold_gpus_now_have_any(self, looked: httpx2.AsyncClient) -> None:
+        listed = (await looked.get(LIST)).json()["items"]
+        assert {w["name"] for w in listed if w["use"]} == {"starting", "running", "unready"}
+
+    async def test_a_look_at_an_attempt_that_is_over_says_nothing(
+        self, looked: httpx2.AsyncClient, store: AnyStore
+    ) -> None:
+        again = (*LIVES["requeued"], Admit(PLACED), PodsReady())
+        await commit(store, live_through(replace(job("again"), uid="uid-job-requeued-2"), *again))
+        entry = await store.get_workload("uid-job-requeued-2")
+        assert entry is not None
+        assert entry.attempt == 2
+        assert use_view(entry, IDLE) is None
+        assert use_view(entry, replace(IDLE, attempt=2)) is not None
+
+    async def test_where_nobody_looks_it_is_null(self, api: httpx2.AsyncClient) -> None:
+        assert (await api.get(f"{NAMED}/running")).json()["use"] is None
 
 
 async def test_the_line_is_by_priority_then_time(api: httpx2.AsyncClient, store: AnyStore) -> None:

@@ -73,8 +73,7 @@ def with_queuectl(mix: Mix) -> Iterator[Side]:
 def with_kueue(folder: Path, mix: Mix) -> Iterator[Side]:
     """Kueue, configured for a translated mix; at the end it says how many of its Workloads it admitted."""
     with floor(mix) as cluster:
-        peer.install(cluster, folder)
-        kueue = peer.Kueue.start(cluster, folder / "bin" / "kueue")
+        kueue = peer.Kueue.start(cluster, folder)
         try:
             peer.configure(cluster, mix)
             yield cluster, lambda: Cost(cpu_of(kueue.pid), peak_of(kueue.pid))

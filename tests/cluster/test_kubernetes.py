@@ -125,6 +125,56 @@ async def test_a_placed_pod_costs_the_api_server_no_tracking_of_fields(
     assert "managedFields" not in running["metadata"]
 
 
+@pytest.mark.parametrize("make", [batch_job, pytorch_job])
+async def test_a_started_job_costs_the_api_server_no_tracking_of_fields(
+    world: KubernetesWorld, make: Callable[..., dict[str, Any]]
+) -> None:
+    job = await submitted(world, make("untracked", namespace=world.namespace))
+    where, client = world.path_of(job.kind, job.name), world.admin
+    assert client.get(where)["metadata"]["managedFields"]
+    await start(world, job, 1)
+    assert "managedFields" not in client.get(where)["metadata"]
+
+
+async def test_a_job_that_is_server_side_applied_keeps_who_set_what(
+    world: KubernetesWorld, admin: Api
+) -> None:
+    document = batch_job("applied", namespace=world.namespace)
+    query = [("fieldManager", "gitops")]
+    where = world.path_of("Job", "applied")
+    await admin.request("PATCH", where, query=query, body=document, content_type=APPLY_PATCH)
+    await world.until(lambda: any(j.name == "applied" for j in world.view.jobs.values()), "the job")
+    [job] = [j for j in world.view.jobs.values() if j.name == "applied"]
+    await start(world, job, 1)
+    kept = world.admin.get(where)["metadata"]["managedFields"]
+    assert {"gitops", "queuectl"} <= {owner["manager"] for owner in kept}
+
+
+async def test_a_new_job_keeps_what_its_author_wrote(world: KubernetesWorld) -> None:
+    document = batch_job("plain", namespace=world.namespace)
+    template = document["spec"]["template"]
+    template["metadata"] = {"labels": {"app": "x", "queuectl.dev/attempt": "7"}}
+    template["spec"]["schedulingGates"] = [{"name": "other.dev/gate"}]
+    template["spec"]["priorityClassName"] = "system-node-critical"
+    document["metadata"]["annotations"] = {"note": "mine"}
+    await submitted(world, document)
+    stored = await asyncio.to_thread(world.admin.get, world.path_of("Job", "plain"))
+    assert stored["metadata"]["annotations"] == {
+        "note": "mine",
+        "queuectl.dev/original-priority-class": "system-node-critical",
+    }
+    assert stored["spec"]["suspend"]
+    made = stored["spec"]["template"]
+    assert made["metadata"]["labels"].items() >= {
+        ("app", "x"),
+        ("queuectl.dev/attempt", "0"),
+        ("queuectl.dev/podset", "main"),
+    }
+    gates = [gate["name"] for gate in made["spec"]["schedulingGates"]]
+    assert gates == ["other.dev/gate", "queuectl.dev/placement"]
+    assert made["spec"]["priorityClassName"] == "queuectl-managed"
+
+
 async def test_a_gate_on_a_pod_of_nobody_is_refused(world: KubernetesWorld) -> None:
     pod = {
         "metadata": {"name": "lonely"},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
 from queuectl.localcluster import (
@@ -16,6 +18,7 @@ from queuectl.localcluster import (
     testing,
 )
 from queuectl.localcluster.client import Client, Document
+from queuectl.localcluster.exporter import PROFILE
 from queuectl.localcluster.testing import wait_until
 
 if TYPE_CHECKING:
@@ -121,6 +124,23 @@ def test_a_job_runs_for_the_time_its_annotation_says(cluster: LocalCluster, name
     work = job(namespace, "work", 4, template(gpus=8, run_seconds=0.5), completionMode="Indexed")
     cluster.client.apply(work)
     wait_until(lambda: "Complete" in conditions(cluster.client, work), "the job to complete", 30)
+
+
+def test_exporters_of_its_nodes_tell_what_gpus_of_pods_do(
+    cluster: LocalCluster, namespace: str
+) -> None:
+    urls = cluster.play_exporters()
+    assert len(urls) == SMALL.count
+    pod = template(gpus=8)
+    pod["metadata"]["annotations"][PROFILE] = "busy=0.7"
+    cluster.client.apply(job(namespace, "busy", 1, pod))
+    engine = re.compile(rf'ENGINE_ACTIVE{{.*namespace="{namespace}".*}} 0\.7$', re.MULTILINE)
+
+    def seen() -> list[int]:
+        texts = [httpx2.get(one, trust_env=False).text for one in urls]
+        return sorted(len(engine.findall(text)) for text in texts)
+
+    wait_until(lambda: seen() == [0, 0, 0, 8], "8 busy GPUs of one node", 30)
 
 
 def test_a_job_without_annotation_runs_until_it_is_suspended(

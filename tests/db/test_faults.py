@@ -244,6 +244,18 @@ async def test_waiting_for_configuration_survives_a_restart_of_the_database(serv
             assert await waiter == version
 
 
+async def test_connections_that_were_cut_while_nobody_used_them_are_replaced_unnoticed(
+    server: EmbeddedServer,
+):
+    async with opened(DatabaseSettings(server.url())) as store:
+        epoch = await store.take_over("test", 0)
+        await server.stop()
+        await server.start()
+        await asyncio.sleep(1.1)  # longer than a connection is trusted without being tried
+        await commit(store, epoch, submitted("u1"))
+        assert await loaded(store)
+
+
 @pytest.mark.parametrize(
     "statement",
     ["UPDATE history SET event = 'x'", "DELETE FROM history", "TRUNCATE history"],

@@ -98,6 +98,23 @@ class MemoryUsage:
                     was.stranded + seconds * one.stranded,
                 )
 
+    async def prune(self, before: float, *, epoch: int) -> int:
+        tables, current = await self._reach()
+        if epoch != current:
+            raise Fenced(f"epoch {epoch} is over")
+        before_all = len(tables.hours) + len(tables.losses) + len(tables.fleet)
+        tables.hours = {key: row for key, row in tables.hours.items() if key[0] >= before}
+        tables.losses = {key: row for key, row in tables.losses.items() if key[0] >= before}
+        tables.fleet = {key: row for key, row in tables.fleet.items() if key[0] >= before}
+        live = tables.meters.keys() | {mark.uid for _, mark in tables.marks}
+        needed = {subject for _, subject, _, _ in tables.hours}
+        tables.subjects = {
+            number: who
+            for number, who in tables.subjects.items()
+            if number in needed or who.uid in live
+        }
+        return before_all - len(tables.hours) - len(tables.losses) - len(tables.fleet)
+
     async def report(self, period: Period, grouping: Grouping) -> Report:
         tables, _ = await self._reach()
         rows: dict[tuple[str, ...], ReportRow] = {}

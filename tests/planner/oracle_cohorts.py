@@ -17,6 +17,7 @@ from queuectl.domain.queues import (
     ClusterQueue,
     FlavorQuotas,
     QueueConfig,
+    ReclaimMode,
     ReclaimWithinCohort,
     ResourceGroup,
     WithinClusterQueue,
@@ -177,6 +178,30 @@ class Cohorts:
         lower = self.gangs[uid].workload.priority < self.preemptor.priority
         return lower or policy is ReclaimWithinCohort.ANY
 
+    def idle(self, uid: str) -> bool:
+        """Whether it does nothing and its own queue lets the preemptor have its GPUs, whatever is used or shared."""
+        gang, rule = self.gangs[uid], self.queue_of(uid).idle_reclaim
+        if gang.idle_since is None or rule.mode not in (ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS):
+            return False
+        if self.queue_of(uid) is not self.queue and not self.related(uid):
+            return False
+        if gang.workload.priority != self.preemptor.priority:
+            return bool(gang.workload.priority < self.preemptor.priority)
+        newer = gang.workload.queued_at > self.preemptor.queued_at
+        policy = self.queue.within_cluster_queue
+        back = policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY and not newer
+        return rule.to_equal and not (back and self.queue_of(uid) is self.queue)
+
+    def yields(self, uid: str, victims: frozenset[str]) -> bool:
+        """The same among some victims: not where its queue would take back what a borrower got."""
+        policy = self.queue_of(uid).reclaim_within_cohort
+        guarded = self.related(uid) and policy is not ReclaimWithinCohort.NEVER
+        return self.idle(uid) and not (guarded and self.borrows_after(victims))
+
+    def able(self, uid: str) -> bool:
+        """Whether some rule names it."""
+        return self.idle(uid) or self.within(uid) or self.named(uid)
+
     def advantage(self, uid: str) -> bool:
         """Whether a pool of the preemptor's side has the quota for all it asks, as things are."""
         common, _ = self.meeting(uid)
@@ -207,16 +232,14 @@ class Cohorts:
 
     def classic(self, victims: frozenset[str]) -> bool:
         """Whether the classic rules let all of them leave, one after the other."""
-        if not all(self.within(v) or self.named(v) for v in victims):
+        idle = {v for v in victims if self.yields(v, victims)}
+        bound = victims - idle
+        if not all(self.within(v) or self.named(v) for v in bound):
             return False
-        foreign = {v for v in victims if not self.within(v)}
+        foreign = {v for v in bound if not self.within(v)}
         free = {v for v in foreign if self.advantage(v) or self.while_borrowing(v)}
         wary = {v for v in foreign if not self.advantage(v)}
-        if (
-            wary
-            and self.borrows_after(victims)
-            and not all(self.stays_out(v, victims) for v in wary)
-        ):
+        if wary and self.borrows_after(victims) and not all(self.stays_out(v, bound) for v in wary):
             return False
         if foreign != free:
             own, use = self.members[self.queue.name], self.use(frozenset())
@@ -263,7 +286,8 @@ class Cohorts:
 
     def fair(self, victims: frozenset[str], strategies: Sequence[FairStrategy]) -> bool:
         """Whether an order of exits passes the strategies, the second one after the first, once per ClusterQueue."""
-        if not all(self.within(v) or self.named(v) for v in victims):
+        idle = {v for v in victims if self.yields(v, victims)}
+        if not all(self.within(v) or self.named(v) for v in victims - idle):
             return False
         own = self.members[self.queue.name]
         use = self.use(frozenset(), incoming=True)
@@ -271,7 +295,7 @@ class Cohorts:
         nobody = frozenset[str]()
 
         def passes(v: str, gone: frozenset[str], strategy: FairStrategy) -> bool:
-            if self.within(v):
+            if self.within(v) or v in idle:
                 return True
             common, below = self.meeting(v)
             if not self.over(below[0], nobody, self.contested):
@@ -287,9 +311,12 @@ class Cohorts:
             return ours <= self.share(below[-1], gone | {v})[:2]
 
         def second(gone: frozenset[str], used: frozenset[str]) -> bool:
-            return gone == victims or any(
+            left = victims - gone
+            if not left or any(second(gone | {v}, used) for v in left if v in idle):
+                return True
+            return any(
                 second(gone | {v}, used | {self.queue_of(v).name})
-                for v in victims - gone
+                for v in left
                 if not self.within(v)
                 and self.queue_of(v).name not in used
                 and passes(v, gone, strategies[1])
@@ -305,7 +332,13 @@ class Cohorts:
     # The least of them.
 
     def least(self, costs: Mapping[str, Cost]) -> tuple[tuple[int, ...], frozenset[str]] | None:
-        """The least legal victims after whose exit the gang fits, with their layers; None when no set helps."""
+        """The least legal victims after whose exit the gang fits, with their layers; None when no set helps.
+
+        Those that are idle are asked first, and alone.
+        """
+        for victims in self._sets(costs):
+            if all(self.yields(v, victims) for v in victims) and self.fits(victims):
+                return self.layers(costs, victims), victims
         strategies = self.snapshot.config.rules.fair_sharing
         tries = [strategies[: n + 1] for n in range(len(strategies))] or [()]
         for some in tries:
@@ -319,11 +352,7 @@ class Cohorts:
         return layers(self.queue.victim_order, [costs[v] for v in victims])
 
     def _sets(self, costs: Mapping[str, Cost]) -> Iterator[frozenset[str]]:
-        able = [
-            u
-            for u in self.gangs
-            if self.gangs[u].workload.preemptible and (self.within(u) or self.named(u))
-        ]
+        able = [u for u in self.gangs if self.gangs[u].workload.preemptible and self.able(u)]
         sets = [frozenset(s) for k in range(len(able) + 1) for s in combinations(able, k)]
         return iter(sorted(sets, key=lambda s: (self.layers(costs, s), sorted(s))))
 

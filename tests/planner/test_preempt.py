@@ -185,6 +185,7 @@ def test_a_placement_read_from_the_model_is_one(
         snapshot = replace(snapshot, pending=(replace(entry, workload=workload),))
     spots = preempt._spots
     monkeypatch.setattr(preempt_mixed.MixedSearch, "_place", lambda *_: None)
+    monkeypatch.setattr(preempt_mixed.MixedSearch, "_enough", lambda *_: False)
     monkeypatch.setattr(preempt, "_spots", lambda d, free: spots(d, free) if alike(d) else None)
     agrees_with_brute_force(snapshot)
     monkeypatch.undo()

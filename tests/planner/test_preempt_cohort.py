@@ -212,7 +212,7 @@ def ask(snapshot: Snapshot) -> tuple[Cohorts, Victims | None, Any]:
 
 def agrees_with_brute_force(snapshot: Snapshot) -> None:
     oracle, answer, demand = ask(snapshot)
-    able = [g for u, g in oracle.gangs.items() if oracle.within(u) or oracle.named(u)]
+    able = [g for u, g in oracle.gangs.items() if oracle.able(u)]
     best = oracle.least(costs(able, snapshot.now))
     assert (answer is None) == (best is None)
     if answer is None or best is None:

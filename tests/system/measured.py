@@ -24,6 +24,7 @@ QUICK = {
     "QUEUECTL_UTILIZATION__LOOK_SECONDS": "1",
     "QUEUECTL_UTILIZATION__SCRAPE_SECONDS": str(SCRAPE),
     "QUEUECTL_UTILIZATION__PATIENCE_SECONDS": "2",
+    "QUEUECTL_ACCOUNT_SECONDS": "2",
 }
 
 
@@ -62,15 +63,16 @@ def measured_house() -> Iterator[Measured]:
                     yield Measured(built, exporters, prometheus)
 
 
-def judged_quickly(name: str, gpus: int) -> Document:
-    """A ClusterQueue whose gangs are judged after seconds instead of half an hour."""
+def judged_quickly(name: str, gpus: int, mode: str = "Off", **rule: int | bool) -> Document:
+    """A ClusterQueue whose gangs are judged after seconds instead of half an hour. ``rule``: more of ``idleReclaim``."""
     document = m.cluster_queue(name, "gpu", {GPU: gpus, "cpu": "1M"})
     document["spec"]["policy"] = {
         "idleReclaim": {
-            "mode": "Off",
+            "mode": mode,
             "windowSeconds": 6,
             "memoryWindowSeconds": 6,
             "warmupSeconds": 2,
+            **rule,
         }
     }
     return document

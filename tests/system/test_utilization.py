@@ -33,6 +33,12 @@ def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(
             "one idle and one active gang",
         )
         assert measured.alarms() == {}
+        uses = {name: one["use"] for name, one in room.workloads().items()}
+        assert {name: use["state"] for name, use in uses.items()} == {
+            "idle": "Idle",
+            "busy": "Active",
+        }
+        assert uses["idle"]["utilization"] < 0.02 < 0.5 < uses["busy"]["utilization"]
         room.job("urgent", playing("busy for 20; idle"), seconds=12, priority_class="high")
         room.until_state("urgent", "Running")
         assert room.state("busy") == "Running"
@@ -55,6 +61,9 @@ def test_without_metrics_nobody_is_idle_and_the_cycles_go_on(measured: Measured)
                 lambda: measured.gangs(room.namespace) == {"Unknown": 1.0}, "nothing to be known"
             )
             assert measured.alarms().keys() == {"unreachable"}
+            use = room.workload("idle")["use"]
+            assert (use["state"], use["utilization"], use["covered"]) == ("Unknown", None, 0.0)
+            assert use["message"]
             room.job("next", playing("busy"), priority_class="low")
             room.until_state("next", "Running")
         finally:

@@ -18,7 +18,7 @@ from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import tls
 from tests.bench.kueue.figures import Reading, figures, writes_in
 from tests.bench.kueue.mix import read
-from tests.bench.kueue.peer import API, translated
+from tests.bench.kueue.peer import API, redirected, translated
 from tests.bench.kueue.runner import Life, Runner
 from tests.bench.kueue.wire import Address, Pool, Watch, request, whole
 from tests.bench.stage import Cost
@@ -196,6 +196,31 @@ def test_kueue_plays_the_same_mix_in_its_own_names(name: str) -> None:
     assert [(one.at, one.runtime, one.cpu) for one in theirs.arrivals] == [
         (one.at, one.runtime, one.cpu) for one in ours.arrivals
     ]
+
+
+def test_webhooks_of_the_peers_service_are_called_on_loopback_and_nothing_else_changes() -> None:
+    def service(path: str) -> dict[str, object]:
+        return {"service": {"namespace": "system", "name": "webhook-service", "path": path}}
+
+    def here(path: str) -> dict[str, object]:
+        return {"url": f"https://127.0.0.1:9443{path}", "caBundle": "Y2E="}
+
+    def webhooks(client: dict[str, object]) -> dict[str, object]:
+        return {
+            "kind": "MutatingWebhookConfiguration",
+            "webhooks": [
+                {"name": "job", "clientConfig": client, "rules": [{"resources": ["jobs"]}]}
+            ],
+        }
+
+    def definition(client: dict[str, object]) -> dict[str, object]:
+        conversion = {"strategy": "Webhook", "webhook": {"clientConfig": client}}
+        return {"kind": "CustomResourceDefinition", "spec": {"conversion": conversion}}
+
+    given = [webhooks(service("/mutate")), definition(service("/convert")), {"kind": "Role"}]
+    found = redirected(given, 9443, "Y2E=")
+    assert found == [webhooks(here("/mutate")), definition(here("/convert")), {"kind": "Role"}]
+    assert given[0] == webhooks(service("/mutate"))
 
 
 def test_figures_of_a_run_leave_the_players_own_writes_out_and_tell_how_late_it_was() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ import yaml
 from queuectl.cli.main import run
 from queuectl.domain.machine import Admit
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from tests.api.serving import serving
 from tests.api.support import (
@@ -28,6 +31,10 @@ from tests.api.support import (
     live_through,
 )
 from tests.doubles.store import MemoryDatabase, MemoryStore
+
+NOW = time.time()
+IDLE = GangUse("", 1, UseState.IDLE, NOW - 2400, NOW, 0.004, 1.0, "its busiest GPU stayed below 1%")
+BLIND = GangUse("", 1, UseState.UNKNOWN, NOW - 300, NOW, None, 0.5, "w-3: no GPU of it is seen")
 
 
 @dataclass
@@ -43,8 +50,9 @@ Cli = Callable[..., Result]
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[MemoryStore, str]]:
     """One server for all tests; each puts a database of its own behind it."""
-    store = MemoryStore()
-    with serving(store, FixedDiagnoser()) as address:
+    store, diagnoser = MemoryStore(), FixedDiagnoser()
+    diagnoser.uses = {"uid-job-running": IDLE, "uid-job-unready": BLIND}
+    with serving(store, diagnoser) as address:
         yield store, address
 
 
@@ -238,6 +246,22 @@ class TestGet:
         assert "uid-job-pending" in result.out
         assert "32 of 64 nvidia.com/gpu are in use" in result.out
 
+    @pytest.mark.parametrize(
+        ("name", "use"),
+        [
+            ("running", ["Idle", "0%"]),
+            ("unready", ["Unknown", "unknown"]),
+            ("pending", ["-", "-"]),
+        ],
+    )
+    @pytest.mark.usefixtures("ledger")
+    def test_wide_tells_what_gangs_do_with_their_gpus(
+        self, queuectl: Cli, name: str, use: list[str]
+    ) -> None:
+        header, row = queuectl("get", "wl", name, "-n", "team-a", "-o", "wide").out.splitlines()
+        at = header.index("GPU USE")
+        assert row[at:].split()[:2] == use
+
     @pytest.mark.usefixtures("ledger")
     def test_json_is_what_the_api_answers(self, queuectl: Cli) -> None:
         body = json.loads(queuectl("get", "wl", "team-a/running", "-o", "json").out)
@@ -308,6 +332,34 @@ class TestExplain:
     @pytest.mark.usefixtures("ledger")
     def test_the_place_is_told(self, queuectl: Cli, name: str, says: str) -> None:
         assert says in queuectl("explain", f"team-a/{name}").out
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            (
+                "running",
+                [
+                    r"GPU use: Idle for \d\dm: its busiest GPU stayed below 1%",
+                    r"  utilization 0%; 100% of its GPUs seen, looked \d+[sm] ago",
+                ],
+            ),
+            (
+                "unready",
+                [
+                    r"GPU use: Unknown for \d+m: w-3: no GPU of it is seen",
+                    r"  utilization unknown; 50% of its GPUs seen, looked \d+[sm] ago",
+                ],
+            ),
+        ],
+    )
+    @pytest.mark.usefixtures("ledger")
+    def test_what_it_does_with_its_gpus_is_told(
+        self, queuectl: Cli, name: str, says: list[str]
+    ) -> None:
+        told = queuectl("explain", f"team-a/{name}").out.splitlines()
+        for line, shown in zip(says, told[-2:], strict=True):
+            assert re.fullmatch(line, shown), shown
+        assert "GPU use" not in queuectl("explain", "team-a/pending").out
 
     @pytest.mark.usefixtures("ledger")
     def test_programs_get_json_and_yaml(self, queuectl: Cli) -> None:

@@ -187,6 +187,10 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.idleReclaim.memoryAbove", 0.5, {"idle_reclaim": IdleReclaim(memory_above=0.5)}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim.memoryWindowSeconds", 3600,
      {"idle_reclaim": IdleReclaim(memory_window=3600.0)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.graceSeconds", 60, {"idle_reclaim": IdleReclaim(grace=60.0)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.cooldownSeconds", 0, {"idle_reclaim": IdleReclaim(cooldown=0.0)}, {}),
+    ("ClusterQueue", "spec.policy.idleReclaim.yieldsToEqualPriority", True,
+     {"idle_reclaim": IdleReclaim(to_equal=True)}, {}),
     ("ClusterQueue", "spec.policy.quotaFromNodes", True, {"headroom": 0.0}, {}),
     ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "12.5%", {"headroom": 0.125}, {}),
     ("LocalQueue", "spec.clusterQueue", "other", {"cluster_queue": "other"}, {}),
@@ -229,6 +233,7 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Configuration", "queuectl.accounting.labels", ["team", "example.com/project"],
      {"accounting": Accounting(labels=("team", "example.com/project"))}, {}),
     ("Configuration", "queuectl.accounting.currency", "EUR", {"accounting": Accounting(currency="EUR")}, {}),
+    ("Configuration", "queuectl.accounting.keepDays", 90, {"accounting": Accounting(keep_days=90)}, {}),
     ("Configuration", "queuectl.accounting.prices",
      [{"name": "spot", "gpuHour": 1.25, "flavor": "h100", "nodeLabels": {"capacity": "spot"}}, {"name": "rest", "gpuHour": 2}],
      {"accounting": Accounting(prices=(Price("spot", 1.25, "h100", (("capacity", "spot"),)), Price("rest", 2.0)))}, {}),
@@ -304,7 +309,6 @@ WARNED: list[tuple[str, str, Any]] = [
     ("ClusterQueue", "spec.admissionChecks", ["prov"]),
     ("ClusterQueue", "spec.admissionChecksStrategy", {"admissionChecks": [{"name": "a", "onFlavors": ["f"]}]}),
     ("ClusterQueue", "spec.concurrentAdmissionPolicy", {"migration": {"mode": "TryPreferredFlavors"}}),
-    ("ClusterQueue", "spec.policy.idleReclaim.graceSeconds", 600),
     ("Configuration", "waitForPodsReady.blockAdmission", True),
     ("Configuration", "waitForPodsReady.enable", False),
     ("Configuration", "resources.deviceClassMappings", [{"name": "e.com/d", "deviceClassNames": ["d"], "sources": []}]),
@@ -329,16 +333,14 @@ def test_a_known_field_without_effect_is_told(kind: str, field: str, value: Any)
     assert read(kind, part) == DEFAULTS[kind]
 
 
-@pytest.mark.parametrize("mode", ["DryRun", "OnDemand", "Always"])
-def test_that_idle_gangs_are_not_reclaimed_yet_is_told(mode: str) -> None:
+@pytest.mark.parametrize("mode", list(ReclaimMode))
+def test_each_mode_of_idle_reclaim_is_honoured_alone_or_beside_its_thresholds(
+    mode: ReclaimMode,
+) -> None:
     for field in ("spec.policy.idleReclaim", "spec.policy.idleReclaim.mode"):
-        _, (warning,) = validate(document("ClusterQueue", nested(field, mode)))
-        assert (
-            warning == f"ClusterQueue/x: {field}: gangs are judged idle, nothing is reclaimed yet"
-        )
-        assert read("ClusterQueue", nested(field, mode)).idle_reclaim == IdleReclaim(
-            ReclaimMode(mode)
-        )
+        _, warnings = validate(document("ClusterQueue", nested(field, mode.value)))
+        assert not warnings
+        assert read("ClusterQueue", nested(field, mode.value)).idle_reclaim == IdleReclaim(mode)
 
 
 # ---- about a Kueue manager's own process: nothing to honour, nothing to tell
@@ -419,6 +421,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Configuration", "queuectl.accounting.userLabel", "no label", "'no label' is not the key of a label"),
     ("Configuration", "queuectl.accounting.labels", ["team", "no label"], "'no label' is not the key of a label"),
     ("Configuration", "queuectl.accounting.labels", [f"l{i}" for i in range(17)], "at most 16 are possible"),
+    ("Configuration", "queuectl.accounting.keepDays", 0, "expected `int` >= 1"),
     ("Configuration", "queuectl.accounting.prices", [{"name": "a", "gpuHour": -1}], "[0].gpuHour: expected `float` >= 0.0"),
     ("Configuration", "queuectl.accounting.prices", [{"name": "a", "gpuHour": 1}, {"name": "a", "gpuHour": 2}],
      ": name 'a' stands there 2 times"),

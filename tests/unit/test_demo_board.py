@@ -32,10 +32,13 @@ def workload(
     code: str = "Queued",
     message: str = "",
     times: dict[str, str | None] | None = None,
+    use: str | None = None,
 ) -> dict[str, Any]:
     told = {"queuedAt": stamp(30), "startedAt": None, "finishedAt": None} | (times or {})
     reason = {"code": code, "message": message}
-    return {"uid": "u", "state": state.value, "priority": 100, "reason": reason} | told
+    seen = {"state": use, "message": f"it is {use}"} if use is not None else None
+    said = {"uid": "u", "state": state.value, "priority": 100, "reason": reason, "use": seen}
+    return said | told
 
 
 def pods(*nodes: str) -> list[PodRecord]:
@@ -125,6 +128,15 @@ def test_without_a_terminal_a_line_is_said_for_each_change_and_no_other():
     assert len(said) == 2
     assert said[0].split()[-5:] == ["Pending", "WaitingForQuota", "waits", "for", "quota"]
     assert said[1].split()[-2:] == ["Running", "rack-a"]
+
+
+def test_that_a_gangs_gpus_idle_is_said_once_and_that_they_work_is_not():
+    starts, works, idles = (
+        look(workload(State.RUNNING, use=use), pods("a")) for use in ("Warmup", "Active", "Idle")
+    )
+    said = lines(starts, works, idles, idles)
+    assert len(said) == 2
+    assert said[1].split()[-6:] == ["Running", "rack-a", "Idle", "it", "is", "Idle"]
 
 
 def test_on_a_terminal_the_table_holds_every_gang():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
+
 import msgspec
 import pytest
 
+from queuectl.demo import scenario
 from queuectl.demo.manifests import Pods, job, pytorchjob
 from queuectl.demo.scenario import (
     GPUS,
@@ -18,9 +22,11 @@ from queuectl.demo.scenario import (
     programme,
 )
 from queuectl.domain.quantity import CPU, GPU, MEMORY
+from queuectl.domain.queues import IdleReclaim
 from queuectl.domain.records import JobRecord
+from queuectl.localcluster.exporter import PROFILE
 from queuectl.localcluster.nodes import BLOCK, RACK
-from queuectl.objects.config import validate
+from queuectl.objects.config import build, validate
 from queuectl.objects.kinds import KINDS
 
 RACK_GPUS = NODES.hosts_per_rack * NODES.gpus
@@ -46,7 +52,7 @@ def test_every_gang_is_read_as_meant(gang: Gang):
 
 @pytest.mark.parametrize("document", configuration(), ids=lambda one: one["kind"])
 def test_configuration_is_honoured_without_a_warning(document: dict[str, object]):
-    _, warnings = validate(document)
+    _, warnings = validate(scenario.hurried(document))
     assert not warnings
 
 
@@ -92,10 +98,25 @@ def test_the_emergency_fits_only_if_one_of_the_first_two_gives_way():
     assert {gang.namespace for gang in first} == {urgent.namespace}
 
 
-def test_the_two_candidates_differ_in_utilization_alone():
-    busy, idle = [gang.document for gang in GANGS if gang.act is Act.PROLOGUE]
-    assert busy["spec"] == idle["spec"]
-    assert busy["metadata"]["annotations"] != idle["metadata"]["annotations"]
+def test_the_two_candidates_differ_in_what_their_gpus_do_alone():
+    busy, idle = (deepcopy(g.document) for g in GANGS if g.act is Act.PROLOGUE)
+    assert busy["metadata"].pop("name") != idle["metadata"].pop("name")
+    profiles = [d["spec"]["template"]["metadata"]["annotations"].pop(PROFILE) for d in (busy, idle)]
+    assert profiles == ["busy=0.9", "idle"]
+    assert busy == idle
+
+
+def test_idleness_is_judged_in_seconds_and_nothing_else_is_changed():
+    meant = build(configuration(), 1)
+    hurried = build(map(scenario.hurried, configuration()), 1)
+    assert {queue.idle_reclaim.window for queue in hurried.cluster_queues.values()} == {4.0}
+    calm = {
+        name: replace(queue, idle_reclaim=IdleReclaim())
+        for name, queue in hurried.cluster_queues.items()
+    }
+    assert calm == dict(meant.cluster_queues)
+    others = [one for one in configuration() if one["kind"] != "ClusterQueue"]
+    assert list(map(scenario.hurried, others)) == others
 
 
 def test_a_job_without_a_queue_is_not_managed():

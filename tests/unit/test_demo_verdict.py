@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from queuectl.demo.scenario import Act, Fate, Gang
-from queuectl.demo.verdict import verdict
+from queuectl.demo.verdict import measured, verdict
+from queuectl.domain.utilization import UseState
 from queuectl.objects import keys
 from tests.support.recordings import RACK, Script
 
@@ -112,6 +113,25 @@ def test_waiting_for_another_reason_is_not_enough(said: dict[str, Any]):
     script = stage()
     as_it_should_be(script)
     assert not verdict(GANGS, script.recording, said)[NEVER].ok
+
+
+ACTIVE, IDLE, UNKNOWN = {UseState.WARMUP, UseState.ACTIVE}, {UseState.IDLE}, {UseState.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("uses", "problems"),
+    [
+        ({"team/busy": ACTIVE, "team/idle": IDLE | ACTIVE}, ()),
+        ({"team/busy": UNKNOWN, "team/idle": IDLE}, ()),
+        ({"team/busy": IDLE, "team/idle": IDLE}, ("team/busy was taken for idle",)),
+        ({"team/busy": ACTIVE, "team/idle": UNKNOWN}, ("team/idle was never seen idle",)),
+        ({}, ("team/idle was never seen idle",)),
+    ],
+)
+def test_who_does_nothing_is_seen_idle_and_nobody_else(
+    uses: dict[str, set[UseState]], problems: tuple[str, ...]
+):
+    assert measured(GANGS, uses).problems == problems
 
 
 def test_a_gang_nobody_saw_fails_the_verdict():

@@ -31,6 +31,7 @@ from queuectl.domain.machine import (
     PodsLost,
     PodsReady,
     Refuse,
+    Remarked,
     Repair,
     Reserve,
     RetryDue,
@@ -67,6 +68,9 @@ def run(
 SUBMITTED = Submitted(JOB, priority=10, cluster_queue="gpus")
 EVICTED = Evict(Reason(Code.PREEMPTED, "for team-b/big"))
 MOVED_AWAY = Evict(Reason(Code.DEFRAGMENTED, "so that team-b/big fits"), lease=LEASE)
+IDLE_FOR_LONG = Evict(Reason(Code.IDLE_RECLAIMED, "warned twice", {"restSeconds": 3600}))
+IDLE_NO_REST = Evict(Reason(Code.IDLE_RECLAIMED, "warned twice", {"restSeconds": 0}))
+IDLES = Remarked(Reason(Code.IDLE_GPUS, "does nothing"))
 FAILED_START = Evict(Reason(Code.PODS_READY_TIMEOUT, "late"), excluded=("n2",))
 
 
@@ -110,6 +114,14 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
         (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), RetryDue()),
         State.PENDING,
     ),
+    ("a gang that was taken for idleness rests", (*RUNS, IDLE_FOR_LONG, Drained()), State.BACKOFF),
+    ("before it queues again", (*RUNS, IDLE_FOR_LONG, Drained(), RetryDue()), State.PENDING),
+    ("unless a person says so", (*RUNS, IDLE_FOR_LONG, Drained(), REQUEUE), State.PENDING),
+    ("it can be held meanwhile", (*RUNS, IDLE_FOR_LONG, Drained(), HOLD), State.HELD),
+    ("or while it leaves", (*RUNS, IDLE_FOR_LONG, HOLD, Drained()), State.HELD),
+    ("without a cooldown it queues at once", (*RUNS, IDLE_NO_REST, Drained()), State.PENDING),
+    ("that it is idle changes nothing by itself", (*RUNS, IDLES), State.RUNNING),
+    ("and is not said of one that leaves", (*RUNS, EVICTED, IDLES), State.EVICTING),
     ("a job resumed by others is taken down", (SUBMITTED, EVICTED), State.EVICTING),
     ("a deleted job is finished", (SUBMITTED, Gone()), State.FINISHED),
     ("success ends it", (SUBMITTED, Admit(PLACEMENT), Ended(Outcome.SUCCEEDED)), State.FINISHED),
@@ -194,6 +206,24 @@ def test_each_start_is_a_new_attempt_and_owes_the_cluster_a_write() -> None:
 def test_an_attempt_found_on_the_object_is_adopted() -> None:
     entry = run(Submitted(replace(JOB, attempt=4), 0, "gpus"), Admit(PLACEMENT))
     assert entry.attempt == 5
+
+
+def test_a_gang_taken_for_idleness_rests_from_when_its_pods_are_gone_and_keeps_its_place() -> None:
+    leaving = run(*RUNS, IDLE_FOR_LONG, now=500.0)
+    rests = run(Drained(), entry=leaving, now=700.0)
+    assert (rests.requeue_at, rests.failures) == (700.0 + 3600.0, 0)
+    assert rests.preempted_at == (500.0,), "its queue's protections count it"
+    again = run(RetryDue(), entry=rests, now=4300.0)
+    assert again.in_line_since == leaving.queued_at
+
+
+def test_a_remark_is_a_line_of_the_history_and_leaves_the_reason_as_it_was() -> None:
+    entry = run(*RUNS)
+    change = handle(entry, IDLES, 500.0)
+    assert change is not None
+    assert change.note is not None
+    assert (change.note.event, change.note.reason) == ("IdleGPUs", IDLES.reason)
+    assert replace(change.after, version=entry.version) == entry
 
 
 def test_a_preempted_gang_keeps_its_place_in_the_queue() -> None:
@@ -320,6 +350,7 @@ def test_execution_time_adds_up_over_attempts_until_the_gang_is_activated_again(
     [
         pytest.param(RUNS, EVICTED, True, id="a preemption"),
         pytest.param(RUNS, MOVED_AWAY, True, id="a move"),
+        pytest.param(RUNS, IDLE_FOR_LONG, True, id="idleness"),
         pytest.param(RUNS, HOLD, True, id="a hold"),
         pytest.param(RUNS, REQUEUE, True, id="a person's requeue"),
         pytest.param(RUNS, OVER_TIME, True, id="its time is over"),

@@ -195,6 +195,7 @@ def test_an_eviction_holds_until_the_pods_are_gone() -> None:
     [
         (Code.PREEMPTED, {"lostGpuSeconds": 77}, {}, 77.0),
         (Code.DEFRAGMENTED, {"lostGpuSeconds": 5}, {}, 5.0),
+        (Code.IDLE_RECLAIMED, {"lostGpuSeconds": 60}, {}, 60.0),
         (Code.NODE_FAILURES, {}, {}, 3300.0),
         (Code.NODE_FAILURES, {}, {"checkpoint_at": 190.0}, 660.0),
         (Code.NODE_FAILURES, {}, {"checkpoint_at": 999.0}, 0.0),

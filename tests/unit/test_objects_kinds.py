@@ -330,6 +330,50 @@ def test_a_maximum_execution_time_is_a_number_of_seconds(
     assert (record.error is None) == (seconds is not None)
 
 
+@pytest.mark.parametrize(
+    "body", [job(), pytorch({"Worker": {"template": {"spec": {"containers": []}}}})]
+)
+@pytest.mark.parametrize(
+    ("annotation", "text", "record", "error"),
+    [
+        ("idle-reclaim", "false", {"idle_reclaim": False}, None),
+        ("idle-reclaim", "true", {"idle_reclaim": True}, None),
+        ("idle-reclaim", "no", {"idle_reclaim": True}, "'no' is neither \"true\" nor \"false\""),
+        ("idle-reclaim", "", {"idle_reclaim": True}, "'' is neither \"true\" nor \"false\""),
+        ("preemptible", "false", {"preemptible": False}, None),
+        ("preemptible", "no", {"preemptible": True}, "'no' is neither \"true\" nor \"false\""),
+        ("warmup-seconds", "0", {"warmup": 0.0}, None),
+        ("warmup-seconds", "86400", {"warmup": 86400.0}, None),
+        ("warmup-seconds", "86401", {"warmup": None}, "'86401' is not a number of seconds up to 86400"),
+        ("warmup-seconds", "1h", {"warmup": None}, "'1h' is not a number of seconds up to 86400"),
+        ("warmup-seconds", "-1", {"warmup": None}, "'-1' is not a number of seconds up to 86400"),
+        ("warmup-seconds", "", {"warmup": None}, "'' is not a number of seconds up to 86400"),
+    ],
+)  # fmt: skip
+def test_what_a_job_says_of_its_idleness(
+    body: dict[str, Any], annotation: str, text: str, record: dict[str, Any], error: str | None
+) -> None:
+    annotated = {**body["metadata"], "annotations": {f"queuectl.dev/{annotation}": text}}
+    found = read({**body, "metadata": annotated})
+    assert {name: getattr(found, name) for name in record} == record
+    told = f"metadata.annotations: queuectl.dev/{annotation}: {error}" if error else None
+    assert found.error == told
+
+
+@pytest.mark.parametrize(("operation", "forgotten"), [("Update", True), ("Apply", False)])
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+def test_a_start_forgets_who_set_which_field_unless_somebody_applied_the_job(
+    kind: str, operation: str, forgotten: bool
+) -> None:
+    body = job() if kind == "Job" else pytorch({})
+    body["metadata"]["managedFields"] = [{"manager": "kubectl", "operation": operation}]
+    record = read(body)
+    start = KINDS[kind].start_patch(record, 1, "")["metadata"]
+    assert start.get("managedFields") == ([{}] if forgotten else None)
+    for later in (KINDS[kind].stop_patch(record, 1, ""), KINDS[kind].status_patch(record, "")):
+        assert "managedFields" not in later["metadata"]
+
+
 def test_a_notice_and_its_answer_are_read_and_taken_back_with_the_attempt() -> None:
     body = job()
     asked = {

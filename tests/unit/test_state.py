@@ -674,8 +674,14 @@ class TestFreeze:
         assert world.look().plan_again
 
     def test_only_a_gang_that_queues_again_keeps_its_place(self) -> None:
-        for code, returns in ((Code.PREEMPTED, True), (Code.PODS_READY_TIMEOUT, False)):
-            leaving = replace(LIVE, state=State.EVICTING, intent=Intent.STOP, reason=Reason(code))
+        rests, at_once = {"restSeconds": 60}, {"restSeconds": 0}
+        for reason, returns in (
+            (Reason(Code.PREEMPTED), True),
+            (Reason(Code.PODS_READY_TIMEOUT), False),
+            (Reason(Code.IDLE_RECLAIMED, "", rests), False),
+            (Reason(Code.IDLE_RECLAIMED, "", at_once), True),
+        ):
+            leaving = replace(LIVE, state=State.EVICTING, intent=Intent.STOP, reason=reason)
             (gang,) = World(leaving, records=[RESUMED]).freeze().admitted
             assert gang.returns is returns
 

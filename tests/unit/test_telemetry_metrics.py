@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from queuectl.domain.accounting import Free
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import Admit, Ended, Event
+from queuectl.domain.machine import Admit, Ended, Event, Evict, PodsReady, Remarked
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
 from queuectl.domain.queues import LocalQueue
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.utilization import Trouble, UseState
+from queuectl.planner.domains import Spread
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
+from queuectl.telemetry.reclaim import IdleResult
 from queuectl.telemetry.utilization import Seen
 from tests.api.support import LIVES, PLACED, job, live_through
 from tests.support.metricnames import documented
@@ -25,7 +29,7 @@ from tests.unit.test_telemetry_quota import holdings, node
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
-    "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version",
+    "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "level",
 }  # fmt: skip
 
 # Kueue's names, under our prefix, where the meaning is Kueue's.
@@ -102,6 +106,8 @@ def busy() -> Metrics:
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
     metrics.utilization.looked({Trouble.STALE: 1}, [Seen("team-a", UseState.IDLE, 8, 0.0)], 0.2)
+    metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
+    metrics.fleet.started({"rack": Spread(used=3, least=2)})
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
     metrics.relisted("pods")
@@ -171,6 +177,26 @@ class TestExposition:
         assert stated == exported
 
 
+class TestFleet:
+    def test_gpus_of_a_flavor_are_those_of_the_last_look(self) -> None:
+        metrics = busy()
+        metrics.fleet.free({"a100": Free(capacity=8, free=8, fragmented=0.0, stranded=0)})
+        assert value(metrics, "fleet_free_gpus", flavor="a100") == 8
+        assert value(metrics, "fleet_free_gpus", flavor="h100") is None
+
+    def test_they_are_not_ours_to_show_once_another_leads(self) -> None:
+        metrics = busy()
+        metrics.following()
+        assert value(metrics, "fleet_fragmented_gpus", flavor="h100") is None
+
+    def test_spread_adds_up_by_level(self) -> None:
+        metrics = busy()
+        metrics.fleet.started({"rack": Spread(2, 1), "block": Spread(1, 1)})
+        assert value(metrics, "admitted_domains_total", level="rack") == 5
+        assert value(metrics, "admitted_domains_least_total", level="rack") == 3
+        assert value(metrics, "admitted_domains_total", level="block") == 1
+
+
 class TestBirth:
     """What alerts wait for is there with 0 before it counts: from nothing to 1 is no increase for Prometheus."""
 
@@ -199,6 +225,42 @@ class TestBirth:
         labels = {"cluster_queue": "team-a", "reason": "InClusterQueue"}
         assert value(metrics, "preempted_workloads_total", **labels) == 0
         assert value(metrics, "lost_gpu_seconds_total", **labels) == 0
+
+    @pytest.mark.parametrize("result", list(IdleResult))
+    def test_of_what_comes_of_idle_gangs_of_known_and_of_new_workloads(
+        self, result: IdleResult
+    ) -> None:
+        taken_over, new = Metrics(), Metrics()
+        standing = live_through(job("a"))[-1].after
+        taken_over.loaded([standing], holdings(standing, nodes=[node("a")]))
+        new.committed(live_through(job("a")))
+        labels = {"cluster_queue": "team-a", "result": result}
+        for metrics in (taken_over, new):
+            assert value(metrics, "idle_reclaim_total", **labels) == 0
+
+
+class TestIdleReclaim:
+    @pytest.mark.parametrize(
+        ("event", "result"),
+        [
+            (Remarked(Reason(Code.IDLE_GPUS)), "warned"),
+            (Remarked(Reason(Code.WOULD_RECLAIM)), "would_reclaim"),
+            (Evict(Reason(Code.IDLE_RECLAIMED, "", {"restSeconds": 9})), "always"),
+            (Evict(Reason(Code.PREEMPTED, "", {"why": "IdleReclaim"})), "on_demand"),
+            (Evict(Reason(Code.PREEMPTED, "", {"why": "InClusterQueue"})), None),
+            (Evict(Reason(Code.NODE_FAILURES)), None),
+        ],
+    )
+    def test_each_is_counted_once_and_nothing_else_is(
+        self, event: Event, result: str | None
+    ) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a"), Admit(PLACED), PodsReady(), event))
+        counted = {
+            each.value: value(metrics, "idle_reclaim_total", cluster_queue="team-a", result=each)
+            for each in IdleResult
+        }
+        assert counted == {each.value: float(each.value == result) for each in IdleResult}
 
 
 class TestDecisions:

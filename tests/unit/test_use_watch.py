@@ -52,6 +52,17 @@ class TestGangs:
         ]
 
     @pytest.mark.parametrize(
+        ("asked", "warmup"), [(None, 100.0), (0.0, 100.0), (99.0, 100.0), (500.0, 500.0)]
+    )
+    def test_a_job_may_ask_for_a_longer_warmup_not_for_a_shorter_one(
+        self, asked: float | None, warmup: float
+    ) -> None:
+        made = world()
+        made.see(replace(RESUMED, version=99, warmup=asked))
+        (gang,) = held_gangs(made.mirror, made.ledger, CONFIG)
+        assert gang.rule == replace(RULE, warmup=warmup)
+
+    @pytest.mark.parametrize(
         ("entry", "ready_at"),
         [
             (RUNNING, 20.0),

@@ -51,6 +51,13 @@ OVERVIEW: Final = Board(
                        Query(f"sum(queuectl_cluster_queue_resource_pending{{{GPU}}})", "asked for")], width=8),
                 Panel("Why gangs wait", "Waiting gangs by the reason they were last told.",
                       [Query("sum by (reason) (queuectl_pending_workloads)", "{{reason}}")], look=Look.STACK, width=8),
+                Panel("Fragmentation", "Free GPUs, those of them that the next pod is expected not to be able to use, and those that no pod fits.",
+                      [Query("sum(queuectl_fleet_free_gpus)", "free"),
+                       Query("sum(queuectl_fleet_fragmented_gpus)", "fragmented"),
+                       Query("sum(queuectl_fleet_stranded_gpus)", "stranded")], width=12),
+                Panel("Spread", "Domains that gangs were started in, over the fewest that could hold them on empty nodes. 1 is best.",
+                      [Query("sum by (level) (increase(queuectl_admitted_domains_total[1h]))"
+                             " / (sum by (level) (increase(queuectl_admitted_domains_least_total[1h])) > 0)", "{{level}}")], width=12),
             ),
         ),
         (

@@ -45,6 +45,16 @@ UTILIZATION: Final = Board(
             ),
         ),
         (
+            "What came of it",
+            (
+                Panel("Idle gangs", "Warned (twice each), taken for a gang that waited, or always; would_reclaim is a dry run's. In the last hour.",
+                      [Query(f"sum by (result) (increase(queuectl_idle_reclaim_total{{{ONE}}}[1h]))", "{{result}}")], width=12),
+                Panel("Taken, by ClusterQueue", "Idle gangs that went, on demand or always, in the last hour.",
+                      [Query(f'sum by (cluster_queue) (increase(queuectl_idle_reclaim_total{{{ONE},result=~"on_demand|always"}}[1h]))',
+                             "{{cluster_queue}}")], width=12),
+            ),
+        ),
+        (
             "The signal itself",
             (
                 Panel("Alarms", "Pods whose use is not, or not well, known because the set-up is wrong.",

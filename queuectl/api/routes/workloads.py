@@ -30,6 +30,7 @@ from queuectl.api.views import explain_view, history_view, workload_view
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import Line, WorkloadFilter, in_line
+from queuectl.domain.utilization import GangUse
 from queuectl.objects.kinds import KINDS
 
 Finder = Callable[..., Awaitable[Entry]]
@@ -40,7 +41,7 @@ _ONE = responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER)
 
 def add_routes(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None = None) -> None:
     """Offer the paths of workloads, each by uid and by namespace and name."""
-    _list(routes, store)
+    _list(routes, store, diagnoser)
 
     async def by_uid(uid: Uid) -> Entry:
         entry = await store.get_workload(uid)
@@ -55,12 +56,12 @@ def add_routes(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None =
         (f"{PREFIX}/workloads/{{uid}}", by_uid, ""),
         (f"{PREFIX}/namespaces/{{namespace}}/workloads/{{name}}", by_name, "Named"),
     ):
-        _one(routes, store, path, finder, tag)
+        _one(routes, store, diagnoser, path, finder, tag)
         _explain(routes, store, diagnoser, path, finder, tag)
         commands.add_routes(routes, store, path, finder, tag)
 
 
-def _list(routes: APIRouter, store: ApiStore) -> None:
+def _list(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None) -> None:
     @routes.get(
         f"{PREFIX}/workloads",
         tags=_TAGS,
@@ -85,12 +86,22 @@ def _list(routes: APIRouter, store: ApiStore) -> None:
             raise Problem(P.INVALID_PARAMETER, str(error), errors=errors) from error
         lines = await _lines(store, page.entries)
         return WorkloadPageView(
-            items=[workload_view(entry, lines.get(entry.uid)) for entry in page.entries],
+            items=[
+                workload_view(entry, lines.get(entry.uid), _use(diagnoser, entry))
+                for entry in page.entries
+            ],
             next_cursor=page.cursor,
         )
 
 
-def _one(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: str) -> None:
+def _one(
+    routes: APIRouter,
+    store: ApiStore,
+    diagnoser: Diagnoser | None,
+    path: str,
+    finder: Finder,
+    tag: str,
+) -> None:
     """What is told of one workload, however it was found."""
     Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
@@ -103,7 +114,7 @@ def _one(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: str
     )
     async def get_workload(entry: Found) -> WorkloadView:
         lines = await _lines(store, (entry,))
-        return workload_view(entry, lines.get(entry.uid))
+        return workload_view(entry, lines.get(entry.uid), _use(diagnoser, entry))
 
     @routes.get(
         f"{path}/history",
@@ -145,7 +156,12 @@ def _explain(
         waits = entry.state in (State.PENDING, State.RESERVED)
         diagnosis = await diagnoser.diagnose(entry.uid) if diagnoser and waits else None
         line = (await _lines(store, (entry,))).get(entry.uid)
-        return explain_view(entry, line.cluster_queue if line else None, names, diagnosis)
+        position = line.cluster_queue if line else None
+        return explain_view(entry, position, names, diagnosis, _use(diagnoser, entry))
+
+
+def _use(diagnoser: Diagnoser | None, entry: Entry) -> GangUse | None:
+    return diagnoser.gang_use(entry.uid) if diagnoser is not None else None
 
 
 async def _lines(store: ApiStore, entries: Iterable[Entry]) -> Mapping[str, Line]:

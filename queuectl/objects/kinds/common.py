@@ -13,9 +13,12 @@ from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.nodes import version_of
-from queuectl.objects.pods import read_count
+from queuectl.objects.pods import NOBODY_OWNS_FIELDS, read_count
 from queuectl.objects.times import parse_time, time_or_none
 from queuectl.objects.wire import Condition, Meta, Template
+
+LONGEST_WARMUP: Final = 86_400
+"""Seconds: a job may ask for so much time in which it leaves its GPUs idle, and no more."""
 
 NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -82,7 +85,7 @@ def read_job(
         pod_priority_class=_pod_priority_class(meta, templates, own_priority_class),
         error=str(error) if error else None,
         unsupported=error is not None and error.unsupported,
-        preemptible=lenient(meta.annotations, keys.PREEMPTIBLE, kueue=False) != "false",
+        preemptible=_says_yes(meta, keys.PREEMPTIBLE),
         suspended=suspended,
         drained=holds(conditions, "Suspended"),
         attempt=max((_attempt(template) for template in templates), default=0),
@@ -99,7 +102,10 @@ def read_job(
         preempt_requested=(meta.annotations or {}).get(keys.PREEMPT_REQUESTED, ""),
         preempt_ready=(meta.annotations or {}).get(keys.PREEMPT_READY) == "true",
         ungated=tuple(_ungated(asked.podsets, templates)),
+        idle_reclaim=_says_yes(meta, keys.IDLE_RECLAIM),
+        warmup=_warmup(meta),
         labels=user_labels(meta.labels),
+        applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),
     )
 
 
@@ -122,10 +128,17 @@ def _check_labels(meta: Meta, kueue: bool) -> None:
     for suffix in (keys.QUEUE_NAME, keys.PRIORITY_CLASS):
         if keys.either(meta.labels, suffix, kueue=kueue) == "":
             raise RequestError(f"metadata.labels: {suffix} is empty")
-    preemptible = keys.either(meta.annotations, keys.PREEMPTIBLE, kueue=False)
-    if preemptible not in (None, "true", "false"):
+    for suffix in (keys.PREEMPTIBLE, keys.IDLE_RECLAIM):
+        said = keys.either(meta.annotations, suffix, kueue=False)
+        if said not in (None, "true", "false"):
+            raise RequestError(
+                f'metadata.annotations: {keys.PREFIX}{suffix}: {said!r} is neither "true" nor "false"'
+            )
+    warmup = keys.either(meta.annotations, keys.WARMUP, kueue=False)
+    if warmup is not None and _warmup(meta) is None:
         raise RequestError(
-            f'metadata.annotations: {keys.PREFIX}{keys.PREEMPTIBLE}: {preemptible!r} is neither "true" nor "false"'
+            f"metadata.annotations: {keys.PREFIX}{keys.WARMUP}: {warmup!r} is not a number of seconds up to "
+            f"{LONGEST_WARMUP}"
         )
     keys.either(meta.annotations, keys.ADMISSION_GATED_BY, kueue=kueue)
     limit = keys.either(meta.labels, keys.MAX_EXECUTION, kueue=kueue)
@@ -138,6 +151,17 @@ def _check_labels(meta: Meta, kueue: bool) -> None:
             f"metadata.annotations: {keys.ELASTIC_JOB}: elastic jobs are not supported yet",
             unsupported=True,
         )
+
+
+def _says_yes(meta: Meta, suffix: str) -> bool:
+    """Unless it says no; what is neither is told by the record's error."""
+    return lenient(meta.annotations, suffix, kueue=False) != "false"
+
+
+def _warmup(meta: Meta) -> float | None:
+    """Seconds; what cannot be read is told by the record's error and changes nothing."""
+    seconds = read_count(lenient(meta.annotations, keys.WARMUP, kueue=False) or "")
+    return float(seconds) if seconds is not None and seconds <= LONGEST_WARMUP else None
 
 
 def _gates(meta: Meta, kueue: bool) -> tuple[str, ...]:
@@ -202,6 +226,17 @@ def read_checkpoint(annotations: Mapping[str, str] | None) -> float | None:
         return None
 
 
+def read_idle_since(annotations: Mapping[str, str] | None) -> float | None:
+    """Unix seconds since when it leaves its GPUs idle; None if absent, unreadable, or not to be reclaimed (invariant I5).
+
+    For offline planning alone. In a cluster only what was measured counts, and nothing written on a job.
+    """
+    said = annotations or {}
+    if said.get(keys.PREFIX + keys.IDLE_RECLAIM) == "false":
+        return None
+    return time_or_none(said.get(keys.PREFIX + keys.IDLE_SINCE))
+
+
 def read_evictions(annotations: Mapping[str, str] | None) -> tuple[float, ...]:
     """Unix seconds at which it was preempted or moved, as the annotation lists them; unreadable ones are passed over."""
     listed = (annotations or {}).get(keys.PREFIX + keys.EVICTIONS, "").split(",")
@@ -241,6 +276,14 @@ def attempt_frame(record: JobRecord, status: str) -> dict[str, Any]:
         patch["metadata"]["annotations"][keys.PREEMPT_REQUESTED] = None
     if record.preempt_ready:
         patch["metadata"]["annotations"][keys.PREEMPT_READY] = None
+    return patch
+
+
+def start_frame(record: JobRecord, status: str) -> dict[str, Any]:
+    """As :func:`attempt_frame`; and unless the job was server-side applied, nobody owns its fields any more."""
+    patch = attempt_frame(record, status)
+    if not record.applied:
+        patch["metadata"]["managedFields"] = NOBODY_OWNS_FIELDS
     return patch
 
 

@@ -19,6 +19,7 @@ from queuectl.objects.kinds.common import (
     notice,
     patch_frame,
     read_job,
+    start_frame,
     starting_template,
     template_patch,
     withdraws,
@@ -89,7 +90,7 @@ class BatchJob:
     ) -> dict[str, Any]:
         # The PriorityClass of a Job's template cannot be changed any more: one from before the policies keeps its own.
         spec = {"suspend": False, "template": starting_template(record, attempt, PODSET)}
-        patch = {**attempt_frame(record, status), "spec": spec}
+        patch = {**start_frame(record, status), "spec": spec}
         if record.parallelism is None or PODSET not in counts:
             return _as_asked(record.parallelism, patch)
         patch["metadata"]["annotations"][keys.ORIGINAL_PARALLELISM] = str(record.parallelism.asked)

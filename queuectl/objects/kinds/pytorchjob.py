@@ -24,6 +24,7 @@ from queuectl.objects.kinds.common import (
     notice,
     patch_frame,
     read_job,
+    start_frame,
     starting_template,
     template_patch,
     withdraws,
@@ -119,7 +120,7 @@ class PyTorchJob:
             _REPLICAS[podset.name]: {"template": _starting(record, attempt, podset.name)}
             for podset in record.podsets
         }
-        patch = attempt_frame(record, status)
+        patch = start_frame(record, status)
         if record.ungated and record.pod_priority_class is not None:
             own = {keys.ORIGINAL_PRIORITY_CLASS: record.pod_priority_class}
             patch["metadata"]["annotations"].update(own)

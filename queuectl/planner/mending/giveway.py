@@ -20,6 +20,7 @@ from queuectl.planner.batch import Walk
 from queuectl.planner.choose import Clearing, Fit, Outcome, Refuted, Unknown
 from queuectl.planner.classes import Class
 from queuectl.planner.mending.repair import Awaiting, Repaired, repair, repair_order
+from queuectl.planner.victims.idle import may_evict
 from queuectl.planner.victims.policy import schemes
 
 
@@ -99,7 +100,7 @@ class Mending:
 
     def _evictable(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> list[str]:
         """Of the repaired gangs, those that policy lets this one evict."""
-        if queue is None or not queue.preempts:
+        if queue is None or not may_evict(self._walk.arena, pending.workload, queue):
             return []
         ledger = self._walk.ledger
         mine = self._done.keys() & ledger.gone

@@ -173,17 +173,12 @@ class _Packer:
 
     def part(self, nodes: Ints) -> _Packer:
         """The same on some nodes alone, in topology order: number i of them is its node i."""
-        tree = self.demand.units[0].tree.within(nodes)
-        units = tuple(
-            _on(tree, nodes, unit, mask)
-            for unit, mask in zip(self.demand.units, self.within, strict=True)
-        )
         free = self.free[:, nodes]
         return _Packer(
-            replace(self.demand, units=units),
+            on_nodes(self.demand, nodes, self.within),
             free,
             lambda shape: caps(free, shape),
-            [None] * len(units),
+            [None] * len(self.within),
             self.near[nodes],
             self.fleet,
             self.hardest,
@@ -221,6 +216,20 @@ class _Packer:
     def narrowed(self, found: Spots) -> Spots:
         """The narrowest placement met, or the one found. What is spread evenly is not drawn together."""
         return found if any(p.balanced for p in self.demand.pods) else narrowed(self, found)
+
+
+def on_nodes(demand: Demand, nodes: Ints, within: Sequence[Mask | None] | None = None) -> Demand:
+    """A demand of one topology as if there were no other nodes than these, in topology order: number i is its node i.
+
+    Args:
+        demand: the gang.
+        nodes: node indexes.
+        within: per unit, the nodes of the fleet it is confined to; None for no bounds.
+    """
+    tree = demand.units[0].tree.within(nodes)
+    bounds = within if within is not None else [None] * len(demand.units)
+    units = (_on(tree, nodes, unit, mask) for unit, mask in zip(demand.units, bounds, strict=True))
+    return replace(demand, units=tuple(units))
 
 
 def _on(tree: Tree, nodes: Ints, unit: Unit, within: Mask | None) -> Unit:

@@ -20,12 +20,14 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.planner.arena import Arena
 from queuectl.planner.batch import Walk
 from queuectl.planner.classes import Class
 from queuectl.planner.explain import Explained
 from queuectl.planner.partial import shrinks
 from queuectl.planner.queueing.lines import Kind
 from queuectl.planner.queueing.quota import Pool, pools_of
+from queuectl.planner.victims.idle import may_evict
 from queuectl.planner.victims.shield import next_exposure
 
 _Who: TypeAlias = tuple[int, float] | None
@@ -89,7 +91,7 @@ class Refutations:
         if found.refusal is not None or self.walk.over or not self._lasts(pending, queue, found):
             return
         known = self._known.get(kind)
-        alike = known is not None and known[0] == _who(pending, queue)
+        alike = known is not None and known[0] == _who(self.walk.arena, pending, queue)
         if known is not None and alike and not self._among(self._changed, queue, found):
             self._kept[kind] = known
             found.refusal = known[1]
@@ -109,7 +111,7 @@ class Refutations:
             kind, solves = self._searched
             why = self.walk.classes.of(pending, queue).refusal
             if why is not None and self.walk.solver.calls == solves:
-                self._kept[kind] = _who(pending, queue), why
+                self._kept[kind] = _who(self.walk.arena, pending, queue), why
 
     def stir(self, queues: Iterable[str | None]) -> None:
         """What ClusterQueues, or gangs without one, hold is not what it was when the walk began."""
@@ -161,7 +163,7 @@ class Refutations:
         return self._roots[queue]
 
 
-def _who(pending: Pending, queue: ClusterQueue | None) -> _Who:
-    if queue is None or not queue.preempts:
+def _who(arena: Arena, pending: Pending, queue: ClusterQueue | None) -> _Who:
+    if not may_evict(arena, pending.workload, queue):
         return None
     return pending.workload.priority, pending.workload.queued_at

@@ -21,6 +21,7 @@ from queuectl.planner.verify.owed import check_owed
 from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.report import Rule, Violation
 from queuectl.planner.verify.shares import check_shares
+from queuectl.planner.verify.spared import check_spared
 from queuectl.planner.verify.users import check_users
 from queuectl.planner.verify.victims import check_victims
 
@@ -33,7 +34,7 @@ def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
     checks = (
         *(check_gangs, check_shares, check_capacity, check_quota),
         *(check_order, check_victims, check_owed, check_moves, check_allowances),
-        check_users,
+        *(check_users, check_spared),
     )
     found = [*_partition(books), *_reasons(books)]
     for check in checks:

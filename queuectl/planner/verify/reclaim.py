@@ -42,6 +42,7 @@ def against_cohort_policy(
     return f"{told}, reclaimWithinCohort of {queue.name} is {policy}"
 
 
+_WHATEVER_IS_USED = frozenset((PreemptionReason.IN_COHORT_ROOM, PreemptionReason.IDLE))
 _CLASSIC = frozenset(
     (
         PreemptionReason.IN_COHORT_RECLAMATION,
@@ -74,14 +75,15 @@ def across_queues(books: Books, uid: str) -> str | None:
 
 def _refusal(case: Case) -> str | None:
     fair = bool(case.books.snapshot.config.rules.fair_sharing)
-    return _by_policy(case, unfair if fair else _not_reclaimable) or _for_room(case)
+    why = _by_policy(case, unfair if fair else _not_reclaimable)
+    return why or _for_room(case) or _taken_back(case)
 
 
 def _by_policy(case: Case, why: _Rule) -> str | None:
     """What speaks against the victims below each member of a pool shared with the preemptor."""
     tops: dict[Member, list[str]] = {}
     for uid, member in case.foreign.items():
-        if case.victims[uid].reason != PreemptionReason.IN_COHORT_ROOM:
+        if case.victims[uid].reason not in _WHATEVER_IS_USED:
             tops.setdefault(case.below(member)[-1], []).append(uid)
     found = (why(case, top, theirs) for top, theirs in tops.items())
     return next((text for text in found if text is not None), None)
@@ -92,6 +94,22 @@ def _for_room(case: Case) -> str | None:
     if room and case.borrows():
         return f"{case.queue.name} borrows, yet evicts {room} for room"
     return None
+
+
+def _taken_back(case: Case) -> str | None:
+    """A borrower's idle victims whose queue may reclaim what it lent: they would be back at once."""
+    idle = (v for v in case.foreign if case.victims[v].reason == PreemptionReason.IDLE)
+    back = [v for v in idle if _reclaims(case, v)]
+    return (
+        f"{case.queue.name} borrows, and {back} would take it back"
+        if back and case.borrows()
+        else None
+    )
+
+
+def _reclaims(case: Case, uid: str) -> bool:
+    queue = case.books.queue_of(case.books.running[uid].workload)
+    return queue is not None and queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
 
 
 def _not_reclaimable(case: Case, top: Member, theirs: list[str]) -> str | None:

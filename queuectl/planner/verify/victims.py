@@ -1,6 +1,7 @@
 """Preemptions are legal and each is for a named gang that holds a lease; whether it fits, the capacity checks say.
 
-What makes victims of other ClusterQueues legal stands in :mod:`queuectl.planner.verify.reclaim`.
+What makes victims of other ClusterQueues legal stands in :mod:`queuectl.planner.verify.reclaim`, what makes it legal to take
+a gang for idleness in :mod:`queuectl.planner.verify.idle`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from queuectl.domain.queues import WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.idle import not_idle
 from queuectl.planner.verify.reclaim import across_queues, against_cohort_policy
 from queuectl.planner.verify.report import Rule, Violation
 
@@ -49,8 +51,8 @@ def _illegal(books: Books, preemption: Preemption, seen: dict[str, str]) -> str 
         return f"cost states priority {preemption.cost.priority}, it is {victim.workload.priority}"
     return (
         _without_lease(books, preemption)
-        or _shielded(books, victim)
-        or _against_policy(books, preemption, preemptor.workload, victim.workload)
+        or shielded(books, victim)
+        or _against_policy(books, preemption, preemptor.workload, victim)
     )
 
 
@@ -63,7 +65,8 @@ def _without_lease(books: Books, preemption: Preemption) -> str | None:
     return None
 
 
-def _shielded(books: Books, victim: Admitted) -> str | None:
+def shielded(books: Books, victim: Admitted) -> str | None:
+    """Why a gang must stay, whoever wants it to leave."""
     uid = victim.workload.uid
     if not victim.workload.preemptible:
         return "not preemptible"
@@ -97,8 +100,11 @@ def protected(books: Books, victim: Admitted) -> str | None:
 
 
 def _against_policy(
-    books: Books, preemption: Preemption, preemptor: Workload, victim: Workload
+    books: Books, preemption: Preemption, preemptor: Workload, running: Admitted
 ) -> str | None:
+    if preemption.reason == PreemptionReason.IDLE:
+        return not_idle(books, preemption, running)
+    victim = running.workload
     queue = books.queue_of(preemptor)
     other = books.queue_of(victim)
     if queue is None or other is None:

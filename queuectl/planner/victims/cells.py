@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from queuectl.planner.victims.parts import Part
 from queuectl.planner.victims.scene import Scene, domains_of
 
 _Key = tuple[int, Shape]  # part number, shape
+_Row: TypeAlias = tuple[
+    list[int], list[int]
+]  # what each shape asks; what is free and what each tenant frees
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,6 +53,7 @@ class MixedModel:
         self.columns = sorted({c for _, shape in scenes for c in shape.columns})
         self.cells = self._cells(free, scope, by_node=by_node)
         self.exact = all(len(cell.nodes) == 1 for cell in self.cells)
+        self._told: dict[object, list[int]] = {}
         self.pods: dict[_Key, dict[int, int]] = {
             key: self._pods(scene) for key, scene in scenes.items()
         }
@@ -173,10 +178,9 @@ class MixedModel:
         """What the pods take of a cell is free or freed by its victims, resource by resource."""
         here = [(shape, row[at]) for (_, shape), row in self.pods.items() if at in row]
         size = len(cell.nodes)
-        for i, column in enumerate(self.columns):
+        for i in self._telling(tuple(shape for shape, _ in here), cell):
+            column = self.columns[i]
             asking = [(v, int(shape.vector[column])) for shape, v in here if shape.vector[column]]
-            if not asking:
-                continue
             freeing = [
                 (self.building.of[gang], -size * use[i])
                 for gang, use in cell.tenants.items()
@@ -187,6 +191,22 @@ class MixedModel:
                 freeing.append((self._opened([v for v, _ in asking]), -free))
             variables, coeffs = zip(*asking, *freeing, strict=True)
             self.building.model.at_most(variables, coeffs, max(0, free))
+
+    def _telling(self, shapes: tuple[Shape, ...], cell: _Cell) -> list[int]:
+        """Positions of the resources whose rows say something, for pods of these shapes there, that no other row says."""
+        key = (shapes, cell.free, tuple(cell.tenants.values()))
+        known = self._told.get(key)
+        if known is None:
+            asked = {i: [int(s.vector[c]) for s in shapes] for i, c in enumerate(self.columns)}
+            rows = {
+                i: (asks, [cell.free[i], *(use[i] for use in cell.tenants.values())])
+                for i, asks in asked.items()
+                if any(asks)
+            }
+            known = self._told[key] = [
+                i for i in rows if not any(_speaks_for(rows, j, i) for j in rows if j != i)
+            ]
+        return known
 
     def _opened(self, pods: list[int]) -> int:
         """Where a resource is over, victims must make good the excess only if a pod that asks for it goes there."""
@@ -202,6 +222,27 @@ def useful_nodes(scenes: Iterable[Scene], parts: tuple[Part, ...], scope: int) -
     holds = np.any(np.stack([s.cap + s.delta > 0 for s in scenes]), axis=0)
     useful: Mask = holds & (domains_of(parts[0])[0] == scope) if scope >= 0 else holds
     return useful
+
+
+def _speaks_for(rows: Mapping[int, _Row], one: int, other: int) -> bool:
+    """Whether row ``one`` implies row ``other``; of rows that imply each other the first does.
+
+    Where more is used than there is, a row holds only while it is opened: it implies none, and is not implied.
+    """
+    if rows[one][1][0] < 0 or rows[other][1][0] < 0:
+        return False
+    return implies(rows[one], rows[other]) and (one < other or not implies(rows[other], rows[one]))
+
+
+def implies(one: _Row, other: _Row) -> bool:
+    """Whether ``asked <= room`` of one row, multiplied until it asks as much as the other, leaves no more room than that."""
+    most, per = 0, 1
+    for asks, of in zip(other[0], one[0], strict=True):
+        if asks and not of:
+            return False
+        if asks * per > most * of:
+            most, per = asks, of
+    return all(room * per >= most * of for room, of in zip(other[1], one[1], strict=True))
 
 
 def _take(row: dict[int, int], count: int) -> dict[int, int]:

@@ -8,6 +8,9 @@ must borrow something until then. A preemptor whose queue stays within its nomin
 Exits on the preemptor's side make its share smaller, so they go first, the nearest before the farther. On the victims' side
 exits make the share smaller; by the first strategy only the share after all of them counts, by the second the one before
 the last. Where both are in force the second comes after the first, once for each ClusterQueue, as in Kueue.
+
+Who yields for being idle may leave at any time, whatever shares say: on the preemptor's side with the others, and on the
+victims' side after all whose share is compared, so that nobody's exit fails by his.
 """
 
 from __future__ import annotations
@@ -35,11 +38,13 @@ class Fair:
 
     Attributes:
         use: what is used, the preemptor's demand counted in.
+        exempt: candidates that shares say nothing of.
         unbound: the preemptor's queue stays within its nominal quota of what it contends for.
     """
 
     foreign: Foreign
     strategies: tuple[FairStrategy, ...]
+    exempt: frozenset[int] = frozenset()
     certain: bool = True
     narrowing: bool = False
     use: QuotaUse = field(init=False)
@@ -90,6 +95,10 @@ class Fair:
             gone: who has left before.
             late: of those, who left by the second strategy.
         """
+        theirs = [v for v in theirs if v not in self.exempt]
+        if not theirs:
+            yield []
+            return
         use, foreign = self.use, self.foreign
         own = foreign.contest.path[level - 1]
         mine = [g for g in gone if self._inside(g, level)]
@@ -158,7 +167,8 @@ class Fair:
     def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
         """Too many below one pool, as long as the preemptor's share does not fall any further."""
         everyone = range(self.foreign.bench.size)
-        for (level, top), theirs in self.foreign.by_top(victims).items():
+        bound = [v for v in victims if v not in self.exempt]
+        for (level, top), theirs in self.foreign.by_top(bound).items():
             now = [v for v in victims if self._inside(v, level)]
             best = [g for g in everyone if self._inside(g, level)]
             for gone in (best, now):
@@ -174,6 +184,7 @@ class Fair:
                     core = smallest(theirs, illegal)
                     among = self.foreign.lifted(core, top.parent.subtree if top.parent else ())
                     left = set(best) - set(gone)
+                    among = [g for g in among if g not in self.exempt]
                     cut = dict.fromkeys(among, 1) | dict.fromkeys(sorted(left), -len(among))
                     yield cut, len(core) - 1
                     break

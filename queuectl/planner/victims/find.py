@@ -30,6 +30,7 @@ from queuectl.planner.solve import Solver
 from queuectl.planner.topology import Ints
 from queuectl.planner.victims.contest import Contest, Deficits, contest_of
 from queuectl.planner.victims.goal import Goal, complete, goals, layers
+from queuectl.planner.victims.idle import Candidates
 from queuectl.planner.victims.mixed import MixedSearch
 from queuectl.planner.victims.parts import Part, parts_of
 from queuectl.planner.victims.policy import Scheme, schemes
@@ -57,7 +58,11 @@ class Victims:
 
 
 def find_victims(
-    ledger: Ledger, demand: Demand, queue: ClusterQueue, solver: Solver
+    ledger: Ledger,
+    demand: Demand,
+    queue: ClusterQueue,
+    solver: Solver,
+    candidates: Candidates = Candidates.LEGAL,
 ) -> Victims | None:
     """The least legal victims after whose exit ``demand`` fits; None = proved that no legal set helps.
 
@@ -66,9 +71,10 @@ def find_victims(
         demand: the gang under one choice of flavors.
         queue: the ClusterQueue it is charged to: its policy, layers and quota.
         solver: limits and counters; the gang's own budget raises them.
+        candidates: who of the legal ones is asked.
     """
     proved = True
-    for together in schemes(ledger, demand, queue):
+    for together in schemes(ledger, demand, queue, candidates):
         answers: list[Victims] = []
         for scheme in together:
             found = Blocked(ledger, demand, queue, solver, scheme.bench, scheme).solve()
@@ -200,6 +206,8 @@ class Blocked:
         if self.demand.queue is None:
             return Terms(bench, [])
         deficits = self._deficits(bench)
+        if not deficits:
+            return Terms(bench, [])
         return Terms(bench, deficits, self._contest(), None, charges_of(bench), plain=False)
 
     def _search(self, bench: Bench) -> Found:

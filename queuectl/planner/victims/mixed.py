@@ -13,12 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Demand, Shape
 from queuectl.planner.ledger import Spots
-from queuectl.planner.packing.witness import find
 from queuectl.planner.solve import Solver, Status
-from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.topology import Ints
 from queuectl.planner.victims.cells import MixedModel, useful_nodes
 from queuectl.planner.victims.dual import Shares, places_of, share_out
 from queuectl.planner.victims.goal import Goal
@@ -31,7 +29,6 @@ from queuectl.planner.victims.scene import (
     Floats,
     Offers,
     Scene,
-    domains_of,
     floors,
     offers,
     scene_of,
@@ -44,9 +41,10 @@ from queuectl.planner.victims.search import (
     quota_floor,
     solve_legally,
 )
+from queuectl.planner.victims.stage import Stage, stage_of
 from queuectl.planner.victims.terms import Terms
 
-_GREEDY_SCOPES: Final = 4
+_GREEDY_SCOPES: Final = 2
 _WHOLE: Final = -1
 
 
@@ -64,6 +62,7 @@ class MixedSearch:
     found: Found = field(default_factory=Found)
     _grounds: dict[tuple[int, Shape, int], Ground] = field(default_factory=dict)
     _prices: dict[tuple[int, Shape, int], list[Price]] = field(default_factory=dict)
+    _stages: dict[int, Stage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.scenes = {
@@ -148,9 +147,18 @@ class MixedSearch:
         if not known:
             return False
         _, number, shape = max(known, key=lambda each: each[0])
-        scene = self.scenes[number, shape]
-        alone = Search(scene, self.bench, self.terms, self.solver, self.budget)
-        found = alone.least_in(max(scope, 0), goal)
+        domain = max(scope, 0)
+        ground, listed = self._priced(number, shape, domain, goal)
+        alone = Search(
+            self.scenes[number, shape],
+            self.bench,
+            self.terms,
+            self.solver,
+            self.budget,
+            grounds={domain: ground},
+            prices={domain: listed},
+        )
+        found = alone.least_in(domain, goal, self.offers[number, shape])
         if found.victims is None or not found.proved:
             return False
         if self._beaten(self._value(goal, found.victims), goal):
@@ -210,13 +218,13 @@ class MixedSearch:
         allowed = set(order)
         seeds = {gang: None for gang in seeds if gang in allowed}
         low, high = 0, len(order)
-        if self._place(frozenset(order), scope) is None:
+        if not self._enough(frozenset(order), scope):
             return
-        if self._place(frozenset(seeds), scope) is not None:
+        if self._enough(frozenset(seeds), scope):
             high = len(seeds)
         while low < high:
             middle = (low + high) // 2
-            if self._place(frozenset(order[:middle]), scope) is not None:
+            if self._enough(frozenset(order[:middle]), scope):
                 high = middle
             else:
                 low = middle + 1
@@ -266,26 +274,28 @@ class MixedSearch:
         while True:
             for at in range(0, len(order), chunk):
                 fewer = victims - frozenset(order[at : at + chunk])
-                if len(fewer) < len(victims) and self._place(fewer, scope) is not None:
+                if len(fewer) < len(victims) and self._enough(fewer, scope):
                     victims = fewer
             if chunk == 1:
                 return victims
             chunk //= 2
             order = [g for g in order if g in victims]
 
+    def _enough(self, victims: frozenset[int], scope: int) -> bool:
+        """Whether the gang is found to fit after these victims, and they may leave together and free the quota it lacks."""
+        return self.terms.admit(victims) and self._stage(scope).fits(self.bench.mask(victims))
+
     def _place(self, victims: frozenset[int], scope: int) -> Spots | None:
-        """Spots found after these victims, if they may leave together and their quota is enough as well."""
-        chosen = self.bench.mask(victims)
+        """Spots found then."""
         if not self.terms.admit(victims):
             return None
-        free = self.free + self.bench.freed(self.free.shape[1], chosen)
-        if scope != _WHOLE:
-            free = np.where(self._inside(scope), free, 0)
-        return find(self.demand, free, lambda shape: caps(free, shape))
+        return self._stage(scope).place(self.bench.mask(victims))
 
-    def _inside(self, scope: int) -> Mask:
-        inside: Mask = domains_of(self.parts[0])[0] == scope
-        return inside
+    def _stage(self, scope: int) -> Stage:
+        if scope not in self._stages:
+            useful = useful_nodes(self.scenes.values(), self.parts, scope)
+            self._stages[scope] = stage_of(self.demand, self.free, self.bench, useful)
+        return self._stages[scope]
 
     def _offer(
         self, victims: frozenset[int], scope: int, goal: Goal, spots: Spots | None = None

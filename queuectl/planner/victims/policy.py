@@ -9,6 +9,12 @@ only while they use more than their own (:mod:`queuectl.planner.victims.order`),
 - *without borrowing*: anybody else the policy names, if the preemptor's queue is then within its nominal quota. A queue that
   uses all of that already may not ask for it, unless it may preempt to borrow.
 
+*Idle* gangs yield to higher priorities whatever these policies say (:mod:`queuectl.planner.victims.idle`). They are asked first: if
+they alone make room, nobody who works goes. If not, they stand beside the others as candidates that no rule about the use of
+queues, or about shares, holds back: they leave after all others of their side of the tree. Nobody takes one who could take the
+place back at once: an older equal where the queue lets newer ones be evicted, or, for a gang that borrows, one whose queue
+may reclaim what it lent.
+
 Where fair sharing is on, shares decide instead of the last three (:mod:`queuectl.planner.victims.fair`). A queue may also have its gangs
 evict others that are within their nominal quota, if quota is not what they lack but room (``evictWithinNominal``).
 
@@ -28,16 +34,18 @@ import numpy as np
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
 from queuectl.domain.rules import FairStrategy
+from queuectl.domain.workload import Workload
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import Pool
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.victims.contest import Contest, Deficits, contest_of
 from queuectl.planner.victims.fair import Fair
+from queuectl.planner.victims.idle import Candidates, anybody_yields
 from queuectl.planner.victims.order import Foreign, Order
 from queuectl.planner.victims.prospect import Prospect
 from queuectl.planner.victims.reclaim import Reclaim
-from queuectl.planner.victims.roster import Bench, bench_of, roster_of, staying
+from queuectl.planner.victims.roster import Bench, Roster, bench_of, roster_of, staying
 from queuectl.planner.victims.terms import Terms, charges_of
 
 
@@ -51,6 +59,7 @@ class Kind(IntEnum):
     WITHOUT_BORROWING = 4
     BY_SHARE = 5
     FOR_ROOM = 6
+    IDLE = 7
 
 
 _REASONS: Final = {
@@ -60,6 +69,7 @@ _REASONS: Final = {
     Kind.WITHOUT_BORROWING: PreemptionReason.IN_COHORT_RECLAMATION,
     Kind.BY_SHARE: PreemptionReason.IN_COHORT_FAIR_SHARING,
     Kind.FOR_ROOM: PreemptionReason.IN_COHORT_ROOM,
+    Kind.IDLE: PreemptionReason.IDLE,
 }
 
 
@@ -94,6 +104,8 @@ class Scheme:
         if not (self.kinds[: bench.size] > Kind.WITHIN).any():
             return Terms(bench, deficits, self.contest)
         order = self._order()
+        if not order.foreign.owner:
+            return Terms(bench, deficits, self.contest)
         return Terms(bench, deficits, self.contest, order, order.foreign.charges, plain=False)
 
     def _order(self) -> Order:
@@ -104,13 +116,15 @@ class Scheme:
         return self._orders[0]
 
     def _order_of(self, foreign: Foreign) -> Order:
+        exempt = self._of(Kind.FOR_ROOM, Kind.IDLE)
         if self.strategies:
-            return Fair(foreign, self.strategies)
-        exempt, wary = (
-            frozenset(np.flatnonzero(self.kinds == kind).tolist())
-            for kind in (Kind.FOR_ROOM, Kind.WHILE_BORROWING)
-        )
-        return Reclaim(foreign, exempt, wary if self.borrows else frozenset())
+            return Fair(foreign, self.strategies, exempt)
+        wary = self._of(Kind.WHILE_BORROWING) if self.borrows else frozenset()
+        return Reclaim(foreign, exempt, wary)
+
+    def _of(self, *kinds: Kind) -> frozenset[int]:
+        """The gangs that may be evicted by one of these rules."""
+        return frozenset(np.flatnonzero(np.isin(self.kinds, kinds)).tolist())
 
     def _own_only(self, bench: Bench) -> Iterator[tuple[int, Ints]]:
         """What must leave the preemptor's own queue for it to stay within its nominal quota."""
@@ -121,29 +135,66 @@ class Scheme:
                 yield amount, bench.quota.get((pool.name, *row), nothing)
 
 
-def schemes(ledger: Ledger, demand: Demand, queue: ClusterQueue) -> list[list[Scheme]]:
-    """Whom ``demand`` may evict, as alternatives: first those that are looked at together, then those for want of them."""
+def schemes(
+    ledger: Ledger,
+    demand: Demand,
+    queue: ClusterQueue,
+    candidates: Candidates = Candidates.LEGAL,
+) -> list[list[Scheme]]:
+    """Whom ``demand`` may evict, as alternatives: first those that are looked at together, then those for want of them.
+
+    Args:
+        ledger: capacity and quota at this point of the walk.
+        demand: of a gang that waits; of a repair, which is charged nothing and takes nobody for idleness.
+        queue: the ClusterQueue whose policies count.
+        candidates: who of them is asked.
+    """
+    dry = candidates is Candidates.DRY_RUN
     contest = contest_of(ledger, demand, queue.name)
+    waits = demand.queue is not None
+    idlers = waits and anybody_yields(ledger.arena, demand.pending.workload, queue, dry=dry)
     names: tuple[str, ...] = (queue.name,)
     reclaims = queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
-    if len(contest.path) > 1 and (reclaims or queue.evicts_within_nominal):
+    if len(contest.path) > 1 and (idlers or reclaims or queue.evicts_within_nominal):
         names = contest.path[-1].queues
     roster = roster_of(ledger.arena, names)
-    policy = _Policy(ledger, demand, queue, contest, roster)
+    idle = np.zeros(len(roster.gangs), dtype=np.bool_)
+    if idlers:
+        idle = _yielding(roster, queue, demand.pending.workload, dry=dry) & staying(ledger, roster)
+    policy = _Policy(ledger, demand, queue, contest, roster, idle)
     if not policy.conceivable():
         return []
-    return policy.by_share() if policy.fair else policy.classic()
+    found = [policy.idle_alone()] if idle.any() else []
+    if candidates is Candidates.LEGAL:
+        found += policy.by_share() if policy.fair else policy.classic()
+    return found
+
+
+def _yielding(roster: Roster, queue: ClusterQueue, preemptor: Workload, *, dry: bool) -> Mask:
+    """Gangs of a roster that yield to a preemptor for being idle, less those that would evict it in turn. Shape (C,)."""
+    yields = roster.yields_dry if dry else roster.yields
+    idle = yields <= preemptor.priority
+    if queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY:
+        equal = (roster.owner == roster.queues[queue.name]) & (
+            roster.priority == preemptor.priority
+        )
+        idle &= ~(equal & (roster.queued_at <= preemptor.queued_at))
+    return idle
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Policy(Prospect):
     """One preemptor against the gangs of a roster."""
 
+    def idle_alone(self) -> list[Scheme]:
+        """Gangs that do nothing, and nobody else."""
+        return self._with_idle(np.zeros(len(self.roster.gangs), dtype=np.int64))
+
     def classic(self) -> list[list[Scheme]]:
         kinds = self._within()
         if self.queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER:
             self._reclaim(kinds)
-        found = [self._scheme(np.where(kinds == Kind.WITHOUT_BORROWING, Kind.NEVER, kinds))]
+        found = self._with_idle(np.where(kinds == Kind.WITHOUT_BORROWING, Kind.NEVER, kinds))
         others = (kinds == Kind.WITHOUT_BORROWING) | (kinds == Kind.WHILE_BORROWING)
         if others.any() and self.may_go_without_borrowing():
             found.append(self._scheme(kinds, borrows=False))
@@ -156,13 +207,35 @@ class _Policy(Prospect):
         if self.queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER:
             self._share(kinds)
         if not (kinds > Kind.WITHIN).any():
-            return [[self._scheme(kinds)], *room]
+            return [self._with_idle(kinds), *room]
         tried = (strategies[: n + 1] for n in range(len(strategies)))
-        return [*([self._scheme(kinds, strategies=some)] for some in tried), *room]
+        return [*(self._with_idle(kinds, some) for some in tried), *room]
+
+    def _with_idle(self, kinds: Ints, strategies: tuple[FairStrategy, ...] = ()) -> list[Scheme]:
+        """These candidates and those who are idle; some of these only for a preemptor that does not borrow."""
+        found = [self._scheme(kinds, strategies=strategies)]
+        if self._guarded().any():
+            found.append(self._scheme(kinds, borrows=False, strategies=strategies))
+        return found
+
+    def _guarded(self) -> Mask:
+        """Idle gangs whose queue could take back what a borrower got of it."""
+        if not self.idle.any():
+            return self.idle
+        takes_back = [self._may_reclaim(name) for name in self.roster.queues]
+        return self.idle & np.array(takes_back, dtype=np.bool_)[self.roster.owner]
+
+    def _may_reclaim(self, name: str) -> bool:
+        other = self.ledger.arena.snapshot.config.cluster_queues.get(name)
+        if other is None or name == self.queue.name:
+            return False
+        return other.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
 
     def _scheme(
         self, kinds: Ints, *, borrows: bool = True, strategies: tuple[FairStrategy, ...] = ()
     ) -> Scheme:
+        yields = self.idle & ~self._guarded() if borrows else self.idle
+        kinds = np.where(yields, Kind.IDLE, kinds)
         legal = (kinds != Kind.NEVER) & staying(self.ledger, self.roster)
         bench = bench_of(self.roster, legal, self.ledger.arena.snapshot.now)
         return Scheme(self.contest, bench, kinds[legal], borrows, strategies)

@@ -62,7 +62,8 @@ def _price(ground: Ground, node: int, share: dict[int, int]) -> Price:
     for pods in range(1, ground.delta[node] + 1):
         clears = [gang for gang, gain in without.items() if gain < pods]
         cost = sum(share[gang] for gang in clears)
-        if ground.gain(node, clears) < pods:
+        everybody = len(clears) == len(ground.tenants[node])
+        if not everybody and ground.gain(node, clears) < pods:
             exact = False
             cost = max(cost, _fractional(ground, node, share, pods))
         least.append(cost)

@@ -15,19 +15,25 @@ from queuectl.domain.workload import Workload
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import FlavorResource, Pool
+from queuectl.planner.topology import Mask
 from queuectl.planner.victims.contest import Contest, Shortage
 from queuectl.planner.victims.roster import Roster
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Prospect:
-    """One preemptor and the ClusterQueues whose gangs it may evict."""
+    """One preemptor and the ClusterQueues whose gangs it may evict.
+
+    Attributes:
+        idle: the gangs of the roster that yield to it for being idle. Shape (C,).
+    """
 
     ledger: Ledger
     demand: Demand
     queue: ClusterQueue
     contest: Contest
     roster: Roster
+    idle: Mask
 
     @property
     def preemptor(self) -> Workload:
@@ -45,7 +51,7 @@ class Prospect:
         lacking = [
             (short, missing)
             for short in self.contest.shortages()
-            if (missing := short.amount - self._own_frees(short.row)) > 0
+            if (missing := short.amount - self._frees_alone(short.row)) > 0
         ]
         if not lacking:
             return True
@@ -54,6 +60,22 @@ class Prospect:
             missing <= sum(self._frees(name, short) for name in helpers)
             for short, missing in lacking
         )
+
+    def _frees_alone(self, row: FlavorResource) -> int:
+        """Of a row, what may come free at most without others' gangs that work: of its own queue, and of idle gangs."""
+        return self._own_frees(row) + self._idle_frees(row)
+
+    def _idle_frees(self, row: FlavorResource) -> int:
+        """Of a row, what gangs hold that yield to it for being idle."""
+        if not self.idle.any():
+            return 0
+        owners = set(self.roster.owner[self.idle].tolist())
+        amounts = [
+            self.roster.quota.get((name, *row))
+            for name, at in self.roster.queues.items()
+            if at in owners
+        ]
+        return sum(int(held[self.idle].sum()) for held in amounts if held is not None)
 
     def _own_frees(self, row: FlavorResource) -> int:
         """Of a row, what gangs of the preemptor's own queue hold that may leave for it, at most."""
@@ -90,7 +112,7 @@ class Prospect:
         """Whether the preemptor's queue can be within its nominal quota once gangs of its own have left for it."""
         own = self.contest.path[0]
         return self.may_go_without_borrowing() and all(
-            need + self.contest.beyond(own, row) <= self._own_frees(row)
+            need + self.contest.beyond(own, row) <= self._frees_alone(row)
             for row, need in self.contest.needs.items()
             if need
         )

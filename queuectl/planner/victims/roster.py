@@ -23,6 +23,7 @@ from queuectl.planner.cost import Ages, ages_of
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import QuotaRow
 from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.victims.idle import NO_PRIORITY, least_priorities, yields_to
 from queuectl.planner.victims.shield import protected_until
 
 
@@ -46,6 +47,8 @@ class Roster:
         queues: name to position of the ClusterQueues it is of.
         owner: the position of the one each is charged to.
         quota: what each is charged, per quota row.
+        yields: the least priority that each yields to for being idle.
+        yields_dry: the same where queues that do a dry run count, too.
     """
 
     queues: dict[str, int]
@@ -56,6 +59,8 @@ class Roster:
     ages: Ages
     rows: Rows
     quota: dict[QuotaRow, Ints]
+    yields: Ints
+    yields_dry: Ints
     _priorities: list[int] = field(default_factory=list)
     _sums: dict[QuotaRow, list[int]] = field(default_factory=dict)
 
@@ -184,7 +189,20 @@ def _enroll(arena: Arena, queues: tuple[str, ...]) -> Roster:
         ages_of(gangs),
         rows_of(arena, gangs),
         {row: _scattered(entries, len(gangs)) for row, entries in charged.items()},
+        _yielding(arena, found, queues, dry=False),
+        _yielding(arena, found, queues, dry=True),
     )
+
+
+def _yielding(
+    arena: Arena, found: list[tuple[Admitted, int]], queues: tuple[str, ...], *, dry: bool
+) -> Ints:
+    """The least priority that each gang yields to for being idle."""
+    if not least_priorities(arena, dry=dry):
+        return np.full(len(found), NO_PRIORITY, dtype=np.int64)
+    known = arena.snapshot.config.cluster_queues
+    least = [yields_to(gang, known[queues[owner]], dry=dry) for gang, owner in found]
+    return np.array(least, dtype=np.int64)
 
 
 def _candidates(arena: Arena, queues: dict[str, int]) -> Iterator[tuple[Admitted, int]]:

@@ -57,7 +57,12 @@ class Found:
 
 @dataclass(eq=False)
 class Search:
-    """One scene, one set of candidates, goal after goal."""
+    """One scene, one set of candidates, goal after goal.
+
+    Attributes:
+        grounds: by domain, as far as they are laid out.
+        prices: of their nodes, by the goal at hand.
+    """
 
     scene: Scene
     bench: Bench
@@ -65,8 +70,8 @@ class Search:
     solver: Solver
     budget: int
     found: Found = field(default_factory=Found)
-    _grounds: dict[int, Ground] = field(default_factory=dict)
-    _prices: dict[int, list[Price]] = field(default_factory=dict)
+    grounds: dict[int, Ground] = field(default_factory=dict)
+    prices: dict[int, list[Price]] = field(default_factory=dict)
 
     def run(self, goals: Sequence[Goal]) -> Found:
         """Minimise the goals one after the other."""
@@ -84,7 +89,7 @@ class Search:
         floor = np.maximum(floors(self.scene, offer, goal.weight), least)
         order = np.lexsort((np.arange(len(floor)), floor))
         order = order[np.isfinite(floor[order])]
-        self._prices.clear()
+        self.prices.clear()
         if not earlier:
             for domain in order[:_GREEDY_DOMAINS].tolist():
                 self._try_greedy(domain, goal, offer)
@@ -106,9 +111,9 @@ class Search:
         found = Search(scene, self.bench, terms, self.solver, self.budget).run([goal])
         return found.victims is None and found.proved
 
-    def least_in(self, domain: int, goal: Goal) -> Found:
+    def least_in(self, domain: int, goal: Goal, offer: Offers) -> Found:
         """The least victims in one domain, by one goal alone."""
-        self._try_greedy(domain, goal, offers(self.scene, self.bench))
+        self._try_greedy(domain, goal, offer)
         self._look(domain, goal, [])
         return self.found
 
@@ -134,14 +139,14 @@ class Search:
         return goal.value(self.bench.mask(victims), self.bench.rank)
 
     def _ground(self, domain: int) -> Ground:
-        if domain not in self._grounds:
-            self._grounds[domain] = ground_of(self.scene, domain, self.terms)
-        return self._grounds[domain]
+        if domain not in self.grounds:
+            self.grounds[domain] = ground_of(self.scene, domain, self.terms)
+        return self.grounds[domain]
 
     def _priced(self, domain: int, goal: Goal) -> list[Price]:
-        if domain not in self._prices:
-            self._prices[domain] = prices(self._ground(domain), goal.weight)
-        return self._prices[domain]
+        if domain not in self.prices:
+            self.prices[domain] = prices(self._ground(domain), goal.weight)
+        return self.prices[domain]
 
     def _try_greedy(self, domain: int, goal: Goal, offer: Offers) -> None:
         listed = self._priced(domain, goal)

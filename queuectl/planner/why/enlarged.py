@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,26 @@ import numpy as np
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.arena import Arena
 from queuectl.planner.topology import Ints
-from queuectl.planner.usage import Usage
+from queuectl.planner.usage import Entry, Usage
+
+
+class _Renumbered(Mapping[int, Entry]):
+    """Gangs as counted, with the new numbers of their nodes; few of them are looked up."""
+
+    def __init__(self, entries: Mapping[int, Entry], number: Ints) -> None:
+        self._entries = entries
+        self._number = number
+
+    def __getitem__(self, key: int) -> Entry:
+        entry = self._entries[key]
+        nodes, amounts = entry.slots
+        return replace(entry, slots=(self._number[nodes], amounts))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 def enlarged(arena: Arena, snapshot: Snapshot) -> Arena:
@@ -27,10 +47,7 @@ def enlarged(arena: Arena, snapshot: Snapshot) -> Arena:
     staying = (
         held if arena.usage.staying is arena.usage.held else wider(arena.usage.staying, nothing)
     )
-    entries = {
-        key: replace(entry, slots=(old[entry.slots[0]], entry.slots[1]))
-        for key, entry in arena.usage.entries.items()
-    }
+    entries = _Renumbered(arena.usage.entries, old)
     usage: Usage = replace(arena.usage, entries=entries, held=held, staying=staying)
     now = wider(arena.now, index.allocatable)
     later = now if arena.later is arena.now else wider(arena.later, index.allocatable)

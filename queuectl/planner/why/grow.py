@@ -107,7 +107,8 @@ def _sites(turn: Turn, demand: Demand, free: Ints) -> Iterator[_Site]:
         if gains is None:
             continue
         if unit.required == ANYWHERE or unit.on_one_node:
-            lacks = 1 if unit.on_one_node else _lacks(unit, free, gains, None)
+            there = [int(caps(free, pods.shape).sum()) for pods in unit.pods]
+            lacks = 1 if unit.on_one_node else _lacks(unit, gains, there)
             yield _Site(max(1, lacks), np.flatnonzero(_useful(demand, free)), like, (), None)
         else:
             yield from _in_domains(turn, demand, unit, like, gains, free)
@@ -120,11 +121,12 @@ def _in_domains(
     useful = _useful(demand, free)
     alone = len(demand.units) == 1
     own = tree.domain[level][turn.arena.index.position[like.name]]
+    held = np.stack([tree.sums(level, caps(free, pods.shape)) for pods in unit.pods], axis=1)
+    anywhere = np.flatnonzero(useful)
     for domain, path in enumerate(tree.names[level]):
-        inside = tree.nodes_in(level, domain)
         labels = () if domain == own else tuple(zip(tree.levels, path, strict=False))
-        lacks = max(1, _lacks(unit, free, gains, inside))
-        members = inside[useful[inside]] if alone else np.flatnonzero(useful)
+        lacks = max(1, _lacks(unit, gains, held[domain].tolist()))
+        members = anywhere[tree.domain[level][anywhere] == domain] if alone else anywhere
         yield _Site(lacks, members, like, labels, path[-1])
 
 
@@ -161,11 +163,10 @@ def _gains(turn: Turn, unit: Unit, like: Node) -> tuple[int, ...] | None:
     return tuple(gains) if any(gains) else None
 
 
-def _lacks(unit: Unit, free: Ints, gains: tuple[int, ...], inside: Ints | None) -> int:
-    """Nodes that a domain must gain at least, by the pods of one shape it lacks."""
+def _lacks(unit: Unit, gains: tuple[int, ...], held: list[int]) -> int:
+    """Nodes that a domain must gain at least, by the pods of one shape it lacks; ``held``: of each, what it has room for."""
     least = 0
-    for pods, gain in zip(unit.pods, gains, strict=True):
-        there = int(caps(free, pods.shape, inside).sum())
+    for pods, gain, there in zip(unit.pods, gains, held, strict=True):
         missing = pods.count - there
         if missing > 0:
             least = max(least, -(-missing // gain) if gain else _MOST + 1)

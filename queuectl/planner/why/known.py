@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from queuectl.domain.plan import Plan, Preemption, Proof, Refusal
 from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement
 from queuectl.planner.batch import Walk
 from queuectl.planner.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
-from queuectl.planner.decide import Decision
+from queuectl.planner.decide import Decision, decide
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.ledger import Spots, fits
@@ -33,11 +34,13 @@ class Known:
         placed: where a gang fits; checked before it is believed.
         refused: gangs that fit nowhere and may evict nobody; only of the very same snapshot.
         victims: whom a gang evicts, with the refusal that holds its lease; only of the very same snapshot.
+        waiting: gangs that are likely to wait again; they are decided anew.
     """
 
     placed: Mapping[str, Placement]
     refused: Mapping[str, Refusal] = field(default_factory=dict)
     victims: Mapping[str, tuple[Refusal, tuple[Preemption, ...]]] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
 
 
 def of_plan(plan: Plan) -> Known:
@@ -55,17 +58,17 @@ def of_plan(plan: Plan) -> Known:
 
 
 def of_walk(walk: Walk) -> Known:
-    """Where a walk has put those it keeps: a hint for other snapshots too."""
+    """Where a walk has put those it keeps, and who waits: hints for other snapshots too."""
     placed = {
         kept.demand.pending.workload.uid: placement_of(walk.arena, kept.demand, kept.spots)
         for kept in walk.ledger.kept
     }
-    return Known(placed)
+    return Known(placed, waiting=frozenset(walk.refused))
 
 
 def know(walk: Walk, known: Known) -> None:
     """Let a walk that has not begun use what is known."""
-    walk.chooser = Knowing(walk.arena, walk.ledger, walk.solver, known)
+    walk.chooser = Knowing(walk.arena, walk.ledger, walk.solver, known=known)
 
 
 def is_refused(walk: Walk, uid: str) -> bool:
@@ -77,7 +80,7 @@ def is_refused(walk: Walk, uid: str) -> bool:
 class Knowing(Chooser):
     """A chooser that looks up before it searches."""
 
-    known: Known
+    known: Known = field(kw_only=True)
 
     def choose(
         self, pending: Pending, queue: ClusterQueue | None, templates: Iterable[Demand]
@@ -108,6 +111,15 @@ class Knowing(Chooser):
         if spots is None or not holds or not ledger.quota_fits(demand):
             return super().fit(demand)
         return Fit(demand, Decision(Status.FOUND, spots), ledger.borrows(demand))
+
+    def decide(self, demand: Demand) -> Decision:
+        doubtful = demand.pending.workload.uid in self.known.waiting
+        return decide(self.ledger, demand, self.solver, doubtful=doubtful)
+
+    def why_nowhere(self, demand: Demand) -> Explained:
+        if demand.pending.workload.uid not in self.known.waiting:
+            return super().why_nowhere(demand)
+        return Explained(Reason(Code.TOPOLOGY_PLACEMENT_FAILED, "it finds no place, as before"))
 
     def _spots(self, demand: Demand, placement: Placement) -> Spots | None:
         """A placement as spots of a demand; None when it was made under other flavors, or does not read."""

@@ -5,7 +5,7 @@ The set of gangs to end is the one the planner would evict if it were free to: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import isinf
@@ -23,12 +23,12 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
+from queuectl.planner.arena import Arena
 from queuectl.planner.cost import ages_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import Pool, QuotaRow, pools_of
 from queuectl.planner.solve import Model, Outcome, Solver, Status
-from queuectl.planner.topology import Ints
 from queuectl.planner.victims.find import Blocked
 from queuectl.planner.victims.goal import layers
 from queuectl.planner.victims.roster import Bench, rows_of
@@ -131,24 +131,26 @@ def _everyone(turn: Turn) -> Bench:
     """All that runs, as if every one of them might be evicted; made once for as long as the same gangs stay."""
     known = turn.window.everyone
     if known is None or known[0] != turn.staying:
-        known = turn.window.everyone = turn.staying, _bench_of(turn)
+        known = turn.window.everyone = turn.staying, bench_of_all(turn.arena, turn.staying)
     return known[1]
 
 
-def _bench_of(turn: Turn) -> Bench:
-    gangs = sorted(turn.staying, key=lambda g: (g.workload.priority, g.workload.uid))
+def bench_of_all(arena: Arena, staying: Iterable[Admitted]) -> Bench:
+    """Candidates without a policy."""
+    gangs = sorted(staying, key=lambda g: (g.workload.priority, g.workload.uid))
     priorities = np.array([g.workload.priority for g in gangs], dtype=np.int64)
     _, rank = np.unique(priorities, return_inverse=True)
     everyone = np.ones(len(gangs), dtype=np.bool_)
-    quota: dict[QuotaRow, Ints] = {}
+    charged: dict[QuotaRow, list[int]] = {}
     for i, gang in enumerate(gangs):
-        for row, amount in turn.arena.usage.charges(gang):
-            quota.setdefault(row, np.zeros(len(gangs), dtype=np.int64))[i] += amount
+        for row, amount in arena.usage.charges(gang):
+            charged.setdefault(row, [0] * len(gangs))[i] += amount
+    quota = {row: np.array(amounts, dtype=np.int64) for row, amounts in charged.items()}
     return Bench(
         tuple(gangs),
         rank.astype(np.int64) + 1,
-        ages_of(gangs).lost_work(turn.snapshot.now, everyone),
-        rows_of(turn.arena, gangs),
+        ages_of(gangs).lost_work(arena.snapshot.now, everyone),
+        rows_of(arena, gangs),
         quota,
     )
 
@@ -161,7 +163,8 @@ class _Patient(Solver):
         left = min(most * _SHARE, most * _ALL - self.deterministic_time)
         if left <= 0:
             return Outcome(Status.UNKNOWN)
-        once = Solver(replace(self.limits, deterministic_time=left, growth=1.0), self.stop)
+        limits = replace(self.limits, deterministic_time=left, growth=1.0)
+        once = Solver(limits, self.stop, light=True)
         outcome = once.solve(model, budget)
         self.deterministic_time += once.deterministic_time
         self.cut |= once.cut

@@ -25,7 +25,7 @@ from queuectl.domain.changes import (
 )
 from queuectl.domain.diagnosis import Remedy, Way
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.arena import Arena
+from queuectl.planner.arena import Arena, survey
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.queueing.quota import FlavorResource
 from queuectl.planner.why.enlarged import enlarged
@@ -155,18 +155,35 @@ def unsettled(turn: Turn, changes: Sequence[Change]) -> bool:
 def turn_after(turn: Turn, changes: Sequence[Change]) -> Turn | None:
     """The gang's turn on the changed snapshot."""
     changed = apply_all(changes, turn.snapshot)
-    cycle = begin(changed, turn.solver.stop, _arena_after(turn, changes, changed))
+    arena = _arena_after(turn, changes, changed)
+    cycle = begin(changed, turn.solver.stop, arena)
     know(cycle.walk, turn.before)
+    if _alike(arena, turn.arena):
+        cycle.walk.classes.share(turn.walk.classes)
     for pending in turns(cycle):
         if pending.workload.uid == turn.uid:
             return turn_of(cycle.walk, pending)
     return None
 
 
-def _arena_after(turn: Turn, changes: Sequence[Change], changed: Snapshot) -> Arena | None:
-    """What is known of the changed snapshot without surveying it; None = nothing."""
-    if not all(isinstance(change, (*_SAME_FLEET, AddNodes)) for change in changes):
-        return None
-    if any(isinstance(change, AddNodes) for change in changes):
-        return enlarged(turn.arena, changed)
-    return replace(turn.arena, snapshot=changed)
+def _arena_after(turn: Turn, changes: Sequence[Change], changed: Snapshot) -> Arena:
+    """The arena of the changed snapshot, from the arena before where that is less work."""
+    before = turn.arena
+    if all(isinstance(change, (*_SAME_FLEET, AddNodes)) for change in changes):
+        more = any(isinstance(change, AddNodes) for change in changes)
+        return enlarged(before, changed) if more else replace(before, snapshot=changed)
+    fresh = survey(changed)
+    if fresh.index is not before.index:
+        return fresh
+    return replace(before, snapshot=changed, usage=fresh.usage, now=fresh.now, later=fresh.later)
+
+
+def _alike(one: Arena, other: Arena) -> bool:
+    """Whether gangs ask the same of both: they differ in quotas and in what runs at most."""
+    ours, theirs = one.snapshot.config, other.snapshot.config
+    return (
+        one.index is other.index
+        and ours.flavors is theirs.flavors
+        and ours.topologies is theirs.topologies
+        and ours.rules is theirs.rules
+    )

@@ -13,12 +13,24 @@ from typing import Any, Final
 
 from queuectl.domain.changes import Change, apply_all
 from queuectl.domain.diagnosis import Remedy, Way
-from queuectl.domain.permits import AllowPreemption, LiftProtection, MakePreemptible, PolicyField
+from queuectl.domain.permits import (
+    AllowPreemption,
+    LiftProtection,
+    MakePreemptible,
+    PolicyField,
+    ReclaimIdle,
+)
 from queuectl.domain.plan import Preemption
-from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
+from queuectl.domain.queues import (
+    ClusterQueue,
+    ReclaimMode,
+    ReclaimWithinCohort,
+    WithinClusterQueue,
+)
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
 from queuectl.planner.arena import survey
+from queuectl.planner.victims.idle import in_reach
 from queuectl.planner.victims.policy import schemes
 from queuectl.planner.victims.shield import protected_until
 from queuectl.planner.why.offer import turn_after
@@ -58,6 +70,8 @@ def _singly(turn: Turn) -> Iterator[list[tuple[Change, ...]]]:
     """Per field of policy, the values it could have, each allowing more than the one before."""
     assert turn.queue is not None
     own = turn.queue
+    for name in _only_told(turn, own):
+        yield [(ReclaimIdle(name),)]
     now = {
         PolicyField.WITHIN: own.within_cluster_queue.value,
         PolicyField.RECLAIM: own.reclaim_within_cohort.value,
@@ -75,6 +89,13 @@ def _singly(turn: Turn) -> Iterator[list[tuple[Change, ...]]]:
     shielded = _unwilling(turn)
     if shielded:
         yield [(MakePreemptible(shielded),)]
+
+
+def _only_told(turn: Turn, own: ClusterQueue) -> list[str]:
+    """ClusterQueues of its tree with idle gangs that would yield to it, were it not a dry run."""
+    known = turn.snapshot.config.cluster_queues
+    names = in_reach(turn.arena, turn.pending.workload, own, dry=True)
+    return [name for name in names if known[name].idle_reclaim.mode is ReclaimMode.DRY_RUN]
 
 
 def _borrowing(own: ClusterQueue) -> tuple[Change, ...]:
@@ -223,6 +244,8 @@ def _said(turn: Turn, change: Change) -> str:
     match change:
         case AllowPreemption(queue, field, value):
             return f"set {field} of ClusterQueue {queue} to {value}"
+        case ReclaimIdle(queue):
+            return f"set idleReclaim of ClusterQueue {queue} to {ReclaimMode.ON_DEMAND}"
         case LiftProtection(queue):
             return f"lift the protection of gangs of ClusterQueue {queue}"
         case MakePreemptible(uids):
@@ -236,6 +259,9 @@ def _plain(turn: Turn, change: Change) -> Iterator[dict[str, Any]]:
         case AllowPreemption(queue, field, value):
             plain = True if field is PolicyField.ROOM else value
             yield {"clusterQueue": queue, "field": field.value, "value": plain}
+        case ReclaimIdle(queue):
+            value = ReclaimMode.ON_DEMAND.value
+            yield {"clusterQueue": queue, "field": "idleReclaim", "value": value}
         case LiftProtection(queue):
             yield {"clusterQueue": queue, "field": "protection", "value": None}
         case MakePreemptible(uids):

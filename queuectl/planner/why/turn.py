@@ -264,6 +264,8 @@ def _running(walk: Walk) -> Held:
 def evicted(walk: Walk) -> list[Admitted]:
     """Running gangs that this walk takes down for those before."""
     gone = {v.victim for v in walk.preempted} | {e.uid for e in walk.evicted}
+    if not gone:
+        return []
     return [g for g in walk.arena.snapshot.admitted if g.workload.uid in gone and not g.leaving]
 
 

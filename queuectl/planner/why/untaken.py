@@ -25,6 +25,7 @@ from queuectl.planner.packing.cells import asked_pods
 from queuectl.planner.queueing.order import NEVER
 from queuectl.planner.solve import Status
 from queuectl.planner.topology import Ints
+from queuectl.planner.victims.idle import may_evict
 from queuectl.planner.why.turn import Turn, least_of, unsteady, wants
 
 _COUNTED: Final = (AddNodes, AddQuota, Leave)
@@ -78,7 +79,7 @@ def _waits_on(
     queue = turn.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
     if refusal.lease is not None:
         return False
-    if queue is not None and (queue.preempts or queue.split_flavors):
+    if may_evict(turn.arena, workload, queue) or (queue is not None and queue.split_flavors):
         return False
     if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
         # It may begin to hold back those behind it, or come to do so in more flavors.

@@ -1,22 +1,33 @@
 """The real Kueue, beside which queuectl is measured, run as its own manager on a local control plane.
 
-This project does not build it. Whoever compares gives a folder with what a build of Kueue has: its manager in ``bin/kueue``,
-its kinds and roles in ``files/crds`` and ``files/rbac``, one file each. A manager as released expects the certificate of its
-metrics in one folder of the whole machine, ``/etc/kueue/metrics/certs``.
+This project does not build it. Whoever compares gives a folder with what a build of Kueue has:
+
+- ``bin/kueue``, its manager;
+- ``files/crds`` and ``files/rbac``, its kinds and the roles of its manager, as its ``config/components/crd/bases`` has them
+  and its ``config/components/rbac`` (``role.yaml``, ``manager_secrets_role.yaml``);
+- ``files/webhook``, the ``manifests.yaml`` of its ``config/components/webhook``.
+
+Rendered manifests serve as well. A manager as released expects the certificate of its metrics in one folder of the whole
+machine, ``/etc/kueue/metrics/certs``.
 
 It runs outside the cluster under the ServiceAccount and the role of its own manifests, with the client limits of its
-defaults (QPS 300, burst 500) and, of its integrations, the one for Jobs. Switched off: leader election; waitForPodsReady,
-for no pods come; the visibility server, which would listen on every interface; its webhooks, which are not registered,
-because the Jobs come suspended and labelled. That spares it work it has in an ordinary installation.
+defaults (QPS 300, burst 500) and, of its integrations, the one for Jobs. Its webhooks are registered, all of them, under their
+paths on loopback: so a Job that is created and a Workload that changes cost what they cost in an ordinary installation.
+Switched off: leader election; waitForPodsReady, for no pods come; the visibility server, which would listen on every
+interface. Where the kinds come from ``bases``, nothing is converted between their versions either, which an ordinary
+installation does for each change.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
 import tempfile
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -33,19 +44,6 @@ from queuectl.localcluster.layout import free_ports
 from queuectl.localcluster.supervisor import Supervisor
 from tests.bench.kueue.mix import Arrival, Mix
 
-_CRDS: Final = (
-    "admissionchecks",
-    "clusterqueues",
-    "cohorts",
-    "localqueues",
-    "multikueueclusters",
-    "multikueueconfigs",
-    "provisioningrequestconfigs",
-    "resourceflavors",
-    "topologies",
-    "workloadpriorityclasses",
-    "workloads",
-)
 API: Final = "kueue.x-k8s.io/v1beta2"
 
 _SPACE: Final = "kueue-system"
@@ -68,10 +66,38 @@ def _translated(arrival: Arrival) -> Arrival:
     return dataclasses.replace(arrival, document=cast(Document, json.loads(text)))
 
 
-def install(cluster: LocalCluster, folder: Path) -> None:
+def _documents(folder: Path) -> list[Document]:
+    # Its definitions are megabytes, which the loader in Python alone takes many seconds for.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    texts = [path.read_text() for path in sorted(folder.glob("*.yaml"))]
+    if not texts:
+        raise LocalClusterError(f"{folder}: no *.yaml is there")
+    return [one for text in texts for one in yaml.load_all(text, loader)]
+
+
+def redirected(document: Any, port: int, bundle: str) -> Any:
+    """A manifest in which every webhook of the manager's Service has become the same path on loopback.
+
+    Args:
+        document: A webhook configuration, or a definition with or without a conversion; it stays as it is.
+        port: Where the manager serves its webhooks.
+        bundle: The authority that vouches for it, PEM in base64.
+    """
+    if isinstance(document, list):
+        return [redirected(one, port, bundle) for one in document]
+    if not isinstance(document, dict):
+        return document
+    if "service" in (client := document.get("clientConfig", {})):
+        url = f"https://127.0.0.1:{port}{client['service']['path']}"
+        document = document | {"clientConfig": {"url": url, "caBundle": bundle}}
+    return {name: redirected(value, port, bundle) for name, value in document.items()}
+
+
+def _install(
+    cluster: LocalCluster, definitions: Sequence[Document], roles: Sequence[Document]
+) -> None:
     """Its kinds, and its account with its roles."""
     client = cluster.client
-    definitions = [_document(folder / "files" / "crds" / f"{name}.yaml") for name in _CRDS]
     client.apply(
         *definitions,
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _SPACE}},
@@ -81,19 +107,12 @@ def install(cluster: LocalCluster, folder: Path) -> None:
             "metadata": {"name": _ACCOUNT, "namespace": _SPACE},
         },
     )
-    for name in ("role", "manager_secrets_role"):
-        role = _document(folder / "files" / "rbac" / f"{name}.yaml")
+    for role in roles:
         if role["kind"] == "Role":
             role["metadata"]["namespace"] = _SPACE
         client.apply(role, _binding(role))
     known = {one["spec"]["names"]["plural"] for one in definitions}
     wait_until(lambda: known <= _served(cluster), "Kueue's kinds", _SECONDS)
-
-
-def _document(path: Path) -> Document:
-    # Its definitions are megabytes, which the loader in Python alone takes many seconds for.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return cast(Document, yaml.load(path.read_text(), loader))
 
 
 def _binding(role: Document) -> Document:
@@ -124,31 +143,36 @@ class Kueue:
         self._health = health
 
     @classmethod
-    def start(cls, cluster: LocalCluster, program: Path) -> Kueue:
-        """Start it where it was installed, and wait until it is ready.
+    def start(cls, cluster: LocalCluster, folder: Path) -> Kueue:
+        """Install and start what a folder holds, wait until it is ready, and register its webhooks.
 
         Raises:
-            LocalClusterError: it ended, or is not ready in time; the message ends with its last words.
+            LocalClusterError: the folder lacks something; the manager ended, or is not ready in time: then the message
+                ends with its last words.
         """
+        files = folder / "files"
         home = Path(tempfile.mkdtemp(prefix="kueue-"))
         supervisor = Supervisor.spawn(home, remove=True)
         try:
             webhook, metrics, health = free_ports(3)
-            Authority.create("kueue-authority").server("kueue").save(
-                home / "tls.crt", home / "tls.key"
-            )
+            authority = Authority.create("kueue-authority")
+            authority.server("kueue").save(home / "tls.crt", home / "tls.key")
+            bundle = base64.b64encode(authority.pair.certificate).decode()
+            here = partial(redirected, port=webhook, bundle=bundle)
+            _install(cluster, here(_documents(files / "crds")), _documents(files / "rbac"))
             config = home / "config.yaml"
             config.write_text(yaml.safe_dump(_configuration(home, webhook, metrics, health)))
             account = cluster.kubeconfig_for_service_account(_SPACE, _ACCOUNT)
             supervisor.start(
                 _PROGRAM,
-                [program, f"--config={config}", f"--kubeconfig={account}"],
+                [folder / "bin" / "kueue", f"--config={config}", f"--kubeconfig={account}"],
                 env={"PATH": os.defpath, "HOME": str(home), "TMPDIR": str(home)},
                 cwd=home,
                 log=home / "kueue.log",
             )
             kueue = cls(home, supervisor, f"http://127.0.0.1:{health}/readyz")
             kueue._wait_ready()
+            cluster.client.apply(*here(_documents(files / "webhook")))
         except BaseException:
             supervisor.shutdown()
             remove_tree(home)

@@ -1,0 +1,49 @@
+"""Gangs that leave for not using their GPUs: each was seen idle, and yields to the gang that gets them."""
+
+from __future__ import annotations
+
+from queuectl.domain.plan import Preemption
+from queuectl.domain.queues import ClusterQueue, ReclaimMode, WithinClusterQueue
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Workload
+from queuectl.planner.verify.books import Books
+
+
+def not_idle(books: Books, preemption: Preemption, victim: Admitted) -> str | None:
+    """Why a gang may not be taken for idleness; ``preemption`` names for whom."""
+    taker = books.pending.get(preemption.preemptor)
+    if taker is None:
+        return "only a gang that waits may take an idle one"
+    queue = books.queue_of(victim.workload)
+    if queue is not None and queue.idle_reclaim.mode in (ReclaimMode.OFF, ReclaimMode.DRY_RUN):
+        return f"idleReclaim of {queue.name} is {queue.idle_reclaim.mode}"
+    return does_not_yield(books, taker.workload, victim)
+
+
+def does_not_yield(books: Books, taker: Workload, victim: Admitted) -> str | None:
+    """Why an idle gang would not yield to another one, were its queue to take idle gangs at all."""
+    queue, theirs = books.queue_of(taker), books.queue_of(victim.workload)
+    if queue is None or theirs is None:
+        return "preemptor or victim is in no ClusterQueue"
+    if victim.idle_since is None:
+        return "it is not known to be idle"
+    equal = victim.workload.priority == taker.priority
+    if queue is theirs and equal and _evicts_newer(queue) and _is_older(victim.workload, taker):
+        return f"as the older one it would evict {taker.ref} in turn"
+    roots = [list(books.members[name].up())[-1] for name in (queue.name, theirs.name)]
+    if roots[0] is not roots[1]:
+        return f"{theirs.name} shares no cohort with {queue.name}"
+    told = f"idle at priority {victim.workload.priority} against {taker.priority}"
+    if victim.workload.priority > taker.priority:
+        return told
+    if equal and not theirs.idle_reclaim.to_equal:
+        return f"{told}, and {theirs.name} does not let it yield to its equal"
+    return None
+
+
+def _evicts_newer(queue: ClusterQueue) -> bool:
+    return queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+
+
+def _is_older(one: Workload, other: Workload) -> bool:
+    return one.queued_at <= other.queued_at

@@ -1,0 +1,98 @@
+"""Which running gangs do not use their GPUs and yield them to a gang that waits, and to whom (``idleReclaim``).
+
+Whether a gang is idle was judged before the snapshot was made (``Admitted.idle_since``); nothing of metrics is known here.
+The idle gang's own ClusterQueue decides: a gang of higher priority may have its GPUs, or one of equal priority where the
+queue says ``toEqual``, from anywhere in the cohort tree, and whatever the preemption policies of either queue say. In a dry run the
+queues count that only want to be told who would go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, auto
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from queuectl.domain.queues import ClusterQueue, ReclaimMode
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Workload
+from queuectl.planner.arena import Arena
+from queuectl.planner.queueing.quota import pools_of
+from queuectl.planner.victims.shield import protected_until
+
+
+class Candidates(Enum):
+    """Who is asked to leave for a gang that waits."""
+
+    LEGAL = auto()  # whomever the preemption policies name, and who is idle
+    IDLE = auto()  # those who are idle, and nobody else
+    DRY_RUN = auto()  # the same, with those of queues that do a dry run: to be told, not to be done
+
+
+NO_PRIORITY: Final = 2**62
+"""Higher than any: a gang that yields to nobody."""
+
+_TAKEN: Final = frozenset((ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS))
+_TOLD: Final = _TAKEN | {ReclaimMode.DRY_RUN}
+_KNOWN: Final[WeakKeyDictionary[Arena, dict[bool, Mapping[str, int]]]] = WeakKeyDictionary()
+
+
+def yields_to(gang: Admitted, queue: ClusterQueue, *, dry: bool = False) -> int:
+    """The least priority of a gang that this one yields to for being idle; ``NO_PRIORITY`` if to none.
+
+    Args:
+        gang: it runs; what shields it from every eviction is not looked at.
+        queue: the ClusterQueue it is charged to.
+        dry: count queues that do a dry run, too.
+    """
+    rule = queue.idle_reclaim
+    if gang.idle_since is None or rule.mode not in (_TOLD if dry else _TAKEN):
+        return NO_PRIORITY
+    return gang.workload.priority + (0 if rule.to_equal else 1)
+
+
+def least_priorities(arena: Arena, *, dry: bool = False) -> Mapping[str, int]:
+    """ClusterQueue to the least priority that some idle gang of it yields to; without queues where nobody yields."""
+    known = _KNOWN.setdefault(arena, {})
+    if dry not in known:
+        known[dry] = _least(arena, dry)
+    return known[dry]
+
+
+def _least(arena: Arena, dry: bool) -> Mapping[str, int]:
+    snapshot = arena.snapshot
+    least: dict[str, int] = {}
+    for gang in snapshot.admitted:
+        if gang.idle_since is None or gang.leaving:
+            continue
+        queue = snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        if queue is not None and protected_until(gang, queue, snapshot.now) is None:
+            priority = yields_to(gang, queue, dry=dry)
+            if priority < least.get(queue.name, NO_PRIORITY):
+                least[queue.name] = priority
+    return least
+
+
+def in_reach(
+    arena: Arena, workload: Workload, queue: ClusterQueue | None, *, dry: bool = False
+) -> Iterator[str]:
+    """ClusterQueues, of the cohort tree of a gang that waits or its own, with an idle gang that yields to it."""
+    least = least_priorities(arena, dry=dry)
+    if not least or queue is None:
+        return
+    pool = pools_of(arena.snapshot.config)[queue.name]
+    while pool.parent is not None:
+        pool = pool.parent
+    yield from (n for n in pool.queues if least.get(n, NO_PRIORITY) <= workload.priority)
+
+
+def anybody_yields(
+    arena: Arena, workload: Workload, queue: ClusterQueue | None, *, dry: bool = False
+) -> bool:
+    """Whether some idle gang yields to one that waits."""
+    return any(True for _ in in_reach(arena, workload, queue, dry=dry))
+
+
+def may_evict(arena: Arena, workload: Workload, queue: ClusterQueue | None) -> bool:
+    """Whether a gang that waits may evict anybody at all: by its queue's policies, or somebody who is idle."""
+    return queue is not None and (queue.preempts or anybody_yields(arena, workload, queue))

@@ -1,0 +1,162 @@
+"""Old hours of the usage ledger are deleted in batches, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.control.prune import prune
+from queuectl.db import prune as pruning
+from queuectl.db.engine import DatabaseSettings, make_engine
+from queuectl.db.store import PostgresStore
+from queuectl.db.tables import usage_hours
+from queuectl.domain.accounting import HOUR, Accounting
+from queuectl.domain.errors import Fenced
+from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.domain.rules import Rules
+from queuectl.domain.steps import DAY
+from tests.db.test_plans import plan
+from tests.support.postgres import TestPostgres
+
+CUTOFF = 100 * HOUR
+SUBJECT = "md5('{0}')::uuid"
+LEDGER = """
+INSERT INTO usage_subjects
+SELECT md5(uid)::uuid, uid, 'Job', 'team', uid, 'q', 'cq', '', '', '{}'
+FROM unnest(ARRAY['ended', 'goes-on', 'waits', 'noted', 'young']) uid;
+INSERT INTO usage_hours
+SELECT 3600 * h, md5(uid)::uuid, 'h100', '', 100, 50, 10, 0, 5, 0, 0, 2, 0
+FROM (VALUES ('ended', 90, 95), ('goes-on', 95, 104), ('waits', 97, 97), ('noted', 98, 98), ('young', 100, 103))
+     life(uid, first, last), generate_series(first, last) h;
+INSERT INTO usage_losses
+SELECT 3600 * h, md5('goes-on')::uuid, 'h100', 'Preempted', 7, 1 FROM generate_series(97, 102) h;
+INSERT INTO usage_fleet SELECT 3600 * h, 'h100', 3600, 64, 8, 4, 2 FROM generate_series(90, 104) h;
+INSERT INTO usage_meters VALUES ('waits', '{}');
+INSERT INTO usage_marks (uid, mark) VALUES ('noted', '[]');
+"""
+
+
+@pytest_asyncio.fixture
+async def ledger(store: PostgresStore, database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Its tables, with workloads that ended before the cut-off, lived over it, and began after it."""
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(LEDGER)
+    yield connection
+    await connection.close()
+
+
+async def report(store: PostgresStore, first: int, last: int) -> Report:
+    return await store.usage.report(Period(first * HOUR, last * HOUR), Grouping.parse("workload"))
+
+
+async def subjects(ledger: asyncpg.Connection) -> set[str]:
+    return {row["uid"] for row in await ledger.fetch("SELECT uid FROM usage_subjects")}
+
+
+async def test_hours_before_the_cut_off_go_and_the_others_stay_as_they_are(
+    store: PostgresStore, ledger: asyncpg.Connection
+) -> None:
+    epoch = await store.take_over("test", 0)
+    after = await report(store, 100, 110)
+    assert after.rows
+    assert after.rows[0].losses
+    assert await store.usage.prune(CUTOFF, epoch=epoch) == (6 + 5 + 1 + 1) + 3 + 10
+    assert await store.usage.prune(CUTOFF, epoch=epoch) == 0
+    before = await report(store, 0, 100)
+    assert (before.rows, before.fleet) == ((), ())
+    assert await report(store, 100, 110) == after
+
+
+async def test_whose_hours_are_gone_is_forgotten_unless_there_may_be_more(
+    store: PostgresStore, ledger: asyncpg.Connection
+) -> None:
+    epoch = await store.take_over("test", 0)
+    await store.usage.prune(CUTOFF, epoch=epoch)
+    assert await subjects(ledger) == {"goes-on", "waits", "noted", "young"}
+
+
+async def test_a_batch_takes_the_oldest_and_is_no_larger_than_it_may_be(
+    store: PostgresStore, ledger: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "USAGE_BATCH", 4)
+    epoch = await store.take_over("test", 0)
+    deleted = []
+    while number := await store.usage.prune(CUTOFF, epoch=epoch):
+        deleted.append(number)
+        if len(deleted) == 1:
+            assert await ledger.fetchval("SELECT min(hour) FROM usage_hours") == 94 * HOUR
+            assert "ended" in await subjects(ledger)
+    assert deleted == [4 + 3 + 4, 4 + 4, 4 + 2, 1]
+    assert await ledger.fetchval("SELECT min(hour) FROM usage_hours") == CUTOFF
+
+
+async def test_who_does_not_lead_deletes_nothing(
+    store: PostgresStore, ledger: asyncpg.Connection
+) -> None:
+    epoch = await store.take_over("test", 0)
+    with pytest.raises(Fenced):
+        await store.usage.prune(CUTOFF, epoch=epoch + 1)
+    assert await ledger.fetchval("SELECT min(hour) FROM usage_hours") == 90 * HOUR
+
+
+async def test_the_leader_keeps_as_many_days_as_the_rules_say(
+    store: PostgresStore, ledger: asyncpg.Connection
+) -> None:
+    epoch = await store.take_over("test", 0)
+    rules = Rules(accounting=Accounting(keep_days=3))
+    running = asyncio.create_task(prune(store, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch))
+    try:
+        async with asyncio.timeout(30):
+            while await ledger.fetchval("SELECT min(hour) FROM usage_hours") != CUTOFF:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+    assert await ledger.fetchval("SELECT count(*) FROM usage_hours") == 5 + 4
+
+
+# -- on a large ledger ------------------------------------------------------------------------------------------------
+
+FILL_SUBJECTS = """
+INSERT INTO usage_subjects
+SELECT md5(n::text)::uuid, 'u' || n, 'Job', 'team', 'job-' || n, 'q', 'cq', '', '', '{}'
+FROM generate_series(1, 20000) n
+"""
+FILL_HOURS = """
+INSERT INTO usage_hours
+SELECT 3600 * h, md5((h * 10 + n)::text)::uuid, 'h100', '', 1, 0, 0, 0, 1, 0, 0, 0, 1
+FROM generate_series(1, 1900) h, generate_series(1, 100) n
+"""
+FILL_METERS = "INSERT INTO usage_meters SELECT 'u' || n, '{}' FROM generate_series(1, 5000) n"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def filled_url(postgres: TestPostgres) -> AsyncIterator[str]:
+    name = await postgres.fresh()
+    for statement in (FILL_SUBJECTS, FILL_HOURS, FILL_METERS, "ANALYZE"):
+        await postgres.execute(statement, name)
+    yield postgres.server.url(name)
+    await postgres.drop(name)
+
+
+@pytest_asyncio.fixture
+async def connection(filled_url: str) -> AsyncIterator[AsyncConnection]:
+    engine = make_engine(DatabaseSettings(filled_url))
+    async with engine.connect() as opened:
+        yield opened
+    await engine.dispose()
+
+
+async def test_a_batch_does_not_read_the_whole_ledger(connection: AsyncConnection) -> None:
+    lines = await plan(connection, pruning.older(usage_hours, 50 * HOUR))
+    assert "usage_hours_pkey" in lines
+    assert "Tid Scan on usage_hours" in lines
+    assert "Seq Scan on usage_hours" not in lines
+    found = await connection.exec_driver_sql("SELECT id FROM usage_subjects LIMIT 200")
+    lines = await plan(connection, pruning.without_hours(list(found.scalars())))
+    assert "usage_hours_subject_idx" in lines
+    assert "Seq Scan on usage_hours" not in lines

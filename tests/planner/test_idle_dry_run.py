@@ -1,0 +1,124 @@
+"""What a dry run says of gangs that do nothing: who would have gone, for whom, and that no GPU is promised twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from queuectl.domain.diagnosis import Remedy
+from queuectl.domain.permits import ReclaimIdle
+from queuectl.domain.plan import PreemptionReason
+from queuectl.domain.queues import Protection, QueueingStrategy, ReclaimWithinCohort
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import plan, planning
+from queuectl.planner.packing.unpack import Answer
+from queuectl.planner.solve import Status
+from queuectl.planner.verify import verify
+from queuectl.planner.why import diagnose
+from tests.planner.build import gang, node, podset, queue, world
+from tests.planner.queues import cq, gpus, quota_only, running
+from tests.planner.test_idle import DRY_RUN, NEVER, ON_DEMAND, idler, on, spared, taken, yields
+
+
+def dry(*waiting: Any, there: Any, **policy: Any) -> Snapshot:
+    queues = [cq("a", 8, **(yields(DRY_RUN) | policy)), cq("b", 8, **yields(ON_DEMAND))]
+    return quota_only(queues, list(waiting), list(there))
+
+
+def test_a_dry_run_says_who_would_have_gone_and_what_that_would_have_lost() -> None:
+    snapshot = dry(
+        gpus("in", 8, "a", 9.0, 5),
+        there=[idler("idle", 8, "a", utilization=0.0), running("busy", 8, "b")],
+    )
+    made = plan(snapshot)
+    (one,) = made.spared
+    assert (one.victim, one.preemptor, one.reason) == ("idle", "in", PreemptionReason.IDLE)
+    assert (one.cost.priority, one.cost.gpus) == (1, 8)
+    assert made.preempted == ()
+    assert [r.reasons[0].code for r in made.pending] == [Code.WAITING_FOR_QUOTA]
+    assert verify(snapshot, made) == ()
+
+
+def test_those_that_may_go_are_named_beside_it_where_it_takes_both() -> None:
+    there = [idler("dry", 8, "a"), idler("real", 8, "b")]
+    both = dry(gpus("in", 16, "a", 9.0, 5), there=there)
+    assert spared(plan(both)) == [("dry", "in"), ("real", "in")]
+    made = plan(dry(gpus("in", 8, "a", 9.0, 5), there=there))
+    assert taken(made) == {"real": "IdleReclaim"}
+    assert spared(made) == []
+
+
+def test_no_gpu_is_promised_twice_in_a_dry_run() -> None:
+    there = [idler("i1", 4, "a", 1), idler("i2", 4, "a", 2), running("busy", 8, "b")]
+    waiting = [gpus(name, 4, "a", float(at), 5) for at, name in enumerate(("p", "q", "r"))]
+    assert spared(plan(dry(*waiting, there=there))) == [("i1", "p"), ("i2", "q")]
+
+
+def test_what_the_first_would_leave_over_is_for_the_next() -> None:
+    there = [idler("i1", 8, "a", 1), running("busy", 8, "b")]
+    waiting = [gpus(name, 4, "a", float(at), 5) for at, name in enumerate(("p", "q"))]
+    assert spared(plan(dry(*waiting, there=there))) == [("i1", "p")]
+
+
+def test_nobody_is_named_for_one_that_would_not_fit_then_either() -> None:
+    there = [idler("i1", 4, "a"), running("busy", 12, "b")]
+    assert spared(plan(dry(gpus("in", 8, "a", 9.0, 5), there=there))) == []
+
+
+def test_the_head_of_a_strict_queue_gets_a_dry_run_and_nobody_behind_it() -> None:
+    """Its own quota, which is kept from borrowers for it, does not stand in its way."""
+    strict = {
+        "strategy": QueueingStrategy.STRICT_FIFO,
+        "protection": Protection(min_runtime=1.0),
+        "reclaim_within_cohort": ReclaimWithinCohort.NEVER,
+    }
+    there = [idler("idle", 6, "a", started_at=0.0), running("busy", 8, "b")]
+    waiting = [gpus("head", 8, "a", 1.0, 5), gpus("next", 8, "a", 2.0, 5)]
+    assert spared(plan(dry(*waiting, there=there, **strict))) == [("idle", "head")]
+
+
+def test_a_dry_run_on_nodes_is_held_against_what_starts() -> None:
+    """The room that a gang of this plan takes is not counted as free."""
+    nodes = [node(f"a{i}", "a", gpu=8) for i in range(3)]
+    starts = gang("starts", podset(gpu=8), priority=9)
+    waiting = gang("in", podset(count=2, required="rack", gpu=8), priority=5, queued_at=9.0)
+    main = replace(queue(within=NEVER), **yields(DRY_RUN))
+    one = (on("i1", "a0", idle=True), on("busy", "a1"))
+    assert spared(plan(world(nodes, [starts, waiting], one, main))) == []
+    two = (on("i1", "a0", idle=True), on("i2", "a1", idle=True))
+    made = plan(world(nodes, [starts, waiting], two, main))
+    assert spared(made) == [("i1", "in"), ("i2", "in")]
+    assert [a.uid for a in made.admitted] == ["starts"]
+
+
+def test_a_dry_run_counts_where_gangs_start_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last solve may put them elsewhere than the walk did."""
+    nodes = [node("a0", "a", gpu=8), node("a1", "a", gpu=8), node("b0", "b", gpu=8)]
+    starts = gang("starts", podset(gpu=8), priority=9)
+    waiting = gang("in", podset(count=2, required="rack", gpu=8), priority=5, queued_at=9.0)
+    main = replace(queue(within=NEVER), **yields(DRY_RUN))
+    snapshot = world(nodes, [starts, waiting], (on("idle", "a0", idle=True),), main)
+    places = {}
+    for name in ("a1", "b0"):
+        spots = ((np.array([["a0", "a1", "b0"].index(name)]), np.array([1])),)
+        found = Answer(Status.FOUND, (spots,))
+        monkeypatch.setattr(planning, "confirm", lambda ledger, solver, found=found: found)
+        places[name] = spared(plan(snapshot))
+    assert places == {"a1": [], "b0": [("idle", "in")]}
+
+
+def test_that_it_is_only_a_dry_run_is_a_way_out() -> None:
+    there = [idler("idle", 8, "a"), running("busy", 8, "b")]
+    found = diagnose(dry(gpus("in", 8, "a", 9.0, 5), there=there), "in")
+    way, *_ = [way for way in found.ways if way.remedy is Remedy.ALLOW_PREEMPTION]
+    assert way.changes == (ReclaimIdle("a"),)
+    assert way.details["policy"] == [
+        {"clusterQueue": "a", "field": "idleReclaim", "value": "OnDemand"}
+    ]
+    assert [g["workload"] for g in way.details["gangs"]] == ["team/idle"]
+    equal = dry(gpus("in", 8, "a", 9.0, 1), there=there)
+    assert ReclaimIdle("a") not in [c for way in diagnose(equal, "in").ways for c in way.changes]

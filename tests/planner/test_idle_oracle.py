@@ -1,0 +1,102 @@
+"""Idle gangs among the victims, against brute force: every set, every order of exits, the idle ones asked first."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.plan import PreemptionReason
+from queuectl.domain.queues import ClusterQueue, IdleReclaim, ReclaimMode
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.planner.cost import costs
+from queuectl.planner.verify import Rule, verify
+from tests.planner.build import NOW
+from tests.planner.generate_cohorts import cohorts
+from tests.planner.test_preempt import plan_of
+from tests.planner.test_preempt_cohort import agrees_with_brute_force, ask
+
+MODES = (ReclaimMode.ON_DEMAND, ReclaimMode.ON_DEMAND, *ReclaimMode)
+
+
+def idlers(seed: int, *, fair: bool = False, nodes: bool = False) -> Snapshot:
+    """One blocked gang; of those that run some do nothing, and their queues differ in what follows from it."""
+    snapshot = cohorts(seed, fair=fair, nodes=nodes)
+    rng = random.Random(~seed)
+
+    def ruled(queue: ClusterQueue) -> ClusterQueue:
+        rule = IdleReclaim(mode=rng.choice(MODES), to_equal=rng.random() < 0.3)
+        return replace(queue, idle_reclaim=rule)
+
+    def doing(gang: Admitted) -> Admitted:
+        return replace(gang, idle_since=NOW - 60.0 if rng.random() < 0.4 else None)
+
+    queues = {name: ruled(queue) for name, queue in snapshot.config.cluster_queues.items()}
+    config = replace(snapshot.config, cluster_queues=queues)
+    return replace(snapshot, config=config, admitted=tuple(map(doing, snapshot.admitted)))
+
+
+@pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
+@pytest.mark.parametrize(("nodes", "worlds"), [(False, 300), (True, 80)], ids=["quota", "nodes"])
+def test_least_of_all_legal_victims(fair: bool, nodes: bool, worlds: int) -> None:
+    for seed in range(worlds):
+        agrees_with_brute_force(idlers(seed, fair=fair, nodes=nodes))
+
+
+def test_what_shares_refuse_says_nothing_of_idle_gangs() -> None:
+    """A world in which a refused set, told of all gangs as large, would keep an idle one from leaving."""
+    agrees_with_brute_force(idlers(858, fair=True, nodes=True))
+
+
+@pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
+def test_the_worlds_hold_all_there_is_to_tell(fair: bool) -> None:
+    """Idle gangs alone, beside others, and not at all; of the own queue and of another one."""
+    told = Counter[str]()
+    for seed in range(300):
+        oracle, answer, _ = ask(idlers(seed, fair=fair))
+        reasons = {v.reason for v in answer.victims} if answer is not None else set[str]()
+        taken = [v.victim for v in answer.victims if oracle.idle(v.victim)] if answer else []
+        told["own"] += any(oracle.queue_of(uid) is oracle.queue for uid in taken)
+        told["foreign"] += any(oracle.queue_of(uid) is not oracle.queue for uid in taken)
+        told["alone"] += reasons == {PreemptionReason.IDLE}
+        told["beside"] += len(reasons) > 1 and PreemptionReason.IDLE in reasons
+        told["none"] += bool(reasons) and PreemptionReason.IDLE not in reasons
+    assert all(told[kind] >= 5 for kind in ("own", "foreign", "alone", "beside", "none")), told
+
+
+@pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
+def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None:
+    """Any gangs at all, taken for idleness or by policy as it comes."""
+    refused = passed = 0
+    for seed in range(600):
+        snapshot = idlers(seed, nodes=True, fair=fair)
+        oracle, answer, demand = ask(snapshot)
+        one = next(iter(answer.victims), None) if answer is not None else None
+        if answer is None or one is None:
+            continue
+        rng = random.Random(seed)
+        chosen = frozenset(u for u in oracle.gangs if rng.random() < 0.4)
+        cost = costs(list(oracle.gangs.values()), snapshot.now)
+
+        def reason(uid: str, oracle=oracle, chosen=chosen) -> str:
+            if oracle.yields(uid, chosen):
+                return PreemptionReason.IDLE
+            if oracle.queue_of(uid) is oracle.queue:
+                return PreemptionReason.IN_CLUSTER_QUEUE
+            named = PreemptionReason.IN_COHORT_FAIR_SHARING
+            return named if fair else PreemptionReason.IN_COHORT_RECLAMATION
+
+        victims = tuple(
+            replace(one, victim=u, cost=cost[u], reason=reason(u)) for u in sorted(chosen)
+        )
+        made = plan_of(snapshot, demand, replace(answer, victims=victims))
+        strategies = snapshot.config.rules.fair_sharing
+        legal = oracle.fair(chosen, strategies) if fair else oracle.classic(chosen)
+        found = [v for v in verify(snapshot, made) if v.rule is Rule.VICTIM]
+        assert bool(found) != legal, (seed, found)
+        idle = any(oracle.idle(u) for u in chosen)
+        refused, passed = refused + (idle and not legal), passed + (idle and legal)
+    assert refused > 15
+    assert passed > 15

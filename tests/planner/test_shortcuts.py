@@ -1,0 +1,104 @@
+"""Shortcuts of the search: what is looked at first, or left out, changes no answer."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import decide as deciding
+from queuectl.planner.arena import caps, survey
+from queuectl.planner.decide import decide
+from queuectl.planner.packing.witness import find
+from queuectl.planner.planning import begin, turns
+from queuectl.planner.solve import Solver, Status
+from queuectl.planner.victims.cells import implies, useful_nodes
+from queuectl.planner.victims.mixed import MixedSearch
+from queuectl.planner.victims.parts import parts_of
+from queuectl.planner.victims.stage import stage_of
+from queuectl.planner.victims.terms import Terms
+from queuectl.planner.why.leave import bench_of_all
+from queuectl.planner.why.trial import as_it_is, demands
+from queuectl.planner.why.turn import turn_of
+from tests.planner.build import gang, node, podset, world
+from tests.planner.generate import contested, crowded
+
+_SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def _tight(seed: int) -> Snapshot:
+    """Racks of two nodes, and a dozen gangs of uneven pods that want more than there is: some fit only if others move."""
+    rng = random.Random(seed)
+    racks = [f"r{i}" for i in range(rng.choice((3, 5)))]
+    nodes = [node(f"{rack}-{i}", rack, gpu=8) for rack in racks for i in range(2)]
+    gangs = []
+    for i in range(12):
+        level: dict[str, Any] = {"required": "rack"} if rng.random() < 0.8 else {}
+        sets = [
+            podset(f"p{j}", rng.choice((1, 1, 2)), group="g", gpu=rng.choice((2, 3, 5)), **level)
+            for j in range(rng.choice((1, 2, 2)))
+        ]
+        gangs.append(gang(f"w{i}", *sets, queued_at=float(i)))
+    return world(nodes, gangs)
+
+
+@pytest.mark.parametrize("few", [0, 4])
+@_SLOW
+@given(st.integers(0, 2**32).map(_tight) | contested())
+def test_looking_for_a_refusal_first_finds_no_other_answer(few: int, snapshot: Snapshot) -> None:
+    """Nor does the small model that leaves most gangs out, however few are left in it (0 = it is asked always)."""
+    cycle = begin(snapshot, None)
+    for pending in turns(cycle):
+        turn = turn_of(cycle.walk, pending)
+        for demand in demands(turn, as_it_is(turn), turn.arena):
+            ledger, solver = cycle.walk.ledger, Solver(snapshot.limits)
+            answers = []
+            for share, doubtful in ((10**9, False), (few, False), (few, True)):
+                with mock.patch.object(deciding, "_FEW", share):
+                    answers.append(decide(ledger, demand, solver, doubtful=doubtful).status)
+            assert answers in ([Status.FOUND] * 3, [Status.REFUTED] * 3)
+
+
+@_SLOW
+@given(st.integers(0, 2**32).map(lambda seed: crowded(seed, mixed=True)) | contested(), st.data())
+def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.DataObject) -> None:
+    """It is found to fit the nodes cut out for it after some gangs have left exactly when it is on all nodes."""
+    arena = survey(snapshot)
+    bench = bench_of_all(arena, snapshot.admitted)
+    cycle = begin(snapshot, None, arena)
+    pending = next(turns(cycle))
+    turn = turn_of(cycle.walk, pending)
+    for demand in demands(turn, as_it_is(turn), arena):
+        free, solver = cycle.walk.ledger.later_free(), Solver(snapshot.limits)
+        search = MixedSearch(demand, parts_of(demand), free, bench, Terms(bench, []), solver, 0)
+        gone = (
+            data.draw(st.frozensets(st.integers(0, bench.size - 1))) if bench.size else frozenset()
+        )
+        after = free + bench.freed(free.shape[1], bench.mask(gone))
+        spots = find(demand, after, lambda shape, after=after: caps(after, shape))  # type: ignore[misc]
+        useful = useful_nodes(search.scenes.values(), search.parts, -1)
+        stage = stage_of(demand, free, bench, useful)
+        assert stage.fits(bench.mask(gone)) is (spots is not None)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        # a GPU row and the CPU row of the same pods, 8 cores a GPU: on an empty node, and beside a tenant of whole GPUs
+        (([1, 4], [8]), ([8, 32], [64]), True),
+        (([1, 4], [8, 2]), ([8, 32], [128, 16]), True),
+        (([1, 4], [8]), ([8, 32], [63]), False),  # less is free of the second
+        (([1, 4], [8, 2]), ([8, 32], [64, 15]), False),  # the tenant frees less of it
+        (([1, 4], [8]), ([8, 40], [64]), False),  # a pod asks more of it
+        (([0, 4], [8]), ([1, 4], [8]), False),  # a pod asks only for the second
+    ],
+)
+def test_a_row_that_another_one_implies_is_left_out(
+    one: tuple[list[int], list[int]], other: tuple[list[int], list[int]], said: bool
+) -> None:
+    assert implies(one, other) is said

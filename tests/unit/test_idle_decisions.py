@@ -1,0 +1,126 @@
+"""What plans about idle gangs leave in the ledger: dry runs are told once, and whoever works again by then stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuectl.control.decide import Decider
+from queuectl.domain.ledger import Change, State
+from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, PreemptionReason, Refusal
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.workload import Workload
+from tests.unit.test_state import CONFIG, ENTRY, JOB, PLACEMENT, RESUMED, World
+from tests.unit.test_use_watch import RUNNING
+
+COST = Cost(priority=3, lost_work=60, gpus=16)
+WAITS = replace(ENTRY, uid="u2", name="waits")
+
+
+def would_go(preemptor: str = "u2") -> Preemption:
+    return Preemption("u1", preemptor, COST, "IdleReclaim")
+
+
+class Told:
+    def __init__(self) -> None:
+        waits = replace(JOB, uid="u2", name="waits")
+        self.world = World(RUNNING, WAITS, records=[RESUMED, waits])
+        self.decider = Decider(self.world.mirror, self.world.ledger)
+
+    def by(
+        self, *spared: Preemption, idle_since: float | None = 50.0, evicted: bool = False
+    ) -> list[Change]:
+        """Changes that a plan with these dry evictions makes."""
+        workload = Workload("u1", "Job", "a", "train", JOB.podsets)
+        gang = Admitted(workload, PLACEMENT, idle_since=idle_since)
+        snapshot = Snapshot(100.0, self.world.mirror.fleet, CONFIG, admitted=(gang,))
+        goes = (Eviction("u1", Code.NODE_FAILURES, "lost"),) if evicted else ()
+        changes = self.decider.changes(snapshot, Plan(spared=spared, evicted=goes), 100.0)
+        self.world.ledger.apply(changes)
+        return changes
+
+    def codes(self, changes: list[Change]) -> list[Code]:
+        return [change.note.reason.code for change in changes if change.note is not None]
+
+
+def test_it_is_told_for_whom_at_what_loss_and_nothing_else_changes() -> None:
+    (change,) = Told().by(would_go())
+    assert change.note is not None
+    assert change.note.event == "WouldReclaim"
+    assert change.note.reason.message == (
+        "it does not use its GPUs and would have been stopped for a/waits: 60 GPU-seconds of work lost, 16 GPUs freed "
+        "(idleReclaim: DryRun)"
+    )
+    assert change.note.reason.details == {
+        "preemptor": "u2",
+        "why": "IdleReclaim",
+        "lostGpuSeconds": 60,
+        "priority": 3,
+        "gpus": 16,
+    }
+    assert replace(change.after, version=RUNNING.version) == RUNNING
+
+
+def test_the_same_again_is_not_told_again_whatever_was_said_in_between() -> None:
+    told = Told()
+    assert len(told.by(would_go())) == 1
+    assert told.by(would_go()) == []
+    assert told.by() == []
+    assert len(told.by(would_go("u3"))) == 1, "another gang is news"
+    assert told.by(would_go()) == told.by(would_go("u3")) == []
+
+
+def test_a_gang_that_is_idle_anew_is_told_anew() -> None:
+    told = Told()
+    told.by(would_go(), idle_since=50.0)
+    assert len(told.by(would_go(), idle_since=90.0)) == 1
+
+
+def test_of_a_gang_that_goes_anyway_only_that_is_told() -> None:
+    told = Told()
+    assert told.codes(told.by(would_go(), evicted=True)) == [Code.NODE_FAILURES]
+
+
+def test_a_workload_that_is_gone_is_forgotten() -> None:
+    told = Told()
+    told.by(would_go())
+    told.decider.forget("u1")
+    assert len(told.by(would_go())) == 1
+
+
+def preempting(victim_idles: bool, reason: PreemptionReason) -> list[tuple[str, State]]:
+    """Uid and state after a plan that evicts u1, so that u2 fits, was made and then looked at anew."""
+    world = Told().world
+    decider = Decider(world.mirror, world.ledger, lambda _: victim_idles)
+    workloads = [Workload(uid, "Job", "a", uid, JOB.podsets) for uid in ("u1", "u2")]
+    snapshot = Snapshot(
+        100.0,
+        world.mirror.fleet,
+        CONFIG,
+        pending=(Pending(workloads[1]),),
+        admitted=(Admitted(workloads[0], PLACEMENT, idle_since=50.0),),
+    )
+    lease = CapacityLease(PLACEMENT, ("u1",), 100.0, 700.0)
+    refusal = Refusal("u2", (Reason(Code.WAITING_FOR_PREEMPTED),), lease)
+    plan = Plan(preempted=(Preemption("u1", "u2", COST, reason.value),), pending=(refusal,))
+    changes = decider.changes(snapshot, plan, 100.0)
+    return [(change.after.uid, change.after.state) for change in changes]
+
+
+DONE = [("u1", State.EVICTING), ("u2", State.RESERVED)]
+
+
+@pytest.mark.parametrize(
+    ("victim_idles", "reason", "done"),
+    [
+        (True, PreemptionReason.IDLE, DONE),
+        (False, PreemptionReason.IDLE, []),
+        (False, PreemptionReason.IN_CLUSTER_QUEUE, DONE),  # not for its idleness
+    ],
+)
+def test_a_gang_that_works_again_before_the_commit_stays_and_nobody_gets_its_place(
+    victim_idles: bool, reason: PreemptionReason, done: list[tuple[str, State]]
+) -> None:
+    assert preempting(victim_idles, reason) == done
