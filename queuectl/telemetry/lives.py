@@ -119,9 +119,8 @@ class Lives:
         where, code = self._scope.of(after), after.reason.code
         if where not in self._known:
             self._known.add(where)
-            for (
-                reason
-            ) in _GIVEN_UP:  # a counter that is born with 1 has not increased for Prometheus
+            # A counter that is born with 1 has not increased for Prometheus.
+            for reason in _GIVEN_UP:
                 self._deactivated.labels(*where, reason)
         was = before.state if before is not None else None
         if was is not after.state:
@@ -163,6 +162,9 @@ class Lives:
         if was is not State.RESERVED:
             self._kept(by, after, at)
         self._admitted.labels(*by).inc()
+        *where, priority = by
+        for counter in (self._evicted, self._evicted_once):  # born with 0, too
+            counter.labels(*where, Code.PREEMPTED, priority)
         if after.attempt == 1:
             self._admission_wait.labels(*by).observe(at - after.queued_at)
 

@@ -275,6 +275,14 @@ class TestDecisions:
         assert value(metrics, "evicted_workloads_total", reason="Preempted", **by) == 1
         assert value(metrics, "workload_eviction_latency_seconds_sum", **by) == 10
 
+    def test_preemptions_of_a_gang_that_runs_are_counted_from_0(self) -> None:
+        """Else Prometheus sees no increase when the first one comes."""
+        metrics = Metrics()
+        metrics.committed(live_through(job("a"), Admit(PLACED)), lambda _: "high")
+        by = {"cluster_queue": "team-a", "reason": "Preempted", "priority_class": "high"}
+        assert value(metrics, "evicted_workloads_total", **by) == 0
+        assert value(metrics, "evicted_workloads_once_total", **by) == 0
+
     def test_requeues_and_deactivations_are_counted_by_reason(self) -> None:
         metrics = Metrics()
         for name in ("requeued", "deactivated", "held"):
