@@ -1,7 +1,7 @@
 """Tells people who only have kubectl: one Event and one status annotation per state change or lasting reason.
 
-Telling never competes with admitting: a bounded backlog, a fixed rate, the newest word per job only, and nothing while
-writes of the protocol are queued. What is not told stands in the database, the API and the metrics all the same.
+Telling never competes with admitting: a bounded backlog, a fixed rate, of each job the newest word and why it was evicted, and
+nothing while writes of the protocol are queued. What is not told stands in the database, the API and the metrics all the same.
 """
 
 from __future__ import annotations
@@ -97,20 +97,24 @@ class Teller:
         for change in changes:
             entry = change.after
             if change.note is not None and change.note.reason.code in REMARKS:
-                reason = change.note.reason
-                self._remarks[entry.uid, reason.code] = reason
-                if len(self._remarks) > BACKLOG:
-                    del self._remarks[next(iter(self._remarks))]
+                self._remember(entry.uid, change.note.reason)
                 continue
             if change.note is None or entry.reason.code in (Code.DELETED, Code.SUCCEEDED):
                 self._words.pop(entry.uid, None)
                 self._last.pop(entry.uid, None)
                 continue
             due = now + self._after if entry.reason.code in PASSING else now
-            self._words.pop(entry.uid, None)
+            _, older = self._words.pop(entry.uid, (0.0, None))
+            if older is not None and older.state is State.EVICTING:
+                self._remember(entry.uid, older.reason)  # why it had to go is told in any case
             self._words[entry.uid] = (due, entry)
             if len(self._words) > BACKLOG:
                 del self._words[next(iter(self._words))]
+
+    def _remember(self, uid: str, reason: Reason) -> None:
+        self._remarks[uid, reason.code] = reason
+        if len(self._remarks) > BACKLOG:
+            del self._remarks[next(iter(self._remarks))]
 
     async def run(self) -> None:
         """Write until cancelled."""

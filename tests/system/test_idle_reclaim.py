@@ -102,7 +102,7 @@ def test_a_dry_run_takes_nobody_and_says_who_would_have_gone_for_whom(measured: 
 def test_always_it_is_warned_twice_goes_and_runs_again(measured: Measured) -> None:
     with measured.home.room(32) as room:
         queue = judged_quickly(
-            room.namespace, 32, "Always", graceSeconds=GRACE, cooldownSeconds=GRACE
+            room.namespace, 32, "Always", graceSeconds=2 * GRACE, cooldownSeconds=20
         )
         room.rest.apply([queue])
         room.job("idle", playing("idle"))

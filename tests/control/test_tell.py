@@ -1,0 +1,49 @@
+"""What people with kubectl alone are told, when more happens than there is time to tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from queuectl.control.tell import Teller
+from queuectl.domain.ledger import Change
+from queuectl.domain.machine import Event, Remarked
+from queuectl.domain.reasons import Code, Reason
+from tests.api.support import LIVES, live_through
+from tests.doubles.cluster import FakeCluster
+from tests.support.jobs import batch_job
+
+FASTER = 10_000.0  # Events a second
+
+
+def told(changes: Iterable[Change], cluster: FakeCluster) -> list[str]:
+    """Reasons of the Events on a job to which all of this happened before the first word was written."""
+
+    async def tell() -> None:
+        teller = Teller(cluster, cluster.job, lambda: True, per_second=FASTER, after=0.0)
+        teller.tell(changes)
+        task = asyncio.create_task(teller.run())
+        await asyncio.sleep(0.05)
+        task.cancel()
+
+    asyncio.run(tell())
+    return [event.reason for event in cluster.events]
+
+
+def lived(*events: Event) -> tuple[list[Change], FakeCluster]:
+    cluster = FakeCluster()
+    record = cluster.job(cluster.submit(batch_job("train")))
+    return live_through(record, *events), cluster
+
+
+def test_of_what_it_waited_for_and_how_it_began_only_the_newest_word_is_told() -> None:
+    assert told(*lived(*LIVES["pending"], *LIVES["running"])) == ["PodsReady"]
+
+
+def test_why_it_was_evicted_is_told_though_it_is_queued_again_by_then() -> None:
+    assert told(*lived(*LIVES["requeued"])) == ["Queued", "Preempted"]
+
+
+def test_a_warning_takes_no_news_away_and_is_not_taken_away() -> None:
+    warned = Remarked(Reason(Code.IDLE_GPUS, "does nothing"))
+    assert told(*lived(*LIVES["running"], warned)) == ["PodsReady", "IdleGPUs"]
