@@ -62,24 +62,35 @@ def decide(ledger: Ledger, demand: Demand, solver: Solver, *, doubtful: bool = F
 
     ``doubtful``: that it does not is what to expect, and is looked for first; the answer is the same.
     """
-    movable = [k for k in ledger.kept if not k.fixed and k.demand.units]
-    if doubtful and _refuted_by_counting(movable, demand, ledger.free_without_kept()):
+    if doubtful and _refuted_by_counting(_movable(ledger), demand, ledger.free_without_kept()):
         return Decision(Status.REFUTED)
     found = witness.find(demand, ledger.free(), ledger.caps)
     if found is not None:
         return Decision(Status.FOUND, found)
+    movable = _movable(ledger)
     if witness.exact(demand) and not movable:
         return Decision(Status.REFUTED)
-    if not doubtful and _refuted_by_counting(movable, demand, ledger.free_without_kept()):
+    free = ledger.free_without_kept()
+    if not doubtful and _refuted_by_counting(movable, demand, free):
         return Decision(Status.REFUTED)
-    return _search(ledger, movable, demand, solver, doubtful=doubtful)
+    return _search(ledger, movable, demand, free, solver, doubtful=doubtful)
+
+
+def _movable(ledger: Ledger) -> list[Kept]:
+    """Kept gangs that may be placed anew."""
+    return [k for k in ledger.kept if not k.fixed and k.demand.units]
 
 
 def _search(
-    ledger: Ledger, movable: Sequence[Kept], demand: Demand, solver: Solver, *, doubtful: bool
+    ledger: Ledger,
+    movable: Sequence[Kept],
+    demand: Demand,
+    free: Ints,
+    solver: Solver,
+    *,
+    doubtful: bool,
 ) -> Decision:
     """By models: those in the way move, and nobody else, which mostly finds; nobody else is there, which mostly refutes; all move."""
-    free = ledger.free_without_kept()
     in_the_way = list(_in_the_way(movable, demand, free))
     few = in_the_way[-1] if in_the_way else []
     telling = len(few) * _FEW < len(movable)

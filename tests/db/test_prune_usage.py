@@ -112,6 +112,7 @@ async def test_the_leader_keeps_as_many_days_as_the_rules_say(
     running = asyncio.create_task(prune(store, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch))
     try:
         async with asyncio.timeout(30):
+            # Nothing tells when rows are gone: the table is asked.
             while await ledger.fetchval("SELECT min(hour) FROM usage_hours") != CUTOFF:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:

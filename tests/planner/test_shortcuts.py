@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -80,7 +81,7 @@ def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.
             data.draw(st.frozensets(st.integers(0, bench.size - 1))) if bench.size else frozenset()
         )
         after = free + bench.freed(free.shape[1], bench.mask(gone))
-        spots = find(demand, after, lambda shape, after=after: caps(after, shape))  # type: ignore[misc]
+        spots = find(demand, after, partial(caps, after))
         useful = useful_nodes(search.scenes.values(), search.parts, -1)
         stage = stage_of(demand, free, bench, useful)
         assert stage.fits(bench.mask(gone)) is (spots is not None)

@@ -87,7 +87,7 @@ def test_a_dry_run_takes_nobody_and_says_who_would_have_gone_for_whom(measured: 
         idle_beside_busy(measured, room)
         room.until(lambda: lines(room, "idle", "WouldReclaim"), "the record")
         room.until(lambda: "WouldReclaim" in told(room, "idle"), "an Event on the job")
-        time.sleep(2 * GRACE)
+        time.sleep(2 * GRACE)  # several cycles and looks, none of which may tell it again
         (line,) = lines(room, "idle", "WouldReclaim")
         assert f"for {room.namespace}/next: {RESTART_COST} GPU" in line["reason"]["message"]
         assert counted(measured, room) == {"warned": 2, "would_reclaim": 1}

@@ -161,7 +161,8 @@ def schemes(
     idle = np.zeros(len(roster.gangs), dtype=np.bool_)
     if idlers:
         idle = _yielding(roster, queue, demand.pending.workload, dry=dry) & staying(ledger, roster)
-    policy = _Policy(ledger, demand, queue, contest, roster, idle)
+    guarded = _guarded(ledger, roster, queue, idle)
+    policy = _Policy(ledger, demand, queue, contest, roster, idle, guarded)
     if not policy.conceivable():
         return []
     found = [policy.idle_alone()] if idle.any() else []
@@ -182,9 +183,29 @@ def _yielding(roster: Roster, queue: ClusterQueue, preemptor: Workload, *, dry: 
     return idle
 
 
+def _guarded(ledger: Ledger, roster: Roster, queue: ClusterQueue, idle: Mask) -> Mask:
+    """Idle gangs of other queues that could take back what a borrower got of them. Shape (C,)."""
+    if not idle.any():
+        return idle
+    known = ledger.arena.snapshot.config.cluster_queues
+    reclaims = [
+        name in known
+        and name != queue.name
+        and known[name].reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+        for name in roster.queues
+    ]
+    return idle & np.array(reclaims, dtype=np.bool_)[roster.owner]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class _Policy(Prospect):
-    """One preemptor against the gangs of a roster."""
+    """One preemptor against the gangs of a roster.
+
+    Attributes:
+        guarded: those of the idle ones that it may take only without borrowing. Shape (C,).
+    """
+
+    guarded: Mask
 
     def idle_alone(self) -> list[Scheme]:
         """Gangs that do nothing, and nobody else."""
@@ -214,27 +235,14 @@ class _Policy(Prospect):
     def _with_idle(self, kinds: Ints, strategies: tuple[FairStrategy, ...] = ()) -> list[Scheme]:
         """These candidates and those who are idle; some of these only for a preemptor that does not borrow."""
         found = [self._scheme(kinds, strategies=strategies)]
-        if self._guarded().any():
+        if self.guarded.any():
             found.append(self._scheme(kinds, borrows=False, strategies=strategies))
         return found
-
-    def _guarded(self) -> Mask:
-        """Idle gangs whose queue could take back what a borrower got of it."""
-        if not self.idle.any():
-            return self.idle
-        takes_back = [self._may_reclaim(name) for name in self.roster.queues]
-        return self.idle & np.array(takes_back, dtype=np.bool_)[self.roster.owner]
-
-    def _may_reclaim(self, name: str) -> bool:
-        other = self.ledger.arena.snapshot.config.cluster_queues.get(name)
-        if other is None or name == self.queue.name:
-            return False
-        return other.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
 
     def _scheme(
         self, kinds: Ints, *, borrows: bool = True, strategies: tuple[FairStrategy, ...] = ()
     ) -> Scheme:
-        yields = self.idle & ~self._guarded() if borrows else self.idle
+        yields = self.idle & ~self.guarded if borrows else self.idle
         kinds = np.where(yields, Kind.IDLE, kinds)
         legal = (kinds != Kind.NEVER) & staying(self.ledger, self.roster)
         bench = bench_of(self.roster, legal, self.ledger.arena.snapshot.now)
