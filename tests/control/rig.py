@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,7 @@ from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
 from queuectl.domain.pastuse import Used
 from queuectl.domain.quantity import NOTHING, Resources
-from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
 from queuectl.domain.records import Delta, PodRecord
 from queuectl.domain.rules import Retention
 from queuectl.objects.kinds import KINDS
@@ -60,6 +60,7 @@ class Guillotine:
     at: int | None = None
     moment: Moment = Moment.BEFORE
     seen: int = 0
+    done: int = 0
     fell: bool = False
 
     def before(self) -> int:
@@ -71,6 +72,7 @@ class Guillotine:
 
     def after(self, number: int) -> None:
         """That step has had its effect."""
+        self.done += 1
         if number == self.at and self.moment is Moment.AFTER:
             self._fall()
 
@@ -146,6 +148,9 @@ class KillingStore:
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         return await self.store.configuration()
 
+    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
+        return await self.store.config_changes(since, known)
+
     async def config_changed(self, since: int) -> int:
         return await self.store.config_changed(since)
 
@@ -190,6 +195,7 @@ class Rig:
     patches: Guillotine = field(default_factory=Guillotine)
     accounts: Guillotine = field(default_factory=Guillotine)
     deaths: int = 0
+    look_seconds: float = 0.03  # between looks while nothing happens: time alone may bring it
     metrics: Metrics = field(default_factory=Metrics)
     running: bool = True
     clock: Callable[[], float] = time.time
@@ -200,13 +206,17 @@ class Rig:
     async def until(self, done: Callable[[], bool | Any], what: str) -> None:
         """Let the world go on, with a controller that is restarted when it dies, until ``done()``; checks as it goes."""
         deadline = time.monotonic() + PATIENCE
+        looked, look_again = -1, 0.0
         while True:
             await self._keep_running()
             self.cluster.step()
-            self.check()
-            result = done()
-            if await result if asyncio.iscoroutine(result) else result:
-                return
+            happened = self.commits.done + self.cluster.server.version
+            if happened != looked or time.monotonic() > look_again:
+                looked, look_again = happened, time.monotonic() + self.look_seconds
+                self.check()
+                result = done()
+                if await result if asyncio.iscoroutine(result) else result:
+                    return
             if time.monotonic() > deadline:
                 raise AssertionError(f"never: {what}; {await self.describe()}")
             await asyncio.sleep(0.002)
@@ -323,12 +333,14 @@ class Rig:
             await self.store.commands_waiting()
             await loop.commands_added()
 
-    async def ask(self, uid: str, action: Action, priority: int | None = None) -> None:
+    async def ask(
+        self, uid: str, action: Action, priority: int | None = None, **more: Any
+    ) -> Command:
         """Ask for something, as the API does."""
         self._requests += 1
         request = f"request-{self._requests}"
-        await self.store.add_command(
-            Command(0, uid, action, "alice", request, time.time(), priority)
+        return await self.store.add_command(
+            Command(0, uid, action, "alice", request, time.time(), priority, **more)
         )
 
     async def stop(self) -> None:

@@ -6,8 +6,9 @@ controller is killed before and after each of them, in a world of its own, and t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 
 import pytest
 
@@ -16,6 +17,9 @@ from queuectl.domain.reasons import Code
 from tests.control.rig import Guillotine, Rig, gang, live, rig
 from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
+
+WORLDS = 4
+"""Live at once, in one process: each on a database of its own."""
 
 
 async def story(world: Rig, kind: str) -> None:
@@ -33,6 +37,10 @@ async def story(world: Rig, kind: str) -> None:
     world.cluster.finish(low)
     await world.until_state(low, State.FINISHED)
     await world.at_rest()
+
+
+def two_nodes(url: str) -> AbstractAsyncContextManager[Rig]:
+    return rig(url, 2)
 
 
 @asynccontextmanager
@@ -73,6 +81,25 @@ def dying(world: Rig, what: str, number: int, moment: Moment) -> Iterator[None]:
     assert blade.fell or blade.seen < number
 
 
+async def survives(
+    postgres: TestPostgres,
+    steps: tuple[int, int],
+    story: Callable[[Rig], Awaitable[None]],
+    built: Callable[[str], AbstractAsyncContextManager[Rig]] = two_nodes,
+) -> None:
+    """The story ends well wherever in its (commits, writes) the controller dies; several worlds at once, as they wait a lot."""
+    turns = asyncio.Semaphore(WORLDS)
+
+    async def once(what: str, number: int, moment: Moment) -> None:
+        async with turns, fresh(postgres) as url, built(url) as world:
+            with dying(world, what, number, moment):
+                await story(world)
+
+    async with asyncio.TaskGroup() as group:
+        for point in points(*steps):
+            group.create_task(once(*point))
+
+
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 @pytest.mark.timeout(600)
 async def test_the_controller_may_die_at_any_step(postgres: TestPostgres, kind: str) -> None:
@@ -80,7 +107,4 @@ async def test_the_controller_may_die_at_any_step(postgres: TestPostgres, kind: 
         commits, writes = await count_steps(url, kind)
     assert commits >= 10, "the scenario commits at each transition"
     assert writes >= 10, "and writes for each start, pin and stop"
-    for what, number, moment in points(commits, writes):
-        async with fresh(postgres) as url, rig(url, 2) as world:
-            with dying(world, what, number, moment):
-                await story(world, kind)
+    await survives(postgres, (commits, writes), lambda world: story(world, kind))

@@ -113,6 +113,7 @@ async def reclaiming(url: str, mode: str, **rule: Any) -> AsyncIterator[Watched]
     """Two nodes, and a queue over both that reclaims idle gangs."""
     clock = Clock()
     async with rig(url, 2, clock=clock) as world:
+        world.look_seconds = 0.0  # its clock goes on with every look
         (document,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
         idle = {"mode": mode, "graceSeconds": GRACE, "cooldownSeconds": REST, **rule}
         spec = {**document["spec"], "policy": {"idleReclaim": idle}}

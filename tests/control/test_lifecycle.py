@@ -11,7 +11,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
-from tests.control.test_crash_matrix import dying, fresh, points
+from tests.control.test_crash_matrix import fresh, survives
 from tests.support.postgres import TestPostgres
 
 KINDS = ("Job", "PyTorchJob")
@@ -364,11 +364,8 @@ async def test_the_controller_may_die_at_any_step_of_it(postgres: TestPostgres) 
     async with fresh(postgres) as url, rig(url, 2) as world:
         await story(world)
         assert world.deaths == 0
-        commits, writes = world.commits.seen, world.patches.seen
-    for what, number, moment in points(commits, writes):
-        async with fresh(postgres) as url, rig(url, 2) as world:
-            with dying(world, what, number, moment):
-                await story(world)
+        steps = world.commits.seen, world.patches.seen
+    await survives(postgres, steps, story)
 
 
 async def test_a_victim_leaves_when_its_protection_ends_though_nothing_else_happens(

@@ -12,7 +12,7 @@ from queuectl.demo.manifests import Pods
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import QUICK, Rig, configuration, live, rig
-from tests.control.test_crash_matrix import dying, fresh, points
+from tests.control.test_crash_matrix import fresh, survives
 from tests.support.postgres import TestPostgres
 
 PLENTY = 10**9
@@ -177,7 +177,4 @@ async def test_the_controller_may_die_at_any_step_of_a_move(postgres: TestPostgr
         await story(world)
         commits, writes = world.commits.seen, world.patches.seen
     assert commits >= 10, "the scenario commits at each transition"
-    for what, number, moment in points(commits, writes):
-        async with fresh(postgres) as url, defragmenting(url) as world:
-            with dying(world, what, number, moment):
-                await story(world)
+    await survives(postgres, (commits, writes), story, defragmenting)
