@@ -45,7 +45,7 @@ prometheus: setup
 	@$(RUN)/queuectl localcluster build --prometheus
 
 test-system: prometheus ## on a real control plane, with a real Prometheus
-	$(RUN)/pytest -m "system and not bench" $(PYTEST_ARGS)
+	$(RUN)/pytest -m "system and not bench" -n 2 --dist loadfile $(PYTEST_ARGS)
 
 ROUNDS ?= 5
 explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time
