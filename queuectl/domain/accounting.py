@@ -15,6 +15,8 @@ from math import floor
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from queuectl.domain.gpus import GpuWeights
+
 HOUR: Final = 3600
 
 
@@ -60,6 +62,7 @@ class Accounting:
         prices: the first that holds is the price.
         currency: of the prices; only shown.
         keep_days: hours of the usage ledger that are older are deleted.
+        gpus: how much of a GPU a unit of each resource is.
     """
 
     user_label: str | None = None
@@ -67,6 +70,7 @@ class Accounting:
     prices: tuple[Price, ...] = ()
     currency: str = "USD"
     keep_days: int = 400
+    gpus: GpuWeights = GpuWeights()
 
     def price_of(self, flavor: str, labels: Mapping[str, str]) -> str:
         """Name of the price of a flavor's GPU on such a node; empty without one."""
@@ -99,7 +103,7 @@ class Held:
 
     flavor: str
     price: str
-    gpus: int
+    gpus: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ class Mark:
     seen: float
     phase: Phase
     attempt: int
-    gpus: int
+    gpus: float
     held: tuple[Held, ...] | None = ()
     subject: Subject | None = None
     loss: Loss | None = None
@@ -141,7 +145,7 @@ class Meter:
 
     phase: Phase
     attempt: int
-    gpus: int
+    gpus: float
     held: tuple[Held, ...]
     subject: Subject
 
@@ -214,7 +218,7 @@ class Books:
 class Free:
     """GPUs of one flavor's nodes at a time; see :class:`queuectl.domain.reports.FleetRow`."""
 
-    capacity: int
-    free: int
+    capacity: float
+    free: float
     fragmented: float
-    stranded: int
+    stranded: float

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from queuectl.domain.commands import Action, Command, objection
-from queuectl.domain.ledger import Change, Entry, Note, State
+from queuectl.domain.ledger import Change, Entry, Intent, Note, State
+from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.domain.steps import evict, next_of, rejoin
+from queuectl.domain.words import format_time
 
 
 def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Change | None:
     """The change that a command makes now, or None when it makes no sense any more or says nothing new."""
     if objection(entry, command.action) is not None:
         return None
-    by = f"by {command.by}"
+    by = command.told
     match command.action:
         case Action.HOLD:
             return _park(entry, Reason(Code.HELD, f"held {by}"), now, rules)
@@ -29,8 +31,14 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Chang
             return evict(entry, now, Reason(Code.REQUEUED, f"requeued {by}"), rules)
         case Action.REQUEUE:
             return rejoin(entry, now, Reason(Code.QUEUED, f"requeued {by}"), requeue_at=None)
+        case Action.PREEMPT:
+            details = {"why": PreemptionReason.BY_HAND.value}
+            reason = Reason(Code.PREEMPTED, f"preempted {by}", details)
+            return evict(entry, now, reason, rules, behind=True)
         case Action.PRIORITY:
             return _prioritize(entry, command, now)
+        case Action.MOVE:
+            return _send(entry, command, now)
 
 
 def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> Change | None:
@@ -53,11 +61,32 @@ def _unpark(entry: Entry, text: str, now: float, **changes: Any) -> Change:
 
 
 def _prioritize(entry: Entry, command: Command, now: float) -> Change | None:
-    if command.priority == entry.priority_set:
+    value, until = command.priority, command.until
+    if (value, until) == (entry.priority_set, entry.priority_until):
         return None
-    value = command.priority
     text = "priority as its classes say" if value is None else f"priority {value}"
-    reason = Reason(Code.PRIORITY_SET, f"{text}, by {command.by}; it was {entry.priority}")
+    ends = f" until {format_time(until)}" if until is not None else ""
+    reason = Reason(Code.PRIORITY_SET, f"{text}{ends}, {command.told}; it was {entry.priority}")
     priority = entry.priority if value is None else value
-    after = next_of(entry, priority=priority, priority_set=value)
+    after = next_of(entry, priority=priority, priority_set=value, priority_until=until)
     return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
+
+
+def _send(entry: Entry, command: Command, now: float) -> Change | None:
+    """On its way to another queue: its object is to say so first, and what is held for it meanwhile is given up."""
+    target = command.queue
+    if target == entry.queue:
+        return None
+    text = f"to LocalQueue {target}, {command.told}; it was in {entry.queue or 'none'}"
+    reason = Reason(Code.QUEUE_SET, text)
+    state = State.PENDING if entry.state is State.RESERVED else entry.state
+    after = next_of(
+        entry,
+        state=state,
+        reason=reason if state is State.PENDING else entry.reason,
+        since=now if state is not entry.state else entry.since,
+        lease=None,
+        queue_set=target,
+        intent=Intent.MOVE,
+    )
+    return Change(entry, after, now, Note(str(reason.code), entry.state, state, reason))

@@ -63,6 +63,22 @@ class AddQuota:
 
 
 @dataclass(frozen=True, slots=True)
+class RaiseUserCap:
+    """One user may hold ``most`` of a resource in a ClusterQueue (``maxPerUser``); in the resource's unit."""
+
+    queue: str
+    resource: str
+    most: int
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        def raised(queue: ClusterQueue) -> ClusterQueue:
+            caps = {**dict(queue.max_per_user), self.resource: self.most}
+            return replace(queue, max_per_user=tuple(sorted(caps.items())))
+
+        return queue_changed(snapshot, self.queue, raised)
+
+
+@dataclass(frozen=True, slots=True)
 class AllowFlavor:
     """One more flavor, the least preferred, in the resource group of a ClusterQueue that has number ``group``."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
@@ -15,9 +16,18 @@ class Action(StrEnum):
     HOLD = "hold"  # wait, evicted first if it runs, until released
     RELEASE = "release"
     REQUEUE = "requeue"  # end its back-off; a gang that runs is evicted and queues again
+    PREEMPT = "preempt"  # evicted for whoever is next: it queues behind those of its priority
     DEACTIVATE = "deactivate"  # as hold, but as one given up: until activated
     ACTIVATE = "activate"
     PRIORITY = "priority"  # in place of what its classes say; None = as they say again
+    MOVE = "move"  # to another LocalQueue of its namespace
+
+
+EVICTING: Final = frozenset({Action.HOLD, Action.REQUEUE, Action.PREEMPT, Action.DEACTIVATE})
+"""What takes a gang that runs down."""
+
+DONE: Final = "done"
+"""The outcome of a command that changed something; any other says why it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,10 @@ class Command:
         request_id: chosen by who asked; the same again is the same command.
         at: unix seconds of the request.
         priority: only of a PRIORITY; None takes an earlier one back.
+        until: only of a PRIORITY: unix seconds at which it ends; None = when it is taken back.
+        queue: only of a MOVE: the LocalQueue it moves to.
+        why: as who asked said, for the history; may be empty.
+        outcome: what became of it; None = it waits for the leader.
     """
 
     id: int
@@ -40,6 +54,20 @@ class Command:
     request_id: str
     at: float
     priority: int | None = None
+    until: float | None = None
+    queue: str | None = None
+    why: str = ""
+    outcome: str | None = None
+
+    @property
+    def told(self) -> str:
+        """Who asked, and why, as the history says it."""
+        return f"by {self.by}: {self.why}" if self.why else f"by {self.by}"
+
+    @property
+    def wish(self) -> tuple[object, ...]:
+        """What is asked, whoever asks it and whenever."""
+        return (self.uid, self.action, self.priority, self.until, self.queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +96,13 @@ def objection(entry: Entry, action: Action) -> str | None:
         case Action.REQUEUE:
             may = entry.state is State.BACKOFF or entry.state.live
             return None if may else f"{state}: only what runs or waits for a back-off is requeued"
+        case Action.PREEMPT:
+            return None if entry.state.live else f"{state}: only what runs is preempted"
+        case Action.MOVE if not entry.state.waiting:
+            return f"{state}: hold it first, and move it when it is Held"
+        case Action.MOVE:
+            on_its_way = entry.queue_set
+            return f"{entry.ref} moves to LocalQueue {on_its_way} already" if on_its_way else None
         case Action.ACTIVATE:
             return None if given_up else f"{state}, not deactivated"
         case Action.DEACTIVATE | Action.PRIORITY:

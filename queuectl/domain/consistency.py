@@ -19,6 +19,12 @@ def violations(entry: Entry) -> list[str]:
         "Start is owed only by a live attempt": entry.intent is not Intent.START or state.live,
         "Stop is owed exactly while Evicting": (entry.intent is Intent.STOP)
         == (state is State.EVICTING),
+        "Move is owed exactly by what waits and is to move": (entry.intent is Intent.MOVE)
+        == (state.waiting and entry.queue_set is not None),
+        "what runs or has ended is not moved": entry.queue_set is None
+        or not (state.live or state is State.FINISHED),
+        "only a priority that was set ends": entry.priority_until is None
+        or entry.priority_set is not None,
         "a notice only while Evicting": entry.stop_at is None or state is State.EVICTING,
         "requeue time exactly in Backoff": (entry.requeue_at is not None)
         == (state is State.BACKOFF),

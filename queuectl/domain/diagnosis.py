@@ -28,6 +28,7 @@ class Limit(StrEnum):
     HEALTH = "NodeHealth"  # nodes that are not ready, cordoned, or refused to it
     RUNNING = "Running"  # what runs now, on nodes and in quota
     FLEET = "Fleet"  # all there is
+    USER = "MaxPerUser"  # what its ClusterQueue lets one user hold at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Remedy(StrEnum):
     RELAX_RULES = "RelaxNodeRules"  # the submitter
     RAISE_PRIORITY = "RaisePriority"  # the submitter or an admin
     ADD_QUOTA = "AddQuota"  # an admin
+    RAISE_USER_CAP = "RaiseMaxPerUser"  # an admin
     ALLOW_FLAVOR = "AllowFlavor"  # an admin
     HEAL_NODES = "RepairNodes"  # who runs the nodes
     ADD_NODES = "AddNodes"  # who buys nodes

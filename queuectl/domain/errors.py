@@ -2,6 +2,7 @@
 
 QueuectlError
 ├── BadInput                   what a user wrote is wrong; the message names document and field
+├── TookTooLong                a question to the planner was given up; nothing was changed
 ├── SourceUnavailable          the source of GPU utilization gave no answer that can be used
 ├── StoreError
 │   ├── StoreUnavailable       no answer, or the outcome is unknown: reload before planning again
@@ -25,6 +26,10 @@ class QueuectlError(Exception):
 
 class BadInput(QueuectlError):
     """What a user wrote is wrong; the message names document and field."""
+
+
+class TookTooLong(QueuectlError):
+    """A question to the planner was given up before it was answered."""
 
 
 class SourceUnavailable(QueuectlError):

@@ -46,6 +46,7 @@ class Intent(StrEnum):
 
     START = "Start"
     STOP = "Stop"
+    MOVE = "Move"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class Entry:
         parked: why it stays out of the queue, once its pods are gone, until a person says otherwise.
         gates: its admission gates that are not removed yet; it is held while there are any.
         priority_set: priority given by a person; None = what its classes say.
+        priority_until: when that ends; None = when it is taken back.
+        queue_set: LocalQueue it moves to because a person said so, until its object names it; it does not start meanwhile.
         placement: of the current attempt, less the slots of pods that are done for good; None while waiting.
         lease: set in state Reserved, and while it is evicted only to be moved.
         intent: the unconfirmed write, for ``attempt``.
@@ -113,6 +116,8 @@ class Entry:
     parked: Reason | None = None
     gates: tuple[str, ...] = ()
     priority_set: int | None = None
+    priority_until: float | None = None
+    queue_set: str | None = None
 
     @property
     def in_line_since(self) -> float:

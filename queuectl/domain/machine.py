@@ -10,7 +10,7 @@ crash between any two steps loses nothing.
        ▼  │            Evicting ──Drained──▶ Pending; Backoff after a failed start; Held or Deactivated if it is parked
     Reserved ──Admit──▶ Starting
 
-A person's command (:class:`Asked`) holds, releases, requeues, deactivates or activates from any state. A gang that is
+A person's command (:class:`Asked`) holds, releases, requeues, preempts, deactivates or activates from any state. A gang that is
 parked, or has admission gates, waits in Held or Deactivated until that is taken back.
 """
 
@@ -153,6 +153,18 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorityOver:
+    """The time is over for which a person set its priority; ``priority`` is what its classes say."""
+
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """The watch shows it in the queue that a person moves it to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
     """Suspension of this attempt is confirmed and no pod of it is left running."""
 
@@ -189,6 +201,8 @@ Event = (
     | PodsDone
     | Gated
     | Asked
+    | PriorityOver
+    | Relabelled
     | Drained
     | RetryDue
     | Ended
@@ -251,6 +265,13 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return _gated(entry, event, now)
         case Asked():
             return carry_out(entry, event.command, now, rules)
+        case PriorityOver():
+            return _priority_over(entry, event, now)
+        case Relabelled():
+            moves = entry.intent is Intent.MOVE
+            return (
+                Change(entry, next_of(entry, queue_set=None, intent=None), now) if moves else None
+            )
         case Drained():
             _need(entry, event, State.EVICTING)
             return drained(entry, now, rules.pods_ready)
@@ -323,8 +344,10 @@ def _described(entry: Entry, event: Described, now: float) -> Change | None:
     return move(entry, State.PENDING, now, Reason(Code.QUEUED, text), lease=None, **said)
 
 
-def _admit(entry: Entry, event: Admit, now: float) -> Change:
+def _admit(entry: Entry, event: Admit, now: float) -> Change | None:
     _need(entry, event, State.PENDING, State.RESERVED)
+    if entry.queue_set is not None:
+        return None  # decided of one that is on its way to another queue
     reason = Reason(Code.ADMITTED, f"attempt {entry.attempt + 1}", event.details)
     return move(
         entry,
@@ -355,6 +378,8 @@ def _adopt(entry: Entry, event: Adopt, now: float) -> Change:
         attempt=event.attempt,
         placement=event.placement,
         lease=None,
+        intent=None,
+        queue_set=None,
         started_at=now if event.started_at is None else min(now, event.started_at),
         ready_at=now,
         requeue_at=None,
@@ -368,6 +393,8 @@ def _adopt(entry: Entry, event: Adopt, now: float) -> Change:
 def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> Change | None:
     _need(entry, event, State.PENDING, State.RESERVED)
     lease = event.lease if isinstance(event, Reserve) else None
+    if lease is not None and entry.queue_set is not None:
+        return None
     state = State.RESERVED if lease is not None else State.PENDING
     undecided = event.reason.code is Code.UNDECIDED
     budget = min(entry.budget + 1, MAX_BUDGET) if undecided else 0
@@ -441,6 +468,15 @@ def _gated(entry: Entry, event: Gated, now: float) -> Change | None:
     return _queue(entry, now, "its admission gates are removed", gates=gates)
 
 
+def _priority_over(entry: Entry, event: PriorityOver, now: float) -> Change | None:
+    if entry.priority_until is None or now < entry.priority_until:
+        return None
+    text = f"priority as its classes say: the time set for {entry.priority_set} is over"
+    reason = Reason(Code.PRIORITY_SET, text)
+    after = next_of(entry, priority=event.priority, priority_set=None, priority_until=None)
+    return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
+
+
 def _queue(entry: Entry, now: float, why: str, **changes: Any) -> Change:
     return rejoin(entry, now, Reason(Code.QUEUED, why), requeue_at=None, **changes)
 
@@ -454,6 +490,7 @@ def _finish(entry: Entry, reason: Reason, now: float) -> Change:
         placement=None,
         lease=None,
         intent=None,
+        queue_set=None,
         requeue_at=None,
         unready_since=None,
         stop_at=None,

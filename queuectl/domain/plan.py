@@ -55,6 +55,7 @@ class PreemptionReason(StrEnum):
         "InCohortRoom"  # within its nominal quota, but in the way of a gang that found no room
     )
     IDLE = "IdleReclaim"  # it did not use its GPUs, and its queue lets such gangs go for others
+    BY_HAND = "ByHand"  # a person said so
 
 
 @dataclass(frozen=True, slots=True)

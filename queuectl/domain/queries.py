@@ -19,13 +19,17 @@ LONGEST_PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFilter:
-    """Each field that is set must match; no ``states`` means all of them, Finished included."""
+    """Each field that is set must match; no ``states`` means all of them, Finished included.
+
+    ``namespaces``: any of these.
+    """
 
     namespace: str | None = None
     queue: str | None = None
     cluster_queue: str | None = None
     kind: str | None = None
     states: frozenset[State] = frozenset()
+    namespaces: frozenset[str] | None = None
 
     def matches(self, entry: Entry) -> bool:
         wanted = (
@@ -35,7 +39,8 @@ class WorkloadFilter:
             (self.kind, entry.kind),
         )
         fields = all(value is None or value == actual for value, actual in wanted)
-        return fields and (not self.states or entry.state in self.states)
+        seen = self.namespaces is None or entry.namespace in self.namespaces
+        return fields and seen and (not self.states or entry.state in self.states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,7 @@ ASIDE: Final = frozenset(
     {
         Code.MISCONFIGURED,
         Code.UNSUPPORTED,
+        Code.LIMIT_RANGE_VIOLATED,
         Code.NO_MATCHING_FLAVOR,
         Code.EXCEEDS_MAX_QUOTA,
         Code.SHAPE_NEVER_FITS,
@@ -129,6 +135,7 @@ class HistoryLine:
         at: unix seconds.
         cycle: number of the cycle within its epoch.
         placement: the placement this step committed; None when it committed none.
+        cluster_queue: of its workload as it is when the line is read; "" when that has none, or its row is deleted.
     """
 
     id: int
@@ -145,6 +152,7 @@ class HistoryLine:
     to_state: State
     reason: Reason
     placement: Placement | None = None
+    cluster_queue: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -187,3 +195,18 @@ class ConfigDocument:
     @property
     def key(self) -> DocumentKey:
         return DocumentKey.of(self.document)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanges:
+    """What became of the configuration.
+
+    Attributes:
+        revision: as of which this is.
+        written: documents that were created or replaced.
+        deleted: keys of those that are gone.
+    """
+
+    revision: int
+    written: tuple[Document, ...]
+    deleted: frozenset[DocumentKey] = frozenset()

@@ -263,9 +263,36 @@ class Topology:
     levels: tuple[str, ...] = (HOSTNAME,)
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaOverride:
+    """Nominal quota of one flavor and resource of a ClusterQueue for a time; see :mod:`queuectl.domain.overrides`.
+
+    Attributes:
+        begins, ends: unix seconds; it acts from the first until just before the second.
+        nominal: in place of what is stated; None = in place of nothing.
+        add: on top of that; may be below 0.
+    """
+
+    name: str
+    cluster_queue: str
+    flavor: str
+    resource: str
+    begins: float
+    ends: float
+    nominal: int | None = None
+    add: int = 0
+
+    def acts(self, now: float) -> bool:
+        """Whether it does at ``now`` (unix seconds)."""
+        return self.begins <= now < self.ends
+
+
 @dataclass(frozen=True, eq=False)
 class QueueConfig:
-    """All configuration of one revision. Compared by identity, so derived structures can be cached on it."""
+    """All configuration of one revision. Compared by identity, so derived structures can be cached on it.
+
+    ``overrides``: by name, those that are not worked into the quotas yet.
+    """
 
     revision: int = 0
     cluster_queues: Mapping[str, ClusterQueue] = field(default_factory=dict)
@@ -275,6 +302,7 @@ class QueueConfig:
     priority_classes: Mapping[str, int] = field(default_factory=dict)
     cohorts: Mapping[str, Cohort] = field(default_factory=dict)
     rules: Rules = Rules()
+    overrides: Mapping[str, QuotaOverride] = field(default_factory=dict)
 
     def cluster_queue_of(self, namespace: str, queue: str | None) -> ClusterQueue | None:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""

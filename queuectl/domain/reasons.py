@@ -21,6 +21,7 @@ class Code(StrEnum):
     TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"  # no placement exists on what is free now
     SHAPE_NEVER_FITS = "ShapeNeverFits"  # no placement exists even on the empty cluster
     RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"  # the namespace may not use so much
+    LIMIT_RANGE_VIOLATED = "LimitRangeViolated"  # the namespace lets no such pods be created
     MAX_PER_USER = "MaxPerUserExceeded"  # its user holds all that the queue lets one user hold
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
     UNDECIDED = "Undecided"  # the solver's budget ended first; retried with a larger one
@@ -32,6 +33,9 @@ class Code(StrEnum):
     LOCAL_QUEUE_STOPPED = "LocalQueueStopped"
     BACKOFF = "Backoff"
     HELD = "Held"  # by a person
+    QUEUE_SET = (
+        "QueueSet"  # a person moves it to another LocalQueue, and its object does not name that yet
+    )
     ADMISSION_GATED = "AdmissionGated"  # until its admission gates are removed
     # starting and running
     ADMITTED = "Admitted"
@@ -44,9 +48,7 @@ class Code(StrEnum):
     IDLE_RECLAIMED = "IdleReclaimed"  # it did not use its GPUs, and was warned twice
     PODS_READY_TIMEOUT = "PodsReadyTimeout"
     NODE_FAILURES = "NodeFailures"
-    PODS_LARGER_THAN_ASKED = (
-        "PodsLargerThanAsked"  # e.g. a LimitRange raised what the template says
-    )
+    PODS_LARGER_THAN_ASKED = "PodsLargerThanAsked"  # e.g. a webhook raised what the template says
     PIN_UNSCHEDULABLE = "PinUnschedulable"  # kube-scheduler refused a pinned pod
     RESUMED_OUTSIDE = "ResumedOutside"  # somebody else resumed a managed job
     SUSPENDED_OUTSIDE = "SuspendedOutside"  # somebody else suspended it

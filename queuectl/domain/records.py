@@ -11,7 +11,10 @@ from enum import StrEnum
 
 from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Node, Toleration
-from queuectl.domain.quantity import GPU, NOTHING, Resources
+from queuectl.domain.gpus import BY_NAME, whole
+from queuectl.domain.limitrange import LimitRange
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.reasons import Reason
 from queuectl.domain.workload import PodSet
 
 
@@ -67,6 +70,9 @@ class JobRecord:
         idle_reclaim: annotation: False = it is never taken for not using its GPUs.
         warmup: annotation: seconds after its pods are ready in which it may leave its GPUs idle; None = as its queue says.
         applied: somebody server-side applied it, so who set which of its fields matters.
+        queue_keys: the labels by which it names its queue.
+        forbidden: what a LimitRange of its namespace has against its pods, or None. The mirror says it; until then, and
+            where there is none, ``podsets`` are what the templates say.
     """
 
     kind: str
@@ -104,6 +110,8 @@ class JobRecord:
     idle_reclaim: bool = True
     warmup: float | None = None
     applied: bool = False
+    queue_keys: tuple[str, ...] = ()
+    forbidden: Reason | None = None
 
     def label(self, key: str | None) -> str | None:
         """Value of a label; None without one, or where it is empty."""
@@ -119,7 +127,7 @@ class JobRecord:
 
     @property
     def gpus(self) -> int:
-        return sum(p.count * p.shape.requests[GPU] for p in self.podsets)
+        return whole(sum(p.count * BY_NAME.counted(p.shape.requests) for p in self.podsets))
 
 
 class PodPhase(StrEnum):
@@ -208,8 +216,22 @@ class ResourceQuotaRecord:
     allowance: Allowance
 
 
+@dataclass(frozen=True, slots=True)
+class LimitRangeRecord:
+    namespace: str
+    uid: str
+    version: int
+    limit_range: LimitRange
+
+
 Record = (
-    JobRecord | PodRecord | NodeRecord | NamespaceRecord | PriorityClassRecord | ResourceQuotaRecord
+    JobRecord
+    | PodRecord
+    | NodeRecord
+    | NamespaceRecord
+    | PriorityClassRecord
+    | ResourceQuotaRecord
+    | LimitRangeRecord
 )
 
 

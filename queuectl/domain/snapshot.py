@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.gpus import BY_NAME, whole
+from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Reason
 from queuectl.domain.workload import Placement, Workload
@@ -92,12 +93,12 @@ class Admitted:
     @property
     def gpus(self) -> int:
         """Whole GPUs that its pods hold; none for pods it started without, or that are done."""
-        held = 0
+        held = 0.0
         for podset in self.workload.podsets:
             placed = self.placement.of(podset.name)
             pods = podset.count if placed is None else placed.pods_of(podset)
-            held += podset.shape.requests[GPU] * pods
-        return held
+            held += BY_NAME.counted(podset.shape.requests) * pods
+        return whole(held)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,12 +77,16 @@ def evict(
     excluded: tuple[str, ...] = (),
     lease: CapacityLease | None = None,
     parked: Reason | None = None,
+    behind: bool = False,
 ) -> Change:
-    """Take it down whole: at once, or after telling it where the rules give it time and it has work to save."""
+    """Take it down whole: at once, or after telling it where the rules give it time and it has work to save.
+
+    ``behind``: it queues again behind those that wait now, as far as time decides.
+    """
     code = reason.code
     failed = code in FAILED_START
-    grace = rules.eviction_grace if code in COOPERATIVE and entry.state is State.RUNNING else 0.0
-    again = now if failed and rules.pods_ready.requeue_by_eviction else entry.requeued_at
+    grace = notice(entry, code, rules)
+    behind |= failed and rules.pods_ready.requeue_by_eviction
     return move(
         entry,
         State.EVICTING,
@@ -91,7 +95,7 @@ def evict(
         intent=Intent.STOP,
         lease=lease,
         requeue_at=None,
-        requeued_at=again,
+        requeued_at=now if behind else entry.requeued_at,
         unready_since=None,
         past_seconds=entry.executed(now),
         stop_at=now + grace if grace > 0 else None,
@@ -102,6 +106,12 @@ def evict(
         excluded=tuple(sorted({*entry.excluded, *excluded})),
         parked=parked if parked is not None else entry.parked,
     )
+
+
+def notice(entry: Entry, code: Code, rules: Rules) -> float:
+    """Seconds between telling a gang that it is evicted for this and suspending it."""
+    cooperative = code in COOPERATIVE and entry.state is State.RUNNING
+    return rules.eviction_grace if cooperative else 0.0
 
 
 def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
@@ -119,7 +129,7 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> Change:
     """Its pods are gone: where it goes next follows from why it was evicted."""
     cleared: dict[str, Any] = {
         "placement": None,
-        "intent": None,
+        "intent": Intent.MOVE if entry.queue_set is not None else None,
         "started_at": None,
         "ready_at": None,
         "stop_at": None,

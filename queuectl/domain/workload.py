@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from queuectl.domain.fleet import NodeRules
-from queuectl.domain.quantity import GPU, NOTHING, Resources, total
+from queuectl.domain.gpus import BY_NAME, whole
+from queuectl.domain.needs import PodNeeds
+from queuectl.domain.quantity import NOTHING, Resources, total
 
 
 class TopologyMode(StrEnum):
@@ -69,6 +71,7 @@ class PodSet:
 
     ``min_count``: the gang may start with fewer pods of this podset, down to so many; None = all or nothing.
     ``limits``: the most CPU, memory and ephemeral storage that one pod may use, as far as it says; ResourceQuotas count it.
+    ``needs``: what the containers in its template say; ``shape`` and ``limits`` follow from it, and from LimitRanges.
     """
 
     name: str
@@ -78,6 +81,7 @@ class PodSet:
     group: str | None = None
     min_count: int | None = None
     limits: Resources = NOTHING
+    needs: PodNeeds | None = field(default=None, compare=False, repr=False)
 
     @property
     def requests(self) -> Resources:
@@ -121,7 +125,7 @@ class Workload:
     @property
     def gpus(self) -> int:
         """Whole GPUs of the gang; the size people speak of."""
-        return self.requests[GPU]
+        return whole(BY_NAME.counted(self.requests))
 
     @property
     def pods(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from queuectl.domain.accounting import Accounting, Price
+from queuectl.domain.gpus import GpuWeights
 from queuectl.objects import settings_wire as wire
 from queuectl.objects.config_groups import once
 from queuectl.objects.errors import RequestError
@@ -24,6 +25,10 @@ def read_accounting(asked: wire.AccountingSettings | None) -> Accounting:
     for field, key in (("userLabel", asked.user_label), *(("labels", key) for key in labels)):
         if key is not None and not is_label_key(key):
             raise RequestError(f"{_PATH}.{field}: {key!r} is not the key of a label")
+    weights = asked.gpu_weights or {}
+    for resource in weights:
+        if not is_label_key(resource):
+            raise RequestError(f"{_PATH}.gpuWeights: {resource!r} is not the name of a resource")
     prices = asked.prices or []
     once((price.name for price in prices), f"{_PATH}.prices: name")
     return Accounting(
@@ -32,6 +37,7 @@ def read_accounting(asked: wire.AccountingSettings | None) -> Accounting:
         prices=tuple(_price(price, f"{_PATH}.prices[{i}]") for i, price in enumerate(prices)),
         currency=asked.currency or Accounting().currency,
         keep_days=asked.keep_days or Accounting().keep_days,
+        gpus=GpuWeights(tuple(sorted(weights.items()))),
     )
 
 

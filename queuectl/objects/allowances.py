@@ -11,12 +11,13 @@ from sys import intern
 from typing import Final
 
 from queuectl.domain.allowance import Allowance, Limit
+from queuectl.domain.needs import LIMITED
 from queuectl.domain.quantity import PODS
 from queuectl.domain.records import ResourceQuotaRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.nodes import version_of
-from queuectl.objects.requests import LIMITED, read_amount
+from queuectl.objects.requests import read_amount
 from queuectl.objects.wire import ScopeRequirement, WireResourceQuota
 
 _REQUESTS: Final = "requests."

@@ -274,6 +274,8 @@ class Assembly:
     def _blocked(self, gang: Gang) -> Reason | None:
         if gang.error is not None:
             return Reason(Code.UNSUPPORTED if gang.unsupported else Code.MISCONFIGURED, gang.error)
+        if gang.forbidden is not None:
+            return gang.forbidden
         name = gang.priority_class
         if gang.priority is None and name and name not in self._queues.priority_classes:
             return Reason(Code.MISCONFIGURED, f"WorkloadPriorityClass {name} does not exist")

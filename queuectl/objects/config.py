@@ -19,6 +19,7 @@ from queuectl.domain.rules import Rules
 from queuectl.objects import config_wire as wire
 from queuectl.objects.config_flavors import read_flavor, read_topology
 from queuectl.objects.config_links import refuse_cycle
+from queuectl.objects.config_overrides import read_override
 from queuectl.objects.config_read import (
     read_cluster_queue,
     read_cohort,
@@ -99,6 +100,13 @@ CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
                 "ResourceFlavor", "resourceflavors", wire.ResourceFlavorDocument, read_flavor
             ),
             ConfigKind("Topology", "topologies", wire.TopologyDocument, read_topology),
+            ConfigKind(
+                "QuotaOverride",
+                "quotaoverrides",
+                wire.QuotaOverrideDocument,
+                read_override,
+                kueue_versions=(),
+            ),
             ConfigKind(
                 "WorkloadPriorityClass",
                 "priorityclasses",
@@ -235,22 +243,50 @@ def _normalise(kind: ConfigKind, decoded: Any) -> dict[str, Any]:
     return body
 
 
+@dataclass(frozen=True, slots=True)
+class ReadDocument:
+    """A configuration object in the domain's terms; ``key``: its name, with the namespace where its kind has one."""
+
+    document: Document
+    kind: str
+    key: Any
+    value: Any
+
+
+def read(body: Mapping[str, Any] | Document) -> ReadDocument:
+    """Read one configuration object.
+
+    Raises:
+        DocumentError: naming document and field.
+    """
+    document = _given(body)
+    kind, decoded = _decode(document)
+    meta = decoded.metadata
+    key = (meta.namespace, meta.name) if kind.namespaced else meta.name
+    return ReadDocument(document, kind.kind, key, _read(document, kind, decoded))
+
+
 def build(documents: Iterable[Mapping[str, Any] | Document], revision: int) -> QueueConfig:
     """All configuration of one revision. Later documents replace earlier ones of the same kind and name.
 
     Raises:
         DocumentError: one of them is invalid.
     """
+    return together(map(read, documents), revision)
+
+
+def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
+    """The same of objects that are read already.
+
+    Raises:
+        DocumentError: a Cohort is above itself.
+    """
     parts: dict[str, dict[Any, Any]] = {kind: {} for kind in CONFIG_KINDS}
     cohorts: list[Document] = []
-    for body in documents:
-        document = _given(body)
-        kind, decoded = _decode(document)
-        meta = decoded.metadata
-        key = (meta.namespace, meta.name) if kind.namespaced else meta.name
-        parts[kind.kind][key] = _read(document, kind, decoded)
-        if kind.kind == "Cohort":
-            cohorts.append(document)
+    for one in objects:
+        parts[one.kind][one.key] = one.value
+        if one.kind == "Cohort":
+            cohorts.append(one.document)
     parents = {name: cohort.parent for name, cohort in parts["Cohort"].items()}
     for document in reversed(cohorts):  # the last one closes it
         refuse_cycle(document, parents)
@@ -262,5 +298,6 @@ def build(documents: Iterable[Mapping[str, Any] | Document], revision: int) -> Q
         topologies=parts["Topology"],
         priority_classes=parts["WorkloadPriorityClass"],
         cohorts=parts["Cohort"],
+        overrides=parts["QuotaOverride"],
         rules=parts["Configuration"].get(ONLY_NAME, Rules()),
     )

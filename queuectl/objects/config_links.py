@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queries import DocumentKey
+from queuectl.domain.queues import DEFAULT_NAME, QueueConfig, QuotaOverride
 from queuectl.objects.documents import Document, as_document
 
 
@@ -30,6 +31,23 @@ def refuse_cycle(cohort: Document | Mapping[str, Any], parents: Mapping[str, str
         raise document.error("spec.parentName", f"is a cycle: {' -> '.join([*path, name])}")
 
 
+def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
+    """What else must be looked at to say of one object, in the form in which it is kept, what :func:`dangling` says of it."""
+    spec: Mapping[str, Any] = document.get("spec") or {}
+    named: set[tuple[str, str | None]] = set()
+    match document["kind"]:
+        case "ClusterQueue":
+            flavors = [f for group in spec.get("resourceGroups") or () for f in group["flavors"]]
+            named = {("ResourceFlavor", flavor["name"]) for flavor in flavors}
+            if (spec.get("policy") or {}).get("maxPerUser"):
+                named.add(("Configuration", DEFAULT_NAME))
+        case "LocalQueue" | "QuotaOverride":
+            named = {("ClusterQueue", spec["clusterQueue"])}
+        case "ResourceFlavor":
+            named = {("Topology", spec.get("topologyName"))}
+    return frozenset(DocumentKey(kind, "", name) for kind, name in named if name)
+
+
 def dangling(config: QueueConfig) -> tuple[str, ...]:
     """What has no effect for want of another object, as sentences: a queue may be written before what it refers to."""
     found = []
@@ -52,7 +70,22 @@ def dangling(config: QueueConfig) -> tuple[str, ...]:
                 f"LocalQueue {local.namespace}/{local.name}:"
                 f" ClusterQueue {local.cluster_queue} does not exist"
             )
+    for override in config.overrides.values():
+        if (why := _no_quota(config, override)) is not None:
+            found.append(f"QuotaOverride {override.name}: {why}")
     for flavor in config.flavors.values():
         if flavor.topology is not None and flavor.topology not in config.topologies:
             found.append(f"ResourceFlavor {flavor.name}: Topology {flavor.topology} does not exist")
     return tuple(found)
+
+
+def _no_quota(config: QueueConfig, override: QuotaOverride) -> str | None:
+    queue = config.cluster_queues.get(override.cluster_queue)
+    if queue is None:
+        return f"ClusterQueue {override.cluster_queue} does not exist"
+    for group in queue.groups:
+        for quotas in group.flavors:
+            if quotas.flavor == override.flavor and override.resource in quotas.nominal:
+                return None
+    what = f"{override.resource} of flavor {override.flavor}"
+    return f"ClusterQueue {queue.name} has no quota for {what}"

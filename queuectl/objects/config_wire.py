@@ -241,6 +241,21 @@ class TopologyDocument(Head, kw_only=True):
     spec: TopologySpec
 
 
+class QuotaOverrideSpec(Strict):
+    cluster_queue: str
+    flavor: str
+    resource: str
+    begins: str = msgspec.field(name="from")
+    until: str
+    nominal_quota: Quantity | None = None
+    add: Quantity | None = None
+    reason: Annotated[str, msgspec.Meta(max_length=500)] | None = None
+
+
+class QuotaOverrideDocument(Head, kw_only=True):
+    spec: QuotaOverrideSpec
+
+
 class PriorityClassDocument(Head, kw_only=True):
     value: Priority
     description: Annotated[str, msgspec.Meta(max_length=2048)] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from queuectl.domain.reasons import Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects.assignments import Assigned
@@ -31,6 +32,7 @@ class Gang:
         priority: when the document itself says the number.
         created_at: None if undated.
         error: why its request can never be honoured, or None.
+        forbidden: what a LimitRange of its namespace has against its pods, or None.
         running: it holds capacity: admitted, or a job that is not suspended.
         draft: a job as its user writes it, that no API server has seen: it would be suspended at its creation. So it
             waits, unless pods in the input are its own.
@@ -61,6 +63,7 @@ class Gang:
     preemptible: bool = True
     error: str | None = None
     unsupported: bool = False
+    forbidden: Reason | None = None
     running: bool = False
     draft: bool = False
     leaving: bool = False

@@ -3,6 +3,7 @@
 Level-triggered: the answer follows from entry, job and pods alone, so after a crash the same picture gives the same
 writes, and a write that already happened is not asked for again.
 
+- Waiting, and moved to another queue: one patch of its label.
 - Starting and not yet resumed: one patch of the job.
 - Live: one patch per gated pod of this attempt, once all its pods exist; later, one per replacement.
 - Evicting under notice: one patch that tells the job by when it must go.
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import Entry, Intent, State
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.workload import PodSetPlacement
@@ -51,6 +52,8 @@ def owed(
     """Writes to send now, in order. ``nodes`` by name, ``flavors`` by name; ``pods``: all the job controls."""
     if entry.state is State.EVICTING:
         return _stop(entry, job) if entry.stop_at is None else _tell(entry, job, entry.stop_at)
+    if entry.intent is Intent.MOVE:
+        return _relabel(entry, job)
     if not entry.state.live or job.outcome is not None:
         return []
     if job.suspended:
@@ -58,6 +61,13 @@ def owed(
     if job.attempt != entry.attempt:
         return []
     return _place(entry, job, [p for p in pods if p.attempt == entry.attempt], nodes, flavors)
+
+
+def _relabel(entry: Entry, job: JobRecord) -> list[Write]:
+    queue = entry.queue_set
+    if queue is None or job.queue == queue or not job.suspended or job.outcome is not None:
+        return []
+    return [_job_write(job, KINDS[job.kind].queue_patch(job, status_text(entry), queue))]
 
 
 def _start(entry: Entry, job: JobRecord) -> list[Write]:

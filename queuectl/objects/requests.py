@@ -1,8 +1,4 @@
-"""What one pod asks for, counted as kube-scheduler counts it.
-
-Sum of the containers and sidecars (init containers that restart always); at least the peak of the init phase, where each
-init container runs beside the sidecars started before it; pod-level requests replace the sum; overhead comes on top. A
-limit stands in for a missing request, as the API server's defaulting does. ``pods`` is always 1.
+"""What one pod asks for, as its spec says it; :mod:`queuectl.domain.needs` counts it.
 
 In-place resizing is not followed: a pod counts with what its spec asks.
 """
@@ -10,14 +6,13 @@ In-place resizing is not followed: a pod counts with what its spec asks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Protocol
 
+from queuectl.domain.needs import Amounts, ContainerNeeds, PodNeeds, requested
 from queuectl.domain.quantity import (
-    CPU,
-    MEMORY,
     PODS,
     QuantityError,
     Resources,
@@ -33,8 +28,6 @@ _QUANTITY: Final = re.compile(
     r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?"
 )
 _LARGEST: Final = 2**63 - 1
-LIMITED: Final = frozenset({CPU, MEMORY, "ephemeral-storage"})
-"""What a ResourceQuota may restrict the limits of; these it also counts by their plain names."""
 
 
 class PodLike(Protocol):
@@ -84,6 +77,20 @@ def _quantity(resource: str, text: Quantity) -> str:
     return written
 
 
+def read_amounts(amounts: Mapping[str, Quantity] | None) -> Amounts:
+    """A resource list as it is written, rounded up; equal lists share one value.
+
+    Raises:
+        MalformedError: naming the resource and the text.
+    """
+    return _amounts(tuple(amounts.items())) if amounts else ()
+
+
+@lru_cache(maxsize=4096)
+def _amounts(amounts: tuple[tuple[str, Quantity], ...]) -> Amounts:
+    return tuple((name, read_amount(name, text, round_up=True)) for name, text in amounts)
+
+
 @lru_cache(maxsize=4096)
 def _vector(amounts: tuple[tuple[str, Quantity], ...], round_up: bool) -> Resources:
     return Resources([(name, read_amount(name, text, round_up=round_up)) for name, text in amounts])
@@ -98,17 +105,10 @@ def read_vector(amounts: Mapping[str, Quantity] | None, *, round_up: bool) -> Re
     return _vector(tuple(amounts.items()) if amounts else (), round_up)
 
 
-Amounts = tuple[tuple[str, Quantity], ...]
-
-
 @lru_cache(maxsize=4096)
-def _plain(requests: Amounts) -> Resources:
+def _plain(requests: tuple[tuple[str, Quantity], ...]) -> Resources:
     """Of the usual pod: one container, nothing else."""
-    return _add_pod(_vector(requests, True))
-
-
-def _add_pod(vector: Resources) -> Resources:
-    return Resources({**vector, PODS: 1})
+    return Resources({**_vector(requests, True), PODS: 1})
 
 
 def pod_requests(spec: PodLike) -> Resources:
@@ -127,95 +127,50 @@ def pod_requests(spec: PodLike) -> Resources:
                 return _plain(tuple((needs.requests or {}).items()))
             except RequestError as error:
                 raise error.under("containers[0].resources") from None
-    return _add_pod(_full(spec))
+    return requested(read_needs(spec))
 
 
-def pod_limits(spec: PodLike) -> Resources:
-    """The most CPU, memory and ephemeral storage one pod may use, counted as a ResourceQuota does.
+def read_needs(spec: PodLike) -> PodNeeds:
+    """What the containers of one pod say; equal pods share one value.
 
     Raises:
         RequestError: naming the container's field and the value.
     """
-    containers = spec.containers or ()
-    if len(containers) == 1 and not (spec.init_containers or spec.overhead or spec.resources):
-        return _limited(_limits(containers[0].resources, "containers[0].resources"))
-    most = _together(spec, _limits)
-    if spec.resources is not None:
-        most.update(_guarded(spec.resources.limits, "resources.limits"))
-    overhead = _guarded(spec.overhead, "overhead")
-    _grow(most, {name: value for name, value in overhead.items() if name in most})
-    return _limited(Resources(most))
+    containers = tuple(
+        _container(container, f"containers[{i}].resources")
+        for i, container in enumerate(spec.containers or ())
+    )
+    init = tuple(
+        _container(container, f"initContainers[{i}].resources")
+        for i, container in enumerate(spec.init_containers or ())
+    )
+    own = spec.resources or Needs()
+    limits = _guarded(own.limits, "resources.limits")
+    requests = _guarded(own.requests, "resources.requests")
+    return _shared(
+        PodNeeds(containers, init, requests, limits, _guarded(spec.overhead, "overhead"))
+    )
 
 
 @lru_cache(maxsize=4096)
-def _limited(most: Resources) -> Resources:
-    return Resources({name: value for name, value in most.items() if name in LIMITED})
+def _shared(needs: PodNeeds) -> PodNeeds:
+    return needs
 
 
-def _limits(needs: Needs | None, path: str) -> Resources:
-    return _guarded(needs.limits if needs is not None else None, f"{path}.limits")
+def _container(container: Container, path: str) -> ContainerNeeds:
+    needs = container.resources or Needs()
+    limits = _guarded(needs.limits, f"{path}.limits")
+    requests = _guarded(needs.requests, f"{path}.requests")
+    most = dict(limits)
+    for name, amount in requests:
+        if amount > most.get(name, amount):
+            asked, limit = (format_quantity(name, value) for value in (amount, most[name]))
+            raise RequestError(f"{path}.requests.{name}: {asked} is above its limit {limit}")
+    return ContainerNeeds(requests, limits, container.restart_policy == "Always")
 
 
-def _full(spec: PodLike) -> Resources:
-    asked = _together(spec, _needs)
-    asked.update(_pod_level(spec.resources, asked))
-    _grow(asked, _guarded(spec.overhead, "overhead"))
-    return Resources(asked)
-
-
-def _together(
-    spec: PodLike, read: Callable[[Needs | None, str], Mapping[str, int]]
-) -> dict[str, int]:
-    """What ``read`` finds in each container, over the containers that run at the same time."""
-    running: dict[str, int] = {}
-    for i, container in enumerate(spec.containers or ()):
-        _grow(running, read(container.resources, f"containers[{i}].resources"))
-    sidecars: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for i, container in enumerate(spec.init_containers or ()):
-        needs = read(container.resources, f"initContainers[{i}].resources")
-        if container.restart_policy == "Always":
-            _grow(sidecars, needs)
-            moment = dict(sidecars)
-        else:
-            moment = dict(sidecars)
-            _grow(moment, needs)
-        peak = _most(peak, moment)
-    _grow(running, sidecars)
-    return _most(running, peak)
-
-
-def _guarded(amounts: Mapping[str, Quantity] | None, path: str) -> Resources:
+def _guarded(amounts: Mapping[str, Quantity] | None, path: str) -> Amounts:
     try:
-        return read_vector(amounts, round_up=True)
+        return read_amounts(amounts)
     except RequestError as error:
         raise error.under(path) from None
-
-
-def _needs(needs: Needs | None, path: str) -> Resources:
-    if needs is None:
-        return _guarded(None, path)
-    limits = _guarded(needs.limits, f"{path}.limits")
-    for name, amount in _guarded(needs.requests, f"{path}.requests").items():
-        if name in limits and amount > limits[name]:
-            asked, most = (format_quantity(name, value) for value in (amount, limits[name]))
-            raise RequestError(f"{path}.requests.{name}: {asked} is above its limit {most}")
-    return _guarded({**(needs.limits or {}), **(needs.requests or {})}, path)
-
-
-def _pod_level(needs: Needs | None, asked: Mapping[str, int]) -> Mapping[str, int]:
-    """Pod-level requests; a limit without one stands in only for what no container asks."""
-    if needs is None:
-        return {}
-    limits = _guarded(needs.limits, "resources.limits")
-    standing_in = {name: value for name, value in limits.items() if name not in asked}
-    return {**standing_in, **_guarded(needs.requests, "resources.requests")}
-
-
-def _grow(total: dict[str, int], by: Mapping[str, int]) -> None:
-    for name, value in by.items():
-        total[name] = total.get(name, 0) + value
-
-
-def _most(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(a.get(name, 0), b.get(name, 0)) for name in (*a, *b)}

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
+from queuectl.domain.overrides import in_force
 from queuectl.domain.pastuse import past_use
 from queuectl.domain.plan import Eviction
 from queuectl.domain.quantity import PODS, Resources
@@ -27,8 +29,7 @@ from queuectl.objects.config_links import dangling
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.gangs import Gang, is_job, read_job_gang, unseen
-from queuectl.objects.limitranges import KIND as LIMIT_RANGE
-from queuectl.objects.limitranges import Defaults, read_limit_ranges, with_defaults
+from queuectl.objects.limitranges import WireLimitRange, read_limit_range
 from queuectl.objects.node_quota import quota_from_nodes
 from queuectl.objects.nodes import (
     priority_values,
@@ -73,6 +74,7 @@ class _Input(Parts):
 
     configs: list[Document] = field(default_factory=list)
     classes: list[PriorityClassRecord] = field(default_factory=list)
+    ranges: dict[str, list[LimitRange]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
 
 
@@ -89,9 +91,9 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     listed = [config.named(document) for document in documents]
     _refuse_twice(listed)
     given = _Input()
-    ranges = read_limit_ranges(listed)
     for document in listed:
-        _sort(document, given, ranges)
+        _sort(document, given)
+    given.gangs = [limited(gang, given.ranges) for gang in given.gangs]
     clock = newest_time(listed) if now is None else now
     queues = config.build(given.configs, revision=0)
     given.warnings.extend(dangling(queues))
@@ -100,17 +102,17 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
         if (topology := _lacks_hostname(node, queues)) is not None:
             text = f"no label {HOSTNAME}: in none of the domains of Topology {topology}"
             given.warnings.append(f"Node {node.name}: {text}")
-    queues = quota_from_nodes(queues, Fleet(tuple(given.nodes)))
-    given.gangs = [_defaulted(gang, queues) for gang in given.gangs]
+    queues = quota_from_nodes(in_force(queues, clock), Fleet(tuple(given.nodes)))
+    given.gangs = [defaulted(gang, queues) for gang in given.gangs]
     given.pod_classes |= priority_values(given.classes)
     snapshot = Assembly(given, queues, clock).snapshot()
     snapshot = replace(snapshot, past_use=past_use(read_used(given.configs), queues))
-    evicted = tuple(_drained(snapshot))
-    snapshot = _without(snapshot, {eviction.uid for eviction in evicted})
+    evicted = tuple(drained(snapshot))
+    snapshot = leaving(snapshot, {eviction.uid for eviction in evicted})
     return Given(snapshot, tuple(given.ignored), tuple(given.warnings), evicted)
 
 
-def _drained(snapshot: Snapshot) -> Iterator[Eviction]:
+def drained(snapshot: Snapshot) -> Iterator[Eviction]:
     """Whom ``stopPolicy: HoldAndDrain`` evicts."""
     for gang in snapshot.admitted:
         workload = gang.workload
@@ -119,7 +121,7 @@ def _drained(snapshot: Snapshot) -> Iterator[Eviction]:
             yield Eviction(workload.uid, why.code, why.message)
 
 
-def _without(snapshot: Snapshot, out: AbstractSet[str]) -> Snapshot:
+def leaving(snapshot: Snapshot, out: AbstractSet[str]) -> Snapshot:
     """With these gangs on their way out; each keeps its place in the queue."""
     admitted = tuple(
         replace(gang, leaving=True, returns=True, lost=()) if gang.workload.uid in out else gang
@@ -143,7 +145,7 @@ def _refuse_twice(documents: Iterable[Document]) -> None:
         seen[key] = document
 
 
-def _sort(document: Document, given: _Input, ranges: Mapping[str, Sequence[Defaults]]) -> None:
+def _sort(document: Document, given: _Input) -> None:
     core = _CORE.get((document.api_version, document.kind))
     if core is not None:
         core(document, given)
@@ -151,12 +153,12 @@ def _sort(document: Document, given: _Input, ranges: Mapping[str, Sequence[Defau
         given.warnings.extend(config.validate(document)[1])
         given.configs.append(document)
     elif is_workload(document):
-        gang, warnings = read_workload_gang(with_defaults(document, ranges))
+        gang, warnings = read_workload_gang(document)
         given.warnings.extend(warnings)
         given.gangs.append(gang)
     elif is_job(document):
-        given.gangs.append(read_job_gang(with_defaults(document, ranges)))
-    elif (document.api_version, document.kind) != LIMIT_RANGE:
+        given.gangs.append(read_job_gang(document))
+    else:
         given.ignored.append(f"{document.api_version} {document.address}")
 
 
@@ -198,7 +200,7 @@ def _lacks_hostname(node: Node, queues: QueueConfig) -> str | None:
     return None
 
 
-def _defaulted(gang: Gang, queues: QueueConfig) -> Gang:
+def defaulted(gang: Gang, queues: QueueConfig) -> Gang:
     """Taken in by the namespace's LocalQueue ``default``, if its job names no queue and is still to be created.
 
     What something else owns is left to its owner.
@@ -231,6 +233,21 @@ def _resource_quota(document: Document, given: _Input) -> None:
     given.allowances.setdefault(record.namespace, []).append(record)
 
 
+def _limit_range(document: Document, given: _Input) -> None:
+    try:
+        record = read_limit_range(document.convert(WireLimitRange))
+    except RequestError as error:
+        raise document.error("", str(error)) from None
+    given.ranges.setdefault(record.namespace, []).append(record.limit_range)
+
+
+def limited(gang: Gang, ranges: Mapping[str, Sequence[LimitRange]]) -> Gang:
+    """As the LimitRanges of its namespace make its pods, or why they let none be created."""
+    own = sorted(ranges.get(gang.namespace, ()), key=lambda one: one.name)
+    podsets = tuple(with_ranges(podset, own) for podset in gang.podsets)
+    return replace(gang, podsets=podsets, forbidden=refusal(podsets, gang.namespace, own))
+
+
 def _pod_class(document: Document, given: _Input) -> None:
     given.classes.append(read_priority_class(document.convert(WirePriorityClass)))
 
@@ -240,6 +257,7 @@ _CORE: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
     ("v1", "Pod"): _pod,
     ("v1", "Namespace"): _namespace,
     ("v1", "ResourceQuota"): _resource_quota,
+    ("v1", "LimitRange"): _limit_range,
     ("scheduling.k8s.io/v1", "PriorityClass"): _pod_class,
 }
 

@@ -20,6 +20,19 @@ def standing(
         labels: of the namespace.
     """
     local = config.local_queues.get((namespace, queue))
+    target = config.cluster_queues.get(local.cluster_queue) if local is not None else None
+    if local is not None and target is not None:
+        stopped = _stopped(target, local, StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN)
+        if stopped is not None:
+            return stopped
+    return closed(namespace, queue, config, labels)
+
+
+def closed(
+    namespace: str, queue: str, config: QueueConfig, labels: Mapping[str, str]
+) -> Reason | None:
+    """Why this LocalQueue takes nothing of the namespace, stopped or not; None when it does. Arguments as above."""
+    local = config.local_queues.get((namespace, queue))
     if local is None:
         text = f"LocalQueue {queue} does not exist in namespace {namespace}"
         return Reason(Code.MISCONFIGURED, text)
@@ -29,9 +42,6 @@ def standing(
             f"LocalQueue {queue} points to ClusterQueue {local.cluster_queue}, which does not exist"
         )
         return Reason(Code.MISCONFIGURED, text)
-    stopped = _stopped(target, local, StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN)
-    if stopped is not None:
-        return stopped
     if target.namespace_selector is None or not target.namespace_selector.matches(labels):
         text = f"ClusterQueue {target.name} does not take namespace {namespace}"
         return Reason(Code.MISCONFIGURED, text)

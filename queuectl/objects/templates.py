@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, Toleration
-from queuectl.domain.quantity import Resources
+from queuectl.domain.needs import PodNeeds, limited
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.names import is_label_key
-from queuectl.objects.requests import pod_limits, pod_requests
+from queuectl.objects.requests import pod_requests, read_needs
 from queuectl.objects.slices import annotated_slices, check_below
 from queuectl.objects.wire import Affinity, Expression, Template, TemplateSpec, Term, WireToleration
 
@@ -52,11 +52,9 @@ def read_podset(
         topology, group = read_topology(annotations, count, kueue=kueue)
     except RequestError as error:
         raise error.under(f"{path}.metadata.annotations") from None
-    shape, limits = (
-        read_shape(template.spec, f"{path}.spec"),
-        _limits(template.spec, f"{path}.spec"),
-    )
-    podset = PodSet(name, count, shape, topology, group, limits=limits)
+    shape = read_shape(template.spec, f"{path}.spec")
+    needs = _needs(template.spec, f"{path}.spec")
+    podset = PodSet(name, count, shape, topology, group, limits=limited(needs), needs=needs)
     for resource, amount in podset.requests.items():
         if amount > _LARGEST_TOTAL:
             raise RequestError(f"{path}.spec: {count} pods ask for too much {resource}: {amount}")
@@ -194,9 +192,9 @@ def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
         raise error.under(path, ".") from None
 
 
-def _limits(spec: TemplateSpec | None, path: str) -> Resources:
+def _needs(spec: TemplateSpec | None, path: str) -> PodNeeds:
     try:
-        return pod_limits(spec or TemplateSpec())
+        return read_needs(spec or TemplateSpec())
     except RequestError as error:
         raise error.under(path, ".") from None
 

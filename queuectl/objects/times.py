@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
+
+from queuectl.domain.words import format_time
+
+__all__ = ["format_time", "parse_time", "time_or_none"]
 
 _RFC3339: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
@@ -32,8 +36,3 @@ def time_or_none(text: str | None) -> float | None:
         return parse_time(text) if text else None
     except ValueError:
         return None
-
-
-def format_time(at: float) -> str:
-    """RFC 3339 in UTC, to the second."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

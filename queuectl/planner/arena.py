@@ -57,6 +57,9 @@ class Arena:
     now: Ints
     later: Ints
     _shapes: dict[_ShapeKey, Shape] = field(default_factory=dict)
+    _eligible: dict[tuple[NodeRules, frozenset[str], bytes, bool], Mask] = field(
+        default_factory=dict
+    )
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -105,20 +108,28 @@ class Arena:
         return known
 
     def _make(self, number: int, key: _ShapeKey, within: Mask | None) -> Shape:
-        requests, rules, excluded, _, lasting, slices = key
+        requests, rules, _, _, _, slices = key
         vector = self.index.vector(requests)
         if vector is None:
             nowhere = np.zeros(self.size, dtype=np.bool_)
             nothing = np.zeros(len(self.resources), np.int64)
             return Shape(number, requests, rules, nothing, (), nowhere, slices)
-        index = self.index
-        eligible = index.lasting_mask(rules).copy() if lasting else index.mask(rules) & index.ready
-        if within is not None:
-            eligible &= within
-        positions = [self.index.position[name] for name in excluded if name in self.index.position]
-        eligible[positions] = False
+        eligible = self._where(key, within)
         columns = _columns(vector, self.resources)
         return Shape(number, requests, rules, vector, columns, eligible, slices)
+
+    def _where(self, key: _ShapeKey, within: Mask | None) -> Mask:
+        """The nodes that pods of a shape may use; one array for all shapes that may use the same."""
+        _, rules, excluded, confined, lasting, _ = key
+        known = self._eligible.get((rules, excluded, confined, lasting))
+        if known is None:
+            index = self.index
+            known = index.lasting_mask(rules).copy() if lasting else index.mask(rules) & index.ready
+            if within is not None:
+                known &= within
+            known[[index.position[name] for name in excluded if name in index.position]] = False
+            self._eligible[rules, excluded, confined, lasting] = known
+        return known
 
 
 def _columns(vector: Ints, resources: tuple[str, ...]) -> tuple[int, ...]:

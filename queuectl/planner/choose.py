@@ -126,6 +126,9 @@ class Chooser:
         asked = (demand.pending.workload.podsets, self.arena.snapshot.config)
         if not demand.units or self.arena.index.fits_empty(asked, demand.flavors):
             return None
+        if fits_apart(demand, self.arena.index.allocatable):
+            self.arena.index.note_fits_empty(asked, demand.flavors)
+            return None
         lasting = demand_of(self.arena, demand.pending, queue, demand.flavors, lasting=True)
         known = self.arena.index.never
         key = lasting.signature()

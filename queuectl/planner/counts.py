@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from queuectl.planner.demand import ANYWHERE, Slices
-from queuectl.planner.packing.fewest import fewest_inside, needed
+from queuectl.planner.packing.fewest import fewest_inside, fewest_of, needed
 from queuectl.planner.topology import Ints, Tree
 
 
@@ -38,18 +38,11 @@ class Counts:
         below = self.per_node[self.tree.order]
         rows = [below]
         for level in range(self.tree.depth - 1, -1, -1):
-            starts = self._first_children(level)
+            starts = self.tree.children[level]
             sums = np.add.reduceat(below, starts) if len(starts) else below[:0]
             below = sums - sums % self.grains[level] if self.slices else sums
             rows.append(below)
         return tuple(reversed(rows))
-
-    def _first_children(self, level: int) -> Ints:
-        """Of each domain, the first domain (or node position) one level below."""
-        starts = self.tree.starts
-        if level + 1 == self.tree.depth:
-            return starts[level]
-        return np.searchsorted(starts[level + 1], starts[level])
 
     @cached_property
     def largest(self) -> tuple[int, ...]:
@@ -75,11 +68,14 @@ class Counts:
         """Range of the domains (or node positions) of level ``below`` inside a domain."""
         if level == ANYWHERE:
             return 0, len(self.levels[below])
+        if below == level + 1:
+            span = self.tree.spans[level]
+            return span[domain], span[domain + 1]
         first, last = self.range_of(level, domain, domain + 1)
         if below == self.tree.depth:
             return first, last
         starts = self.tree.starts[below]
-        return int(np.searchsorted(starts, first)), int(np.searchsorted(starts, last))
+        return int(starts.searchsorted(first)), int(starts.searchsorted(last))
 
     # Lower bounds of the numbers of domains.
 
@@ -94,9 +90,9 @@ class Counts:
         for below in range(level + 1, self.tree.depth + 1):
             firsts = starts
             if below < self.tree.depth:
-                firsts = np.searchsorted(self.tree.starts[below], starts)
+                firsts = self.tree.starts[below].searchsorted(starts)
             first, last = int(firsts[0]), self.inside(level, high - 1, below)[1]
-            owner = np.searchsorted(firsts, np.arange(first, last), side="right") - 1
+            owner = firsts.searchsorted(np.arange(first, last), side="right") - 1
             rows.append(needed(self.levels[below][first:last], owner, high - low, count))
         return np.array(rows, dtype=np.int64).reshape(-1, high - low)
 
@@ -105,8 +101,7 @@ class Counts:
         widths = []
         for below in range(level + 1, self.tree.depth + 1):
             low, high = self.inside(level, domain, below)
-            running = np.cumsum(np.sort(self.levels[below][low:high])[::-1])
-            widths.append(int(np.searchsorted(running, count)) + 1)
+            widths.append(fewest_of(self.levels[below][low:high], count))
         return tuple(widths)
 
     def bound(self, level: int, domain: int, count: int) -> tuple[int, ...]:

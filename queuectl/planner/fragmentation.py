@@ -10,14 +10,15 @@ nothing of that flavor.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queuectl.domain.accounting import Free
 from queuectl.domain.fleet import NodeRules
-from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodShape
@@ -25,30 +26,78 @@ from queuectl.planner.fleetindex import FleetIndex, index_of
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.usage import usage_of
 
+Floats: TypeAlias = NDArray[np.float64]
+
 MOST_SHAPES: Final = 64  # the most wanted ones; a cluster's jobs come in few shapes
 
 
 def free_gpus(snapshot: Snapshot) -> Mapping[str, Free]:
-    """GPUs on nodes that take pods, by the ResourceFlavor whose labels the nodes carry; flavors without GPUs are left out."""
+    """GPUs on nodes that take pods, by the ResourceFlavor whose labels the nodes carry; flavors without GPUs are left out.
+
+    Where there are several resources that are GPUs (whole ones, instances, another vendor's), each is looked at with the
+    shapes that ask for it, and counts by its weight.
+    """
     index = index_of(snapshot.fleet)
-    row = index.column.get(GPU)
-    if row is None:
+    kinds = _kinds(snapshot, index)
+    if not kinds:
         return {}
-    free = _free(snapshot, index)
-    open_nodes = np.array([n.ready and not n.unschedulable for n in index.nodes], dtype=np.bool_)
-    shapes = shapes_wanted(snapshot)
+    free = left_on_nodes(snapshot, index)
     found = {}
-    for name, flavor in sorted(snapshot.config.flavors.items()):
-        nodes = open_nodes & index.labelled(flavor.node_labels)
-        capacity = int(index.allocatable[row, nodes].sum())
-        if capacity:
-            fragments, stranded = _fragments(shapes, flavor, nodes, free, row, index)
-            found[name] = Free(capacity, int(free[row, nodes].sum()), fragments, stranded)
+    for name, flavor, nodes in _open_nodes(snapshot, index):
+        sums = np.zeros(4)
+        for row, weight, shapes in kinds:
+            capacity, left = index.allocatable[row, nodes].sum(), free[row, nodes].sum()
+            lost = (0.0, 0)
+            if capacity:
+                parts = _fragments(shapes, flavor, nodes, free, row, index)
+                lost = (int(parts.times.sum()) / parts.pods, int(parts.stranded.sum()))
+            sums += weight * np.array([capacity, left, *lost])
+        if sums[0]:
+            found[name] = Free(*map(float, sums))
     return found
 
 
-def shapes_wanted(snapshot: Snapshot) -> Mapping[PodShape, int]:
-    """Pod shapes with GPUs of all gangs, with how many pods want each: the most wanted ones."""
+def fragmented_on_nodes(snapshot: Snapshot) -> Floats:
+    """(N,): free GPUs of each node that the next pod is expected not to be able to use, under the flavor that uses most.
+
+    0 on nodes that take no pods, and where no flavor has its labels.
+    """
+    index = index_of(snapshot.fleet)
+    free = left_on_nodes(snapshot, index)
+    least = np.full(index.size, np.inf)
+    for _, flavor, nodes in _open_nodes(snapshot, index):
+        lost = np.zeros(index.size)
+        for row, weight, shapes in _kinds(snapshot, index):
+            parts = _fragments(shapes, flavor, nodes, free, row, index)
+            lost += weight * parts.times / parts.pods
+        least[nodes] = np.minimum(least, lost)[nodes]
+    found: Floats = np.where(np.isfinite(least), least, 0.0)
+    return found
+
+
+def _kinds(
+    snapshot: Snapshot, index: FleetIndex
+) -> list[tuple[int, float, Mapping[PodShape, int]]]:
+    """Row, weight and wanted shapes of each resource that is a GPU."""
+    weights = snapshot.config.rules.accounting.gpus
+    return [
+        (row, weights.of(resource), shapes_wanted(snapshot, resource))
+        for resource, row in index.column.items()
+        if weights.of(resource)
+    ]
+
+
+def _open_nodes(
+    snapshot: Snapshot, index: FleetIndex
+) -> Iterator[tuple[str, ResourceFlavor, Mask]]:
+    """Each flavor with those of its nodes that take pods."""
+    takes = np.array([n.ready and not n.unschedulable for n in index.nodes], dtype=np.bool_)
+    for name, flavor in sorted(snapshot.config.flavors.items()):
+        yield name, flavor, takes & index.labelled(flavor.node_labels)
+
+
+def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
+    """Pod shapes of all gangs that ask for these GPUs, with how many pods want each: the most wanted ones."""
     wanted: Counter[PodShape] = Counter()
     gangs = (
         *(p.workload for p in snapshot.pending),
@@ -56,12 +105,12 @@ def shapes_wanted(snapshot: Snapshot) -> Mapping[PodShape, int]:
     )
     for workload in gangs:
         for podset in workload.podsets:
-            if podset.shape.requests[GPU]:
+            if podset.shape.requests[resource]:
                 wanted[podset.shape] += podset.count
     return dict(wanted.most_common(MOST_SHAPES))
 
 
-def _free(snapshot: Snapshot, index: FleetIndex) -> Ints:
+def left_on_nodes(snapshot: Snapshot, index: FleetIndex) -> Ints:
     """(R, N): what nobody holds on each node; never below 0."""
     free = index.allocatable - usage_of(snapshot).held
     for name, amounts in snapshot.strangers.items():
@@ -76,6 +125,15 @@ def _free(snapshot: Snapshot, index: FleetIndex) -> Ints:
     return left
 
 
+@dataclass(frozen=True, slots=True)
+class _Fragments:
+    """Of each node: free GPUs times the pods that cannot use them, of ``pods`` in all; those no shape can use."""
+
+    times: Ints
+    pods: int
+    stranded: Ints
+
+
 def _fragments(
     shapes: Mapping[PodShape, int],
     flavor: ResourceFlavor,
@@ -83,9 +141,9 @@ def _fragments(
     free: Ints,
     row: int,
     index: FleetIndex,
-) -> tuple[float, int]:
-    """Of the free GPUs on these nodes: expected to be unusable, and on nodes that no shape fits."""
-    unusable, pods = 0.0, 0
+) -> _Fragments:
+    none = np.zeros(index.size, dtype=np.int64)
+    times, pods = none.copy(), 0
     usable = np.zeros(index.size, dtype=np.bool_)
     for shape, count in shapes.items():
         request = index.vector(shape.requests)
@@ -98,8 +156,8 @@ def _fragments(
             continue
         fits = may & (free >= request[:, None]).all(axis=0)
         usable |= fits
-        unusable += count * float(free[row, nodes & ~fits].sum())
+        times += count * np.where(nodes & ~fits, free[row], 0)
         pods += count
     if not pods:
-        return 0.0, 0
-    return unusable / pods, int(free[row, nodes & ~usable].sum())
+        return _Fragments(none, 1, none)
+    return _Fragments(times, pods, np.where(nodes & ~usable, free[row], 0))

@@ -88,7 +88,10 @@ def give_back(free: Ints, pods: Sequence[Pods], spots: Spots) -> None:
 
 @dataclass(eq=False)
 class Ledger:
-    """Starts from an arena; changed only by the walk."""
+    """Starts from an arena; changed only by the walk.
+
+    While ``now`` and ``later`` are the same they are one matrix (:attr:`one`), and nothing of this size is made that nobody asks for.
+    """
 
     arena: Arena
     now: Ints
@@ -104,14 +107,13 @@ class Ledger:
     promises: dict[str, Promise] = field(default_factory=dict)  # by uid of the lease's holder
     owed: Ints | None = None  # (R, N) that they add up to; None = nothing is owed
     quota_open: QuotaUse = field(init=False)  # the view of now, and what promises are owed of quota
-    _moved: Ints = field(init=False)  # use of the kept gangs that may be placed anew
+    _moved: Ints | None = None  # use of the kept gangs that may be placed anew, once asked for
     _free: Ints | None = None
     _caps: dict[int, tuple[int, Ints]] = field(default_factory=dict)
     _log: list[Ints] = field(default_factory=list)
     _nominal: dict[str, dict[FlavorResource, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._moved = np.zeros_like(self.now)
         self.leaving = {gang.workload.uid: gang for gang in self.arena.usage.leaving}
         self.quota_open = self.quota_now
 
@@ -120,8 +122,15 @@ class Ledger:
     def free(self) -> Ints:
         """(R, N) free for a gang that holds no lease."""
         if self._free is None:
+            if self.one and self.owed is None:
+                return self.now
             self._free = np.minimum(self.open_now(slice(None)), self.later)
         return self._free
+
+    @property
+    def one(self) -> bool:
+        """Whether what is free now and what will be is one matrix."""
+        return self.later is self.now
 
     def open_now(self, nodes: Ints | slice) -> Ints:
         """(R, K) free now on these nodes and owed to nobody."""
@@ -134,6 +143,11 @@ class Ledger:
 
     def free_without_kept(self) -> Ints:
         """(R, N) free if the kept gangs that may be placed anew stood nowhere."""
+        if self._moved is None:
+            self._moved = np.zeros_like(self.now)
+            for kept in self.kept:
+                if not kept.fixed:
+                    give_back(self._moved, kept.demand.pods, kept.spots)
         return self.free() + self._moved
 
     def caps(self, shape: Shape) -> Ints:
@@ -271,14 +285,22 @@ class Ledger:
 
     def move(self, kept: Kept, spots: Spots) -> None:
         """Place a kept gang anew; its quota stays as it is."""
+        self.lift(kept)
+        self.put(kept, spots)
+
+    def lift(self, kept: Kept) -> None:
+        """A kept gang stands nowhere until it is put somewhere; till then only what is free may be asked."""
         self._apply(kept, 1)
+
+    def put(self, kept: Kept, spots: Spots) -> None:
+        """Where a gang that was lifted stands now."""
         kept.spots = spots
         self._apply(kept, -1)
 
     def hold(self, demand: Demand, spots: Spots, sign: int = 1) -> None:
         """Hold (or, with ``sign`` -1, give back) capacity and quota for later: leases are :mod:`queuectl.planner.owed`'s."""
         for nodes, amounts in use_of_spots(demand.pods, spots):
-            self._change(self.later, nodes, -sign * amounts)
+            self._change_later(nodes, -sign * amounts)
         self.charge(demand, sign, now=False)
 
     def evict(self, gang: Admitted) -> None:
@@ -286,7 +308,7 @@ class Ledger:
         self.gone.add(gang.workload.uid)
         self.leaving[gang.workload.uid] = gang
         nodes, amounts = self.arena.use_of(gang)
-        self._change(self.later, nodes, amounts)
+        self._change_later(nodes, amounts)
         charges = self.arena.usage.charges(gang)
         for row, amount in charges:
             self.quota_after.add(row, -amount)
@@ -297,7 +319,7 @@ class Ledger:
         self.gone.discard(gang.workload.uid)
         del self.leaving[gang.workload.uid]
         nodes, amounts = self.arena.use_of(gang)
-        self._change(self.later, nodes, -amounts)
+        self._change_later(nodes, -amounts)
         for row, amount in self.arena.usage.charges(gang):
             self.quota_after.add(row, amount)
 
@@ -337,14 +359,18 @@ class Ledger:
         return list(promise.demand.rows()), still
 
     def _apply(self, kept: Kept, sign: int) -> None:
+        matrices = (self.now,) if self.one else (self.now, self.later)
         for nodes, amounts in use_of_spots(kept.demand.pods, kept.spots):
-            self._change(self.now, nodes, sign * amounts)
-            self._change(self.later, nodes, sign * amounts)
-            if not kept.fixed:
-                _add(self._moved, nodes, -sign * amounts)
+            for matrix in matrices:
+                matrix[:, nodes] += sign * amounts
+            if self._moved is not None and not kept.fixed:
+                self._moved[:, nodes] -= sign * amounts
+            self._touch(nodes)
 
-    def _change(self, matrix: Ints, nodes: Ints, amounts: Ints) -> None:
-        _add(matrix, nodes, amounts)
+    def _change_later(self, nodes: Ints, amounts: Ints) -> None:
+        if self.one:
+            self.later = self.now.copy()
+        _add(self.later, nodes, amounts)
         self._touch(nodes)
 
     def _touch(self, nodes: Ints) -> None:
@@ -368,10 +394,11 @@ def _add(matrix: Ints, nodes: Ints, amounts: Ints) -> None:
 def open_ledger(arena: Arena) -> Ledger:
     """The ledger at the start of a walk."""
     usage, config = arena.usage, arena.snapshot.config
+    now = arena.now.copy()
     return Ledger(
         arena,
-        arena.now.copy(),
-        arena.later.copy(),
+        now,
+        now if arena.later is arena.now else arena.later.copy(),
         use_of(config, usage.quota_held),
         use_of(config, usage.quota_staying),
     )

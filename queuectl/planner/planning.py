@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from queuectl.domain.plan import Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner import explain
+from queuectl.planner.ahead import look_ahead
 from queuectl.planner.answer import answer
 from queuectl.planner.arena import Arena, survey
 from queuectl.planner.balance import uneven
@@ -38,6 +39,7 @@ def plan(snapshot: Snapshot, stop: StopSignal | None = None) -> Plan:
         stop: lets another thread end it early; the plan is then cut.
     """
     cycle = begin(snapshot, stop)
+    look_ahead(cycle.walk, cycle.in_order)
     for pending in Turns(cycle.walk, cycle.lines):
         cycle.walk.strict.come_to(pending)
         cycle.look(pending)

@@ -192,6 +192,7 @@ class Solver:
 
     Attributes:
         light: with an objective, too, spare what pays off in long searches only.
+        brief: one short try, for questions that can be asked otherwise.
         cut: the wall clock or a stop ended a solve: the plan must be discarded.
         alarms: defects met, as sentences.
     """
@@ -199,6 +200,7 @@ class Solver:
     limits: SolverLimits
     stop: StopSignal = field(default_factory=StopSignal)
     light: bool = False
+    brief: bool = False
     calls: int = 0
     unknown: int = 0
     deterministic_time: float = 0.0
@@ -222,6 +224,8 @@ class Solver:
         if not plain:
             runs = [(_SEED, limit, False)]
         runs.append((_SEED, limit * limits.growth, True))
+        if self.brief:
+            runs = runs[:1]
         outcome = Outcome(Status.UNKNOWN)
         for seed, most, presolve in runs:
             light = (plain or self.light) and not presolve
@@ -230,6 +234,13 @@ class Solver:
                 break
         self.unknown += outcome.status is Status.UNKNOWN
         return outcome
+
+    def count(self, other: Solver) -> None:
+        """What another solver did is among what this one did; a question it left open was asked again."""
+        self.calls += other.calls
+        self.deterministic_time += other.deterministic_time
+        self.cut |= other.cut
+        self.alarms.extend(other.alarms)
 
     def _run(
         self, native: cp_model.CpModel, limit: float, seed: int, *, presolve: bool, light: bool

@@ -10,7 +10,7 @@ import re
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 _DIGITS = re.compile(r"(\d+)")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Tree:
     """Domains of one topology over one fleet; N nodes, D_l domains at level l.
 
@@ -48,10 +48,24 @@ class Tree:
     position: Ints
     starts: tuple[Ints, ...]
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """Number of levels above the node."""
         return len(self.levels)
+
+    @cached_property
+    def children(self) -> tuple[Ints, ...]:
+        """Per level, the first domain one level below of each domain; of the finest level, its first position in ``order``."""
+        if not self.depth:
+            return ()
+        pairs = zip(self.starts[:-1], self.starts[1:], strict=True)
+        return (*(fine.searchsorted(coarse) for coarse, fine in pairs), self.starts[-1])
+
+    @cached_property
+    def spans(self) -> tuple[list[int], ...]:
+        """The same with the end of the last one appended, for looking up one domain."""
+        ends = [*(len(starts) for starts in self.starts[1:]), len(self.order)]
+        return tuple([*row.tolist(), end] for row, end in zip(self.children, ends, strict=False))
 
     def level_of(self, label: str) -> int | None:
         """Index of a level label; ``depth`` stands for the node itself; None when the topology has no such level."""

@@ -143,8 +143,13 @@ class Freezer:
         )
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
+        if entry.queue_set is not None:
+            text = f"it moves to LocalQueue {entry.queue_set}; its object does not say so yet"
+            return Reason(Code.QUEUE_SET, text)
         if job.error is not None:
             return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)
+        if job.forbidden is not None:
+            return job.forbidden
         queue = (entry.namespace, entry.queue)
         if queue not in self._standing:
             labels = self._namespaces.get(entry.namespace, {})

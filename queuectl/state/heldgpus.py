@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
+from queuectl.domain.gpus import BY_NAME
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import IdleReclaim, QueueConfig
 from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.utilization import PodKey
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-
-_ACCELERATORS: Final = (GPU, "nvidia.com/mig-", "amd.com/gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,5 @@ def _pods(entry: Entry, pods: Iterable[PodRecord]) -> Iterable[HeldPod]:
 
 
 def accelerators(requests: Resources) -> int:
-    """How many GPUs, or instances of one, a pod asks for."""
-    named = (name for name in requests if name.startswith(_ACCELERATORS))
-    return sum(requests[name] for name in named)
+    """How many GPUs, or instances of one, a pod asks for: exporters tell of each by itself."""
+    return sum(requests[name] for name in requests if BY_NAME.of(name))

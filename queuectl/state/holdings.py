@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Change, Entry, State
@@ -24,6 +24,7 @@ Row: TypeAlias = tuple[str, str, str, str, str]
 """Namespace, LocalQueue, ClusterQueue, flavor, resource."""
 Asked: TypeAlias = tuple[str, str]
 """ClusterQueue, resource."""
+_Key = TypeVar("_Key", Row, Asked)
 
 _QUEUES: Final = (State.PENDING, State.RESERVED, State.BACKOFF)
 
@@ -65,6 +66,17 @@ class Holdings:
         self.held, self.kept, self.asked = Counter(), Counter(), Counter()
         for entry in entries:
             self._put(entry)
+
+    def reconfigure(self, config: QueueConfig, concerned: Iterable[Entry]) -> None:
+        """Go on under a configuration that changes nothing but for these entries."""
+        self.config = config
+        for entry in concerned:
+            before = self._parts.pop(entry.uid, None)
+            if before is not None:
+                self._count(before, -1)
+            self._put(entry)
+        # As above; and of queues that are gone not even a 0 is told.
+        self.held, self.kept, self.asked = _told(self.held), _told(self.kept), _told(self.asked)
 
     @property
     def effective(self) -> QueueConfig:
@@ -135,6 +147,10 @@ class Holdings:
             self.kept[row] += sign * amount
         for asked, amount in part.asked:
             self.asked[asked] += sign * amount
+
+
+def _told(sums: Counter[_Key]) -> Counter[_Key]:
+    return Counter({row: amount for row, amount in sums.items() if amount})
 
 
 def charged(

@@ -5,14 +5,13 @@ Most changes (another reason, a confirmed write) change nothing that anybody is 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.accounting import Held, Loss, Mark, Phase, Subject
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Snapshot
@@ -74,22 +73,23 @@ class Marker:
     def _mark(self, entry: Entry, at: float, config: QueueConfig) -> Mark:
         phase = _PHASES[entry.state]
         held: tuple[Held, ...] | None = ()
+        job = self._mirror.jobs.get(entry.uid)
         if phase is Phase.HOLDS and entry.placement is not None:
-            job = self._mirror.jobs.get(entry.uid)
             held = self._held(job, entry.placement, config) if job is not None else None
-        return Mark(entry.uid, at, at, phase, entry.attempt, entry.gpus, held)
+        gpus = gpus_of(job.podsets, config) if job is not None else entry.gpus
+        return Mark(entry.uid, at, at, phase, entry.attempt, gpus, held)
 
     def _held(self, job: JobRecord, placement: Placement, config: QueueConfig) -> tuple[Held, ...]:
-        gpus: Counter[tuple[str, str]] = Counter()
+        gpus: defaultdict[tuple[str, str], float] = defaultdict(float)
         for podset in job.podsets:
-            each = podset.shape.requests[GPU]
             placed = placement.of(podset.name)
-            if not each or placed is None:
+            if placed is None:
                 continue
-            for part in placed.by_share():
-                flavor = _flavor(part)
-                for price, pods in self._priced(part, podset, flavor, config):
-                    gpus[flavor, price] += each * pods
+            for resource, each in config.rules.accounting.gpus.by_resource(podset.shape.requests):
+                for part in placed.by_share():
+                    flavor = _flavor(part, resource)
+                    for price, pods in self._priced(part, podset, flavor, config):
+                        gpus[flavor, price] += each * pods
         return tuple(Held(*key, count) for key, count in sorted(gpus.items()) if count)
 
     def _priced(
@@ -117,7 +117,7 @@ class Marker:
             return Loss(code.value, float(recorded))
         job = self._mirror.jobs.get(after.uid)
         since = before.started_at if before.started_at is not None else before.since
-        gpus, used = before.gpus, 1.0
+        gpus, used = float(before.gpus), 1.0
         if job is not None and before.placement is not None:
             gpus = sum(held.gpus for held in self._held(job, before.placement, config))
         if job is not None and code not in FAILED_START:
@@ -126,12 +126,18 @@ class Marker:
         return Loss(code.value, max(0.0, at - since) * gpus * used)
 
 
+def gpus_of(podsets: Iterable[PodSet], config: QueueConfig) -> float:
+    """GPUs that a gang asks for, counted as the configuration says."""
+    weights = config.rules.accounting.gpus
+    return sum(podset.count * weights.counted(podset.shape.requests) for podset in podsets)
+
+
 def _same(before: Entry, after: Entry) -> bool:
     evicted = before.state.live and after.state is State.EVICTING
     return (
         not evicted
         and _PHASES[before.state] is _PHASES[after.state]
-        and (before.gpus, before.attempt) == (after.gpus, after.attempt)
+        and (before.gpus, before.pods, before.attempt) == (after.gpus, after.pods, after.attempt)
         and _same_queue(before, after)
         and (before.placement is after.placement or before.placement == after.placement)
     )
@@ -169,7 +175,7 @@ def _subject(entry: Entry, job: JobRecord | None, config: QueueConfig) -> Subjec
     )
 
 
-def _flavor(part: PodSetPlacement) -> str:
-    """That of its GPUs; where no quota covers those, the first that it has."""
-    named = part.flavors.get(GPU)
+def _flavor(part: PodSetPlacement, resource: str) -> str:
+    """That of these GPUs; where no quota covers them, the first that it has."""
+    named = part.flavors.get(resource)
     return named if named is not None else min(part.flavors.values(), default="")

@@ -8,10 +8,12 @@ from operator import attrgetter
 from typing import Final, assert_never
 
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.limitrange import LimitRange, Ranges
 from queuectl.domain.records import (
     Deleted,
     Delta,
     JobRecord,
+    LimitRangeRecord,
     Listed,
     NamespaceRecord,
     NodeRecord,
@@ -22,12 +24,14 @@ from queuectl.domain.records import (
     ResourceQuotaRecord,
     Upserted,
 )
+from queuectl.state.asked import made_as, no_less, same_templates, under
 
 NODES: Final = "nodes"
 PODS: Final = "pods"
 NAMESPACES: Final = "namespaces"
 PRIORITY_CLASSES: Final = "priorityclasses"
 RESOURCE_QUOTAS: Final = "resourcequotas"
+LIMIT_RANGES: Final = "limitranges"
 
 
 # All of a job's record that says something about planning.
@@ -68,6 +72,9 @@ class Mirror:
         self.namespaces: dict[str, NamespaceRecord] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.resource_quotas: dict[str, ResourceQuotaRecord] = {}
+        self._found_running: set[str] = set()
+        self._limit_ranges: dict[str, LimitRangeRecord] = {}
+        self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace, where there is any
         self.prior: dict[str, PriorAdmission] = {}  # by uid of the job
         self._by_owner: dict[str, dict[str, PodRecord]] = {}
         self.touched: set[str] = set()
@@ -104,6 +111,17 @@ class Mirror:
         """Know what a Kueue had decided of jobs that the ledger does not know."""
         self.prior = {admission.uid: admission for admission in admissions}
 
+    def trust_running(self) -> None:
+        """Count jobs that ran already when they were first seen with no less than their pods ask.
+
+        Another process started them, under LimitRanges that may be gone by now. To be called when everything is listed.
+        """
+        for uid in self._found_running & self.jobs.keys():
+            job = self.jobs[uid]
+            if not job.suspended:
+                self.jobs[uid] = no_less(job, self.pods_of(uid))
+        self._found_running.clear()
+
     def pods_of(self, owner: str) -> Iterable[PodRecord]:
         """Pods whose controller is the object with this uid."""
         return self._by_owner.get(owner, {}).values()
@@ -125,6 +143,7 @@ class Mirror:
             NAMESPACES: self.namespaces,
             PRIORITY_CLASSES: self.priority_classes,
             RESOURCE_QUOTAS: self.resource_quotas,
+            LIMIT_RANGES: self._limit_ranges,
         }
         return set(tables[resource])
 
@@ -135,17 +154,9 @@ class Mirror:
             case JobRecord():
                 old_job = self.jobs.get(record.uid)
                 if old_job is None or record.version > old_job.version:
-                    self.jobs[record.uid] = record
-                    self.touched.add(record.uid)
-                    if old_job is None or _asks(old_job) != _asks(record):
-                        self.edited.add(record.uid)
+                    self._keep_job(record, old_job)
             case NodeRecord():
-                old_node = self.nodes.get(record.node.name)
-                if old_node is None or record.version > old_node.version:
-                    self.nodes[record.node.name] = record
-                    if old_node is None or old_node.node != record.node:  # not for heartbeats
-                        self._fleet = None
-                        self.planning_changed = True
+                self._upsert_node(record)
             case NamespaceRecord():
                 self.namespaces[record.name] = record
                 self.planning_changed = True
@@ -157,8 +168,51 @@ class Mirror:
                 if old_quota is None or record.version > old_quota.version:
                     self.resource_quotas[record.uid] = record
                     self.planning_changed |= old_quota is None or _eased(old_quota, record)
+            case LimitRangeRecord():
+                old_range = self._limit_ranges.get(record.uid)
+                if old_range is None or record.version > old_range.version:
+                    self._limit_ranges[record.uid] = record
+                    self._ranges_changed(record.namespace)
             case _:
                 assert_never(record)
+
+    def _keep_job(self, job: JobRecord, old: JobRecord | None) -> None:
+        """As its pods will be. Those of a job that is not suspended exist: they stay as they were created."""
+        if old is None and not job.suspended:
+            self._found_running.add(job.uid)
+        if old is not None and not job.suspended and same_templates(job, old):
+            job = made_as(job, old)
+        else:
+            job = under(job, self._ranges.get(job.namespace, ()))
+        self.jobs[job.uid] = job
+        self.touched.add(job.uid)
+        if old is None or _asks(old) != _asks(job):
+            self.edited.add(job.uid)
+
+    @property
+    def ranges(self) -> Mapping[str, Ranges]:
+        """LimitRanges by namespace, where there is any."""
+        return self._ranges
+
+    def _ranges_changed(self, namespace: str) -> None:
+        """Look anew at what jobs of a namespace come to that are not started."""
+        records = [r for r in self._limit_ranges.values() if r.namespace == namespace]
+        ranges = sorted((r.limit_range for r in records), key=lambda one: one.name)
+        self._ranges[namespace] = tuple(ranges)
+        if not ranges:
+            del self._ranges[namespace]
+        for job in list(self.jobs.values()):
+            if job.namespace == namespace and job.suspended:
+                self._keep_job(job, job)
+
+    def _upsert_node(self, record: NodeRecord) -> None:
+        old = self.nodes.get(record.node.name)
+        if old is not None and record.version <= old.version:
+            return
+        self.nodes[record.node.name] = record
+        if old is None or old.node != record.node:  # not for heartbeats
+            self._fleet = None
+            self.planning_changed = True
 
     def _upsert_pod(self, pod: PodRecord) -> None:
         old = self.pods.get(pod.uid)
@@ -193,6 +247,10 @@ class Mirror:
             self.priority_classes.pop(key, None)
         elif resource == RESOURCE_QUOTAS and self.resource_quotas.pop(key, None) is not None:
             self.planning_changed = True
+        elif resource == LIMIT_RANGES:
+            record = self._limit_ranges.pop(key, None)
+            if record is not None:
+                self._ranges_changed(record.namespace)
 
     def _forget_owned(self, pod: PodRecord) -> None:
         siblings = self._by_owner.get(pod.owner)

@@ -25,6 +25,8 @@ from queuectl.domain.machine import (
     PodsDone,
     PodsLost,
     PodsReady,
+    PriorityOver,
+    Relabelled,
     RetryDue,
     Submitted,
     handle,
@@ -95,6 +97,8 @@ def _waiting(entry: Entry, job: JobRecord, now: float) -> Iterator[Event]:
         text = "the job was resumed without queuectl; it is suspended again and keeps its place"
         yield Evict(Reason(Code.RESUMED_OUTSIDE, text))
         return
+    if entry.queue_set is not None and entry.queue_set == job.queue:
+        yield Relabelled()
     if entry.gates and entry.gates != job.gates:
         yield Gated(job.gates)
     if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
@@ -214,6 +218,9 @@ class Observer:
             self._plan_again |= described is not None
             last = joined(last, described)
             after = last.after if last is not None else before
+        if job is not None and _own_priority_over(after, now):
+            last = self._priority_over(last, after, job, config, now)
+            after = last.after
         self._plan_again |= after.state is not before.state
         self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready))
         if before.placement is not after.placement:
@@ -223,6 +230,19 @@ class Observer:
                 True  # one of its pods there may just have gone, so that its slot can move
             )
         return last
+
+    def _priority_over(
+        self, last: Change | None, after: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Change:
+        """Its classes rule again. One change tells one thing: beside other news it has to wait for the next look."""
+        self._plan_again = True
+        if last is not None and last.note is not None:
+            self._mirror.touched.add(after.uid)
+            return last
+        over = handle(after, PriorityOver(self._described(job, config).priority), now)
+        change = joined(last, over)
+        assert change is not None
+        return change
 
     def _terms(self, entry: Entry, config: QueueConfig) -> Terms:
         why = drain(entry.namespace, entry.queue, config) if entry.state.live else None
@@ -291,6 +311,11 @@ class Observer:
         classes = priority_values(self._mirror.priority_classes.values())
         priority = priority_of(job, config, classes)
         return Described(job.queue or "", queue.name if queue else "", priority, job.gpus, job.pods)
+
+
+def _own_priority_over(entry: Entry, now: float) -> bool:
+    until = entry.priority_until
+    return until is not None and until <= now and entry.state is not State.FINISHED
 
 
 def _given_up(job: JobRecord, now: float) -> Command:

@@ -165,6 +165,8 @@ class Lives:
         *where, priority = by
         for counter in (self._evicted, self._evicted_once):  # born with 0, too
             counter.labels(*where, Code.PREEMPTED, priority)
+        self._ready_to_evicted.labels(*where, Code.PREEMPTED)
+        self._eviction.labels(*by)
         if after.attempt == 1:
             self._admission_wait.labels(*by).observe(at - after.queued_at)
 

@@ -26,6 +26,7 @@ from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import LocalQueue
 from queuectl.state.holdings import Holdings
+from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
 from queuectl.telemetry.lives import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, Lives
 from queuectl.telemetry.quota import QuotaGauges
@@ -104,6 +105,7 @@ class Metrics:
         self.registry.register(self._quota)
         self.utilization = UseMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
+        self.estimates = EstimateMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)
         self._lives = [Lives(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)]
         self._define_cycle()

@@ -11,8 +11,10 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     ClusterQueue,
     Cohort,
+    IdleReclaim,
     Protection,
     QueueingStrategy,
+    ReclaimMode,
     ReclaimWithinCohort,
     StopPolicy,
     VictimKey,
@@ -26,6 +28,7 @@ from tests.planner.story import (
     Ends,
     Goes,
     Happening,
+    Idles,
     IsDeleted,
     NodeFails,
     NodeReturns,
@@ -34,6 +37,7 @@ from tests.planner.story import (
     Step,
     Stops,
     Story,
+    Works,
 )
 
 FINAL, INITIAL = (
@@ -78,6 +82,7 @@ def cluster_queues(
         protection=draw(protections),
         evicts_within_nominal=draw(st.sampled_from((False, False, True))),
         max_per_user=draw(st.sampled_from(((), (), ((GPU, 2),), ((GPU, 4),)))),
+        idle_reclaim=draw(idle_reclaims),
     )  # fmt: skip
 
 
@@ -87,6 +92,16 @@ protections = st.builds(
     max_evictions_per_day=st.sampled_from((None, None, 1, 2)),
     cooldown=st.sampled_from((0.0, 0.0, 1800.0)),
 )
+
+
+ON_DEMAND = ReclaimMode.ON_DEMAND
+idle_reclaims = st.builds(
+    IdleReclaim,
+    mode=st.sampled_from((ON_DEMAND, ON_DEMAND, ReclaimMode.ALWAYS, ReclaimMode.DRY_RUN, ReclaimMode.OFF)),
+    grace=st.sampled_from((60.0, 600.0, 0.0)),
+    cooldown=st.sampled_from((3600.0, 600.0, 0.0)),
+    to_equal=st.booleans(),
+)  # fmt: skip
 
 
 @st.composite
@@ -101,7 +116,10 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 KINDS = (
-    ("arrives",) * 10 + ("ends",) * 3 + ("deleted", "fails", "returns", "quota", "stops", "goes")
+    ("arrives",) * 10
+    + ("ends",) * 3
+    + ("idles",) * 3
+    + ("works", "deleted", "fails", "returns", "quota", "stops", "goes")
 )
 
 
@@ -123,6 +141,10 @@ def happenings(draw: st.DrawFn, names: list[str]) -> Happening:
             )
         case "ends":
             return Ends(which)
+        case "idles":
+            return Idles(which)
+        case "works":
+            return Works(which)
         case "deleted":
             return IsDeleted(which)
         case "fails":

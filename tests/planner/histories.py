@@ -19,8 +19,10 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     ClusterQueue,
+    QueueConfig,
     StopPolicy,
 )
+from queuectl.domain.reasons import Code
 from queuectl.domain.records import (
     Deleted,
     JobRecord,
@@ -32,12 +34,14 @@ from queuectl.domain.records import (
     Upserted,
 )
 from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
-from queuectl.planner.victims.shield import next_exposure
+from queuectl.planner.victims.shield import next_exposure, protected_until
 from queuectl.state.alarms import alarm_of
 from queuectl.state.freeze import Freezer
+from queuectl.state.idleness import Idleness
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.observe import Observer
@@ -55,6 +59,7 @@ from tests.planner.story import (
     Goes,
     Happening,
     History,
+    Idles,
     IsDeleted,
     NodeFails,
     NodeReturns,
@@ -64,6 +69,8 @@ from tests.planner.story import (
     Started,
     Stops,
     Story,
+    Warned,
+    Works,
 )
 
 QUIET = 2 * 86_400.0  # longer than any lease, time-out, cool-down or day of evictions
@@ -84,9 +91,16 @@ class World:
         self._mirror = Mirror({"jobs": "Job"})
         self._ledger = Ledger()
         self._usage = Usage(self._mirror, self._ledger)
-        self._freezer = Freezer(self._mirror, self._ledger, self._usage)
+        self._uses: dict[str, GangUse] = {}
+        self._freezer = Freezer(
+            self._mirror, self._ledger, self._usage, lambda: self._uses, self._idle_since
+        )
+        self._idleness = Idleness(
+            self._mirror, lambda: self._ledger, self._freezer.running, fresh_seconds=0.0
+        )
         self._observer = Observer(self._mirror, self._ledger, self._usage, 300.0)
-        self._decider = Decider(self._mirror, self._ledger)
+        self._decider = Decider(self._mirror, self._ledger, self._may_go)
+        self._does_nothing: dict[str, int] = {}  # uid -> attempt
         self._ending: dict[str, float] = {}  # pod -> when it ends
         self._version = 0
         self._plan_again = True
@@ -124,6 +138,10 @@ class World:
                     self._end_pods(uid)
                     self._gone("jobs", uid)
                 return uid
+            case Idles():
+                return self._use(what.which, idle=True)
+            case Works():
+                return self._use(what.which, idle=False)
             case NodeFails() | NodeReturns():
                 return self._turn(what.which, ready=isinstance(what, NodeReturns))
             case QuotaIs():
@@ -144,6 +162,16 @@ class World:
         job = JobRecord("Job", NAMESPACE, uid, uid, 0, self.now, what.queue, podsets)
         labels = ((USER, what.user),) if what.user is not None else ()
         self._see(replace(job, priority_class=f"p{what.priority}", labels=labels))
+        return uid
+
+    def _use(self, which: int | str, *, idle: bool) -> str | None:
+        running = self._ledger.uids(State.RUNNING)
+        uid = self._pick(which, [uid for uid in running if self._idles(uid) is not idle])
+        if uid is not None:
+            entry = self._ledger.get(uid)
+            assert entry is not None
+            self._does_nothing[uid] = entry.attempt if idle else 0
+            self.history.idle.append((self.now, uid, idle))
         return uid
 
     def _pick(self, which: int | str, uids: Sequence[str]) -> str | None:
@@ -197,20 +225,71 @@ class World:
         for entry in self._ledger:
             job = self._mirror.jobs.get(entry.uid)
             moments.append(alarm_of(entry, job, self._config.rules.pods_ready) or 0.0)
+            moments += self._looks_due(entry)
             if entry.lease is not None:
                 moments.append(entry.lease.expires_at)
         moments.append(next_exposure(self.snapshot()) or 0.0)
         return (at for at in moments if at > self.now)
 
+    # What gangs do.
+
+    def _idles(self, uid: str) -> bool:
+        entry = self._ledger.get(uid)
+        return entry is not None and self._does_nothing.get(uid) == entry.attempt
+
+    def _look(self) -> None:
+        """At everybody who runs: whether he computes or does nothing is known at once."""
+        uses = {}
+        for entry in self._ledger.entries(State.RUNNING):
+            idle = self._idles(entry.uid)
+            state, used = (UseState.IDLE, 0.0) if idle else (UseState.ACTIVE, 1.0)
+            was = self._uses.get(entry.uid)
+            same = was is not None and (was.attempt, was.state) == (entry.attempt, state)
+            since = was.since if was is not None and same else self.now
+            uses[entry.uid] = GangUse(
+                entry.uid, entry.attempt, state, since, self.now, used, 1.0, "seen", used
+            )
+        self._uses = uses
+        self._plan_again |= self._idleness.looked(uses, self._config, self.now).plan_again
+
+    def _looks_due(self, entry: Entry) -> Iterator[float]:
+        """Looks from which something may follow: right after a warning, at the ends of grace, rest and protection."""
+        if entry.state is not State.RUNNING or not self._idles(entry.uid):
+            return
+        queue = self._queue(entry.cluster_queue)
+        rule, started = queue.idle_reclaim, entry.started_at or 0.0
+        yield started + rule.cooldown
+        for warned in self.history.warned:
+            if warned.uid == entry.uid and warned.at >= started:
+                yield from (warned.at + 1.0, warned.at + rule.grace / 2, warned.at + rule.grace)
+        gang = self._freezer.running(entry, self._mirror.jobs[entry.uid], self._config, self.now)
+        assert gang is not None
+        yield protected_until(gang, queue, self.now) or 0.0
+
+    def _idle_since(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> float | None:
+        return self._idleness.since(entry, job, config, now)
+
+    def _may_go(self, uid: str) -> bool:
+        entry, job = self._ledger.get(uid), self._mirror.jobs.get(uid)
+        if entry is None or job is None:
+            return False
+        return self._idle_since(entry, job, self._config, self.now) is not None
+
     # The loop.
 
     def settle(self) -> None:
-        """Cycles, as the loop makes them, until nothing is left to see, to decide or to carry out."""
+        """A look at what gangs do, and cycles, as the loop makes them, until nothing is left to see, to decide or to carry out."""
+        self._look()
         for _ in range(RESTLESS):
             self._act()
             self._mirror.touched |= self._observer.alarms.due(self.now)
             seen = self._observer.look(self._config, self.now)
-            self._commit(seen.changes)
+            busy = {change.after.uid for change in seen.changes}
+            idle = self._idleness.changes(self._config, self.now, busy)
+            self._commit([*seen.changes, *idle])
+            self._plan_again |= any(c.after.state is State.EVICTING for c in idle)
             self._plan_again |= seen.plan_again or any(
                 e.lease is not None and e.lease.expires_at <= self.now
                 for e in self._ledger.entries(State.RESERVED)
@@ -218,7 +297,9 @@ class World:
             if self._plan_again:
                 self._plan_again = False
                 self.cycle()
-            elif not (seen.changes or self._mirror.touched or self._mirror.planning_changed):
+            elif not (
+                seen.changes or idle or self._mirror.touched or self._mirror.planning_changed
+            ):
                 return
         raise Restless(f"{RESTLESS} cycles at one moment\n{self.history.story()}")
 
@@ -239,6 +320,7 @@ class World:
     def _commit(self, changes: Sequence[Change]) -> None:
         self._ledger.apply(changes)
         self._usage.refresh_owned([c.after.uid for c in changes])
+        self._idleness.note(changes)
         for change in changes:
             self._note(change)
             assert violations(change.after) == []
@@ -252,16 +334,26 @@ class World:
         before, after = change.before, change.after
         if change.note is not None and change.note.event == "Repaired":
             self.history.started.append(Started(self.now, after.uid))
+        if change.note is not None and change.note.reason.code is Code.IDLE_GPUS:
+            self.history.warned.append(Warned(self.now, after.uid))
         if before is None or before.state is after.state:
             return
         if after.state is State.STARTING:
             self.history.started.append(Started(self.now, after.uid))
         elif after.state is State.EVICTING:
-            preemptor = after.reason.details.get("preemptor", "")
+            details = after.reason.details
             outside = len(self.history.outside)
             since = before.started_at or 0.0
             self.history.evicted.append(
-                Evicted(self.now, after.uid, after.reason.code, since, preemptor, outside)
+                Evicted(
+                    self.now,
+                    after.uid,
+                    after.reason.code,
+                    since,
+                    details.get("preemptor", ""),
+                    outside,
+                    details.get("why", ""),
+                )
             )
 
     # The cluster.

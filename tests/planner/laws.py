@@ -15,9 +15,16 @@ from typing import Final
 
 from queuectl.domain.plan import Admission, Plan, PreemptionReason, Refusal
 from queuectl.domain.quantity import GPU
-from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy, ResourceGroup
+from queuectl.domain.queues import (
+    ClusterQueue,
+    QueueConfig,
+    QueueingStrategy,
+    ReclaimMode,
+    ResourceGroup,
+)
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.steps import BY_POLICY
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
 from queuectl.planner.verify import verify
 from queuectl.planner.verify.cohorts import members_of
@@ -71,10 +78,12 @@ def nobody_evicts_in_circles(history: History) -> Complaints:
 
 
 def protections_hold(history: History) -> Complaints:
-    """No gang is preempted more often in 24 hours, sooner after its start, or after the last time, than its queue allows."""
+    """No gang is preempted, or taken for its idleness, more often in 24 hours, sooner after its start, or after the last time, than its queue allows."""
     queues = {q.name: q for q in history.scene.queues}
     by_uid: dict[str, list[Evicted]] = defaultdict(list)
-    for eviction in history.preempted:
+    for eviction in history.evicted:
+        if eviction.code not in BY_POLICY:
+            continue
         by_uid[eviction.uid].append(eviction)
     for uid, evictions in by_uid.items():
         policy = queues[history.queue_of(uid)].protection
@@ -96,8 +105,8 @@ def what_is_its_own_stays(history: History) -> Complaints:
         for preemption in cycle.made.preempted:
             winner, victim = preemption.preemptor, preemption.victim
             home = history.queue_of(victim)
-            if home == history.queue_of(winner):
-                continue
+            if home == history.queue_of(winner) or preemption.reason == PreemptionReason.IDLE:
+                continue  # who is idle yields whatever quota he is on: the next law
             if preemption.reason == PreemptionReason.IN_COHORT_ROOM:
                 yield from _for_room(cycle, history, winner, gangs[victim].workload)
             else:
@@ -108,6 +117,34 @@ def what_is_its_own_stays(history: History) -> Complaints:
             before_last = _most_used(cycle.snapshot, cycle.made, home) - (sum(sizes) - max(sizes))
             if before_last <= nominal(queue.groups):
                 yield f"{victims} of {home} leave for {winner}, though it used no more than its own"
+
+
+def only_the_idle_go_for_idleness(history: History) -> Complaints:
+    """Whoever goes for it did nothing since before the first of two warnings, its grace is over, and its queue says so.
+
+    On demand it goes for one of higher priority, or of the same where its queue says that too.
+    """
+    priorities = {uid: w.priority for c in history.cycles for uid, w in _known(c.snapshot).items()}
+    for eviction in history.idle_ones:
+        rule = {q.name: q for q in history.scene.queues}[
+            history.queue_of(eviction.uid)
+        ].idle_reclaim
+        seen = [(at, idle) for at, uid, idle in history.idle if uid == eviction.uid]
+        since, idle = max((one for one in seen if one[0] <= eviction.at), default=(0.0, False))
+        if not idle or since < eviction.ran_since:
+            yield f"{eviction.uid} was not idle at {eviction.at}"
+        warnings = (w.at for w in history.warned if w.uid == eviction.uid)
+        warned = [at for at in warnings if since <= at <= eviction.at]
+        if not warned or eviction.at < warned[0] + rule.grace:
+            yield f"{eviction.uid} went before its grace was over: warned at {warned}"
+        if eviction.preemptor:
+            own, taker = priorities[eviction.uid], priorities[eviction.preemptor]
+            if rule.mode not in (ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS):
+                yield f"{eviction.uid} went, though its queue is {rule.mode}"
+            if taker < own + (not rule.to_equal):
+                yield f"{eviction.uid} of priority {own} went for {eviction.preemptor} of {taker}"
+        elif rule.mode is not ReclaimMode.ALWAYS or len(warned) != 2:
+            yield f"{eviction.uid} went in mode {rule.mode}, warned at {warned}"
 
 
 def nobody_is_passed(history: History) -> Complaints:
@@ -193,6 +230,7 @@ LAWS: Final[tuple[Callable[[History], Complaints], ...]] = (
     nobody_evicts_in_circles,
     protections_hold,
     what_is_its_own_stays,
+    only_the_idle_go_for_idleness,
     nobody_is_passed,
     it_comes_to_rest,
     nothing_is_missed,

@@ -17,6 +17,7 @@ from queuectl.domain.queues import (
     ClusterQueue,
     FlavorQuotas,
     QueueConfig,
+    QueueingStrategy,
     ReclaimMode,
     ReclaimWithinCohort,
     ResourceGroup,
@@ -189,7 +190,8 @@ class Cohorts:
             return bool(gang.workload.priority < self.preemptor.priority)
         newer = gang.workload.queued_at > self.preemptor.queued_at
         policy = self.queue.within_cluster_queue
-        back = policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY and not newer
+        evicts = policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+        back = not newer and (evicts or self.queue.strategy is QueueingStrategy.STRICT_FIFO)
         return rule.to_equal and not (back and self.queue_of(uid) is self.queue)
 
     def yields(self, uid: str, victims: frozenset[str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from queuectl.domain.ledger import Entry
-from queuectl.domain.plan import Plan
+from queuectl.domain.plan import Plan, PreemptionReason
 from queuectl.domain.queues import (
     ClusterQueue,
     Cohort,
@@ -98,7 +98,23 @@ class Goes:
     queue: str
 
 
-Happening = Arrives | Ends | IsDeleted | NodeFails | NodeReturns | QuotaIs | Stops | Goes
+@dataclass(frozen=True)
+class Idles:
+    """One of the running gangs does nothing on its GPUs any more, until it is started again."""
+
+    which: int | str = 0
+
+
+@dataclass(frozen=True)
+class Works:
+    """One of those that idle computes again."""
+
+    which: int | str = 0
+
+
+Happening = (
+    Arrives | Ends | IsDeleted | NodeFails | NodeReturns | QuotaIs | Stops | Goes | Idles | Works
+)
 
 
 @dataclass(frozen=True)
@@ -173,7 +189,10 @@ class Started:
 
 @dataclass(frozen=True)
 class Evicted:
-    """``preemptor``: of a preemption, else ""; ``ran_since``: when the attempt started; ``outside`` as in :class:`Cycle`."""
+    """``preemptor``: of a preemption, else ""; ``ran_since``: when the attempt started; ``outside`` as in :class:`Cycle`.
+
+    ``why``: of a preemption, its reason.
+    """
 
     at: float
     uid: str
@@ -181,6 +200,15 @@ class Evicted:
     ran_since: float
     preemptor: str = ""
     outside: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Warned:
+    """That it does not use its GPUs."""
+
+    at: float
+    uid: str
 
 
 @dataclass(frozen=True)
@@ -197,6 +225,7 @@ class History:
     """Everything that was done, in order.
 
     Attributes:
+        idle: when which gang was seen doing something else than before (True: nothing).
         drains: seconds each gang's pods take to end.
         last: the picture at the end.
         entries: the ledger then.
@@ -208,6 +237,8 @@ class History:
     started: list[Started] = field(default_factory=list)
     evicted: list[Evicted] = field(default_factory=list)
     outside: list[Outside] = field(default_factory=list)
+    warned: list[Warned] = field(default_factory=list)
+    idle: list[tuple[float, str, bool]] = field(default_factory=list)
     drains: dict[str, float] = field(default_factory=dict)
     last: Snapshot | None = None
     unasked: Plan = field(default_factory=Plan)
@@ -216,6 +247,15 @@ class History:
     @property
     def preempted(self) -> list[Evicted]:
         return [e for e in self.evicted if e.code is Code.PREEMPTED]
+
+    @property
+    def idle_ones(self) -> list[Evicted]:
+        """Those that went for not using their GPUs."""
+        return [
+            e
+            for e in self.evicted
+            if e.code is Code.IDLE_RECLAIMED or e.why == PreemptionReason.IDLE
+        ]
 
     def queue_of(self, uid: str) -> str:
         return uid.partition("-")[0]
@@ -230,6 +270,9 @@ class History:
         """Line by line, for the message of a failure."""
         lines: list[tuple[float, int, str]] = []
         lines += [(o.at, 0, f"{o.what} {o.uid}") for o in self.outside]
-        lines += [(e.at, 1, f"evicted {e.uid} {e.code} {e.preemptor}") for e in self.evicted]
+        lines += [
+            (e.at, 1, f"evicted {e.uid} {e.code} {e.why} {e.preemptor}") for e in self.evicted
+        ]
         lines += [(s.at, 2, f"started {s.uid}") for s in self.started]
+        lines += [(w.at, 3, f"warned {w.uid}") for w in self.warned]
         return "\n".join(f"{at - NOW:10.0f}  {text}" for at, _, text in sorted(lines))

@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.packing.bounds import RAYS, exceeds, nodes_needed
+from queuectl.planner.packing.bounds import RAYS, nodes_needed
+from tests.planner.loads import exceeds
 
 DEVICES = 8
 Sizes = dict[int, int]  # devices a pod to pods

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.packing.bounds import bounds, exceeds
+from queuectl.planner.packing.bounds import bounds
 from queuectl.planner.packing.fewest import fewest_then_tightest
 from queuectl.planner.packing.fill import Capacity
 from queuectl.planner.packing.pack import greedy
 from queuectl.planner.topology import grow
 from tests.planner.build import node
+from tests.planner.loads import exceeds
 
 QUICK = settings(max_examples=300, deadline=None)
 

@@ -14,6 +14,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.queues import (
     IdleReclaim,
     Protection,
+    QueueingStrategy,
     ReclaimMode,
     ReclaimWithinCohort,
     WithinClusterQueue,
@@ -167,10 +168,15 @@ def test_a_borrower_takes_no_idle_gang_whose_queue_reclaims(
 
 
 @pytest.mark.parametrize(("asked_at", "goes"), [(9.0, False), (-9.0, True)], ids=["older", "newer"])
-def test_an_equal_yields_only_where_it_may_not_evict_newer_ones_in_turn(
-    asked_at: float, goes: bool
+@pytest.mark.parametrize(
+    "first",
+    [{"within_cluster_queue": NEWER}, {"strategy": QueueingStrategy.STRICT_FIFO}],
+    ids=["evicts", "strict"],
+)
+def test_an_equal_yields_only_where_it_would_not_come_back_first(
+    first: dict[str, Any], asked_at: float, goes: bool
 ) -> None:
-    queues = [cq("a", 8, within_cluster_queue=NEWER, **yields(to_equal=True))]
+    queues = [cq("a", 8, **first, **yields(to_equal=True))]
     idle = idler("idle", 8, "a", 5)
     within = quota_only(queues, [gpus("in", 8, "a", asked_at, 5)], [idle])
     made = plan(within)

@@ -13,7 +13,10 @@ from hypothesis import HealthCheck, given, settings
 
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
+    IdleReclaim,
     Protection,
+    QueueingStrategy,
+    ReclaimMode,
     ReclaimWithinCohort,
     WithinClusterQueue,
 )
@@ -24,7 +27,7 @@ from tests.planner.generate_histories import stories
 from tests.planner.histories import play
 from tests.planner.laws import LAWS
 from tests.planner.queues import cohort, cq, quotas
-from tests.planner.story import USER, Arrives, History, QuotaIs, Scene, Started, Step, Story
+from tests.planner.story import USER, Arrives, History, Idles, QuotaIs, Scene, Started, Step, Story
 
 HISTORIES = settings(
     max_examples=int(os.environ.get("QUEUECTL_HISTORIES", "40")),
@@ -99,6 +102,32 @@ def test_a_notice_longer_than_a_lease_lasts_does_not_cost_the_winner_its_room() 
     first = history.preempted[0]
     assert (first.uid, first.preemptor) == ("a-low", "a-top")
     assert began["a-top"] == first.at + 1800.0
+
+
+def test_an_idle_gang_of_a_strict_queue_does_not_go_for_one_that_then_waits_behind_it() -> None:
+    rule = IdleReclaim(ReclaimMode.ON_DEMAND, grace=60.0, cooldown=0.0, to_equal=True)
+    queue = replace(cq("a", 1), strategy=QueueingStrategy.STRICT_FIFO, idle_reclaim=rule)
+    steps = (
+        Step(Arrives("a", 1, name="old")),
+        Step(Idles()),
+        Step(Arrives("a", 1, name="new"), 2000.0),
+    )
+    assert complaints(play(Story(Scene((queue,)), steps))) == set()
+
+
+def test_an_idle_gang_goes_for_a_higher_one_once_its_grace_is_over() -> None:
+    queue = replace(cq("a", 1), idle_reclaim=IdleReclaim(ReclaimMode.ON_DEMAND, grace=60.0))
+    steps = (
+        Step(Arrives("a", 1, name="old")),
+        Step(Idles()),
+        Step(Arrives("a", 1, priority=1, name="new"), 2000.0),
+    )
+    history = play(Story(Scene((queue,)), steps))
+    assert complaints(history) == set()
+    (gone,) = history.idle_ones
+    assert (gone.uid, gone.preemptor, gone.at) == ("a-old", "a-new", NOW + 61.0)
+    history.idle = []
+    assert complaints(history) == {"only_the_idle_go_for_idleness"}
 
 
 # A law that nothing can break is none: each complains of a history that was tampered with.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.quantity import GPU
+from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import PodSet
 from queuectl.objects.documents import as_document
 from queuectl.objects.errors import DocumentError
@@ -24,11 +25,17 @@ def limit_range(*items: Doc, name: str = "usual", namespace: str = "default") ->
     }
 
 
-def asked(job: Doc, *ranges: Doc) -> list[PodSet]:
-    """The podsets of a job as they are planned."""
+def seen(job: Doc, *ranges: Doc) -> Pending:
+    """A job as it comes to be planned."""
     given = read_snapshot([as_document(one) for one in (*ranges, job)])
     assert (given.ignored, given.warnings) == ((), ())
     (pending,) = given.snapshot.pending
+    return pending
+
+
+def asked(job: Doc, *ranges: Doc) -> list[PodSet]:
+    """The podsets of a job as they are planned."""
+    pending = seen(job, *ranges)
     assert pending.blocked is None or "does not exist" in pending.blocked.message
     return list(pending.workload.podsets)
 
@@ -93,8 +100,8 @@ def test_the_first_of_several_by_name_fills_in() -> None:
 def test_that_of_another_namespace_or_of_pods_does_not_count() -> None:
     other = limit_range({"defaultRequest": {"cpu": "2"}}, namespace="other")
     pods = limit_range({"type": "Pod", "max": {"cpu": "2"}})
-    (podset,) = asked(job_of({}), other, pods)
-    assert podset.shape.requests["cpu"] == 0
+    (podset,) = asked(job_of({"requests": {"cpu": "0"}, "limits": {"cpu": "1"}}), other, pods)
+    assert (podset.shape.requests["cpu"], podset.limits["cpu"]) == (0, 1000)
 
 
 def test_every_template_of_a_job_is_filled_in() -> None:
@@ -132,6 +139,95 @@ def test_a_quota_of_limits_counts_what_it_fills_in() -> None:
     assert planned(parts, train).started == ["train"]
     usual = limit_range({"default": {"memory": "2Gi"}, "defaultRequest": {"memory": "0"}})
     assert planned(parts, train, usual).waiting == {"train": "ResourceQuotaExceeded"}
+
+
+SMALL = {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("item", "needs", "said"),
+    [
+        pytest.param({"max": {"cpu": "4"}}, SMALL, None, id="as much as is allowed"),
+        pytest.param(
+            {"max": {"cpu": "3"}}, SMALL,
+            "containers[0]: limit 4 is more than the max of cpu, 3", id="a limit above it",
+        ),
+        pytest.param(
+            {"max": {"cpu": "1"}}, {"requests": {"cpu": "1500m"}},
+            "containers[0]: request 1500m is more than the max of cpu, 1", id="a request above it",
+        ),
+        pytest.param({"min": {"cpu": "2"}}, SMALL, None, id="as little as is allowed"),
+        pytest.param(
+            {"min": {"cpu": "3"}}, SMALL,
+            "containers[0]: request 2 is less than the min of cpu, 3", id="a request below it",
+        ),
+        pytest.param(
+            {"min": {"memory": "1Gi"}}, {"limits": {"memory": "1Mi"}},
+            "containers[0]: request 1Mi is less than the min of memory, 1Gi",
+            id="a limit below it stands in",
+        ),
+        pytest.param({"maxLimitRequestRatio": {"cpu": "2"}}, SMALL, None, id="the ratio allowed"),
+        pytest.param(
+            {"maxLimitRequestRatio": {"cpu": "1.5"}}, SMALL,
+            "containers[0]: limit 4 over request 2 is more than the maxLimitRequestRatio of cpu, 1.5",
+            id="more than the ratio",
+        ),
+        pytest.param(
+            {"maxLimitRequestRatio": {"cpu": "2"}}, {"requests": {"cpu": "1"}},
+            "containers[0] must say request and limit of cpu: there is a maxLimitRequestRatio",
+            id="a ratio of what is not said",
+        ),
+        pytest.param(
+            {"type": "Pod", "max": {"cpu": "7"}}, SMALL,
+            "its containers together: limit 8 is more than the max of cpu, 7", id="all its containers",
+        ),
+        pytest.param(
+            {"type": "Pod", "min": {"cpu": "5"}}, SMALL,
+            "its containers together: request 4 is less than the min of cpu, 5", id="too little of all",
+        ),
+        pytest.param(
+            {"type": "Pod", "max": {"memory": "1Gi"}}, SMALL,
+            "its containers together must say a limit of memory: the max of memory is 1Gi",
+            id="a limit nobody says",
+        ),
+        pytest.param(
+            {"default": {"cpu": "1"}}, {"requests": {"cpu": "2"}},
+            "containers[0]: request 2 of cpu is above the limit 1 that it is given",
+            id="a request above the limit it fills in",
+        ),
+        pytest.param({"type": "PersistentVolumeClaim", "max": {"storage": "1"}}, SMALL, None, id="claims"),
+    ],
+)  # fmt: skip
+def test_a_gang_whose_pods_may_not_be_created_waits_and_says_why(
+    item: Doc, needs: Doc, said: str | None
+) -> None:
+    blocked = seen(job_of(needs, needs), limit_range(item)).blocked
+    assert blocked is not None
+    if said is None:
+        assert "LocalQueue main does not exist" in blocked.message
+        return
+    assert blocked.code == "LimitRangeViolated"
+    who, _, why = blocked.message.partition(" of namespace default: podset main: ")
+    assert who in ("LimitRange usual", "LimitRanges")
+    assert why == said
+    assert blocked.details["resource"] in said
+
+
+def test_an_init_container_may_break_it_too() -> None:
+    job = job_of(SMALL, init=(SMALL, {"limits": {"cpu": "9"}}))
+    blocked = seen(job, limit_range({"max": {"cpu": "8"}})).blocked
+    assert blocked is not None
+    assert "initContainers[1]: request 9 is more than the max of cpu, 8" in blocked.message
+
+
+def test_the_init_container_that_an_operator_adds_may_break_it() -> None:
+    job = pytorch_job("train")
+    blocked = seen(
+        job, limit_range({"min": {"cpu": "200m"}, "defaultRequest": {"cpu": "1"}})
+    ).blocked
+    assert blocked is not None
+    assert blocked.details["podSet"] == "worker"
+    assert "initContainers[0]: request 50m is less than the min of cpu, 200m" in blocked.message
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from queuectl.objects.documents import as_document
 from queuectl.objects.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
-from queuectl.planner.why import diagnose
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.documents import Doc, cluster_queue, flavor, nodes, planned, workload
 
@@ -178,10 +177,6 @@ def test_the_verifier_knows_it_by_itself() -> None:
     assert [violation.rule for violation in verify(tighter, made)] == [Rule.MAX_PER_USER]
     nobody = Plan(pending=tuple(Refusal(w.uid, (Reason(Code.MAX_PER_USER, "x"),)) for w in (first, second)))  # fmt: skip
     assert verify(capped(1, [first, second], [HELD]), nobody) == (), "over already: nobody's fault"
-
-
-def test_a_diagnosis_leaves_the_word_to_the_reason() -> None:
-    assert diagnose(capped(3, [of("ann", "a", 4)]), "a").conflict == ()
 
 
 @pytest.mark.parametrize(("settings", "warned"), [(SETTINGS, False), ([], True)])

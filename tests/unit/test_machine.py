@@ -30,7 +30,9 @@ from queuectl.domain.machine import (
     PodsDone,
     PodsLost,
     PodsReady,
+    PriorityOver,
     Refuse,
+    Relabelled,
     Remarked,
     Repair,
     Reserve,
@@ -77,14 +79,15 @@ FAILED_START = Evict(Reason(Code.PODS_READY_TIMEOUT, "late"), excluded=("n2",))
 ASKS_ELSEWHERE = Described("other", "gpus", 3, 8, 1)
 
 
-def ask(action: Action, priority: int | None = None) -> Asked:
-    return Asked(Command(1, "u1", action, "alice", "r1", 200.0, priority))
+def ask(action: Action, priority: int | None = None, **more: Any) -> Asked:
+    return Asked(Command(1, "u1", action, "alice", "r1", 200.0, priority, **more))
 
 
 HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE = (
     ask(action)
     for action in (Action.HOLD, Action.RELEASE, Action.REQUEUE, Action.DEACTIVATE, Action.ACTIVATE)
 )
+PREEMPT, MOVE = ask(Action.PREEMPT), ask(Action.MOVE, queue="other")
 RUNS: tuple[Event, ...] = (SUBMITTED, Admit(PLACEMENT), PodsReady())
 GATED = Submitted(replace(JOB, gates=("budget", "data")), priority=10, cluster_queue="gpus")
 TOO_LONG = Reason(Code.MAX_EXECUTION_TIME, "60 s")
@@ -135,6 +138,14 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("one that leaves anyway can be held", (*RUNS, EVICTED, HOLD, Drained()), State.HELD),
     ("even one that was only moved", (*RUNS, MOVED_AWAY, HOLD, Drained()), State.HELD),
     ("or that failed to start", (SUBMITTED, Admit(PLACEMENT), FAILED_START, HOLD, Drained()), State.HELD),
+    ("a running gang is preempted by hand", (*RUNS, PREEMPT), State.EVICTING),
+    ("and queues again", (*RUNS, PREEMPT, Drained()), State.PENDING),
+    ("a gang on its way to another queue waits", (SUBMITTED, MOVE), State.PENDING),
+    ("and gives up what is held for it", (SUBMITTED, Reserve(LEASE, WAITS), MOVE), State.PENDING),
+    ("nor is it started meanwhile", (SUBMITTED, MOVE, Admit(PLACEMENT)), State.PENDING),
+    ("nor is anybody evicted for it", (SUBMITTED, MOVE, Reserve(LEASE, WAITS)), State.PENDING),
+    ("but once it is there", (SUBMITTED, MOVE, Relabelled(), Admit(PLACEMENT)), State.STARTING),
+    ("a held gang can be moved", (SUBMITTED, HOLD, MOVE, Relabelled()), State.HELD),
     ("a back-off ends by a hold and a release",
      (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), HOLD, RELEASE), State.PENDING),
     ("or when a person says so", (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), REQUEUE), State.PENDING),
@@ -383,12 +394,78 @@ def test_a_priority_set_by_a_person_outlives_what_the_object_says_until_it_is_ta
     assert (entry.priority, entry.priority_set) == (10, None)
 
 
-def test_the_history_says_who_asked() -> None:
-    for asked in (HOLD, REQUEUE, DEACTIVATE, ask(Action.PRIORITY, 3)):
-        change = handle(run(*RUNS), asked, 300.0)
+@pytest.mark.parametrize(
+    ("priority", "until", "now", "ends"),
+    [
+        pytest.param(70, 500.0, 499.0, False, id="before its end it holds"),
+        pytest.param(70, 500.0, 500.0, True, id="at its end it is over"),
+        pytest.param(70, None, 9e9, False, id="without an end it holds until it is taken back"),
+        pytest.param(None, None, 9e9, False, id="none was set"),
+    ],
+)
+def test_a_priority_set_for_a_time_ends_with_it_whether_the_gang_waits_or_runs(
+    priority: int | None, until: float | None, now: float, ends: bool
+) -> None:
+    for events in ((SUBMITTED,), RUNS, (*RUNS, EVICTED)):
+        entry = run(*events, ask(Action.PRIORITY, priority, until=until))
+        change = handle(entry, PriorityOver(10), now)
+        assert (change is not None) == ends
+        if change is not None:
+            after = change.after
+            assert (after.priority, after.priority_set, after.priority_until) == (10, None, None)
+            assert (after.state, after.queued_at) == (entry.state, entry.queued_at)
+            assert change.note is not None
+            assert change.note.reason.code is Code.PRIORITY_SET
+
+
+def test_the_end_of_a_priority_is_set_anew_and_taken_back_with_it() -> None:
+    boosted = run(*RUNS, ask(Action.PRIORITY, 70, until=500.0))
+    longer = run(ask(Action.PRIORITY, 70, until=900.0), entry=boosted)
+    assert (longer.priority, longer.priority_until) == (70, 900.0)
+    assert run(ask(Action.PRIORITY, 70), entry=boosted).priority_until is None
+    assert run(ask(Action.PRIORITY), entry=boosted).priority_until is None
+    assert handle(boosted, ask(Action.PRIORITY, 70, until=500.0), 300.0) is None, "it is so already"
+
+
+def test_one_preempted_by_hand_queues_behind_those_of_its_priority_and_counts_as_a_victim() -> None:
+    entry = run(*RUNS, PREEMPT, Drained(), now=300.0)
+    assert (entry.queued_at, entry.in_line_since) == (run(*RUNS).queued_at, 300.0)
+    assert (entry.evictions, entry.preempted_at, entry.evicted_for) == (1, (300.0,), Code.PREEMPTED)
+    assert run(Admit(PLACEMENT), entry=entry).requeued_at is None, "only until its next start"
+    told = handle(run(*RUNS), PREEMPT, 300.0, rules(grace=30.0))
+    assert told is not None
+    assert told.after.stop_at == 330.0, "with the notice that any victim has"
+    assert told.after.reason.details["why"] == "ByHand"
+
+
+def test_a_move_ends_when_the_object_names_the_queue_and_the_place_in_time_stays() -> None:
+    moving = run(SUBMITTED, MOVE)
+    assert (moving.queue, moving.queue_set, moving.intent) == ("research", "other", Intent.MOVE)
+    there = run(Relabelled(), Described("other", "cpus", 10, 0, 0), entry=moving)
+    assert (there.queue, there.cluster_queue) == ("other", "cpus")
+    assert (there.queue_set, there.intent) == (None, None)
+    assert there.in_line_since == moving.in_line_since
+    assert handle(there, Relabelled(), 300.0) is None
+    assert handle(there, ask(Action.MOVE, queue="other"), 300.0) is None, "it is there already"
+
+
+def test_a_move_outlasts_a_take_down_of_a_job_that_others_resumed() -> None:
+    leaving = run(SUBMITTED, MOVE, EVICTED)
+    assert (leaving.intent, leaving.queue_set) == (Intent.STOP, "other")
+    back = run(Drained(), entry=leaving)
+    assert (back.state, back.intent) == (State.PENDING, Intent.MOVE)
+    assert run(MOVE, Gone(), entry=run(SUBMITTED)).queue_set is None
+
+
+def test_the_history_says_who_asked_and_why() -> None:
+    waits = run(SUBMITTED)
+    for asked in (HOLD, REQUEUE, PREEMPT, DEACTIVATE, ask(Action.PRIORITY, 3), MOVE):
+        command = replace(asked.command, why="the demo is at noon")
+        entry = waits if asked is MOVE else run(*RUNS)
+        change = handle(entry, Asked(command), 300.0)
         assert change is not None
         assert change.note is not None
-        assert "by alice" in change.note.reason.message
+        assert "by alice: the demo is at noon" in change.note.reason.message
 
 
 def test_slots_of_pods_that_are_done_are_given_back_and_nothing_else_changes() -> None:
@@ -409,6 +486,11 @@ def test_slots_of_pods_that_are_done_are_given_back_and_nothing_else_changes() -
         pytest.param((SUBMITTED, HOLD), Action.ACTIVATE, id="it is only held"),
         pytest.param((SUBMITTED, DEACTIVATE), Action.HOLD, id="it is deactivated"),
         pytest.param((SUBMITTED, Gone()), Action.PRIORITY, id="it has ended"),
+        pytest.param((SUBMITTED,), Action.PREEMPT, id="only what runs is preempted"),
+        pytest.param((*RUNS, EVICTED), Action.PREEMPT, id="it leaves already"),
+        pytest.param(RUNS, Action.MOVE, id="what runs is held first"),
+        pytest.param((*RUNS, EVICTED), Action.MOVE, id="what leaves has to leave first"),
+        pytest.param((SUBMITTED, MOVE), Action.MOVE, id="it moves already"),
     ],
 )
 def test_what_makes_no_sense_is_said_and_changes_nothing(
@@ -416,7 +498,7 @@ def test_what_makes_no_sense_is_said_and_changes_nothing(
 ) -> None:
     entry = run(*events)
     assert objection(entry, action) is not None
-    assert handle(entry, ask(action, 1), 300.0) is None
+    assert handle(entry, ask(action, 1, queue="third"), 300.0) is None
 
 
 def test_undecided_raises_the_budget_and_any_answer_resets_it() -> None:
@@ -449,7 +531,8 @@ EVENTS = st.sampled_from(
         Admit(PLACEMENT), Adopt(MOVED, 9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
         Echoed(), PodsReady(), PodsLost(), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), Gone(),
         MOVED_AWAY, OVER_TIME, NoticeOver(), Gated(("data",)), Gated(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
-        ask(Action.PRIORITY, 7), ASKS_ELSEWHERE,
+        ask(Action.PRIORITY, 7), ask(Action.PRIORITY, 8, until=310.0), ask(Action.PRIORITY), PriorityOver(10),
+        PREEMPT, MOVE, Relabelled(), ASKS_ELSEWHERE,
     ]
 )  # fmt: skip
 

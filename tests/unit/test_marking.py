@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from queuectl.domain.accounting import Accounting, Held, Loss, Mark, Phase, Price
 from queuectl.domain.commands import Action
 from queuectl.domain.fleet import Node
+from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Change, Entry
 from queuectl.domain.machine import (
     Admit,
@@ -71,7 +73,8 @@ def whole(*worker: tuple[str, int], **more: Any) -> Placement:
 class Life:
     """A workload and its marks; seconds are said by the test."""
 
-    def __init__(self, record: JobRecord | None = None) -> None:
+    def __init__(self, record: JobRecord | None = None, config: QueueConfig = CONFIG) -> None:
+        self.config = config
         self.mirror = Mirror({"pytorchjobs": "PyTorchJob"})
         capacity = {"n0": "spot", "n1": "spot", "n2": "reserved"}
         nodes = [Node(name, {"capacity": kind}) for name, kind in capacity.items()]
@@ -90,7 +93,7 @@ class Life:
             assert change is not None
             self.entry = change.after
         assert self.entry is not None
-        (marked,) = self.marker.marked([Change(before, self.entry, at)], CONFIG)
+        (marked,) = self.marker.marked([Change(before, self.entry, at)], self.config)
         self.marks = marked.marks
         return marked.marks
 
@@ -123,6 +126,34 @@ def test_pods_on_several_flavors_are_held_by_flavor() -> None:
         Held("h100", "rest", 8),
         Held("h100", "spot", 1),
     )
+
+
+OTHER_GPUS = (
+    PodSet("mig", 6, PodShape(Resources({"nvidia.com/mig-2g.20gb": 7}))),
+    PodSet("amd", 2, PodShape(Resources({"amd.com/gpu": 4}))),
+)
+
+
+@pytest.mark.parametrize(
+    ("weights", "mig"),
+    [(GpuWeights(), 12.0), (GpuWeights((("nvidia.com/mig-2g.20gb", 0.5),)), 21.0)],
+    ids=["by slices", "as configured"],
+)
+def test_instances_and_other_vendors_gpus_count_by_their_weight(
+    weights: GpuWeights, mig: float
+) -> None:
+    rules = replace(CONFIG.rules, accounting=replace(PRICES, gpus=weights))
+    life = Life(replace(job(), podsets=OTHER_GPUS), replace(CONFIG, rules=rules))
+    assert life.marks[0].gpus == pytest.approx(mig + 8)
+    placement = Placement(
+        (
+            PodSetPlacement("mig", (("n1", 6),), {"nvidia.com/mig-2g.20gb": "a100"}),
+            PodSetPlacement("amd", (("n2", 2),), {"amd.com/gpu": "mi300"}),
+        )
+    )
+    (mark,) = life.happens(110.0, Admit(placement))
+    assert [(h.flavor, h.price) for h in mark.held or ()] == [("a100", "spot"), ("mi300", "rest")]
+    assert [h.gpus for h in mark.held or ()] == pytest.approx([mig, 8.0])
 
 
 def test_quota_without_nodes_is_held_at_the_price_of_the_flavor() -> None:
@@ -161,7 +192,10 @@ def test_becoming_ready_leaves_no_mark() -> None:
 
 
 def test_another_queue_is_another_account() -> None:
-    (mark,) = Life().happens(110.0, Described("other", "cpus", 0, 16, 2))
+    life = Life()
+    smaller = (PodSet("worker", 2, PodShape(Resources({GPU: 8}))),)
+    life.mirror.apply([Upserted(replace(job(), version=2, queue="other", podsets=smaller))])
+    (mark,) = life.happens(110.0, Described("other", "cpus", 0, 16, 2))
     assert (mark.phase, mark.gpus) == (Phase.WAITS, 16)
     assert mark.subject is not None
     assert (mark.subject.queue, mark.subject.cluster_queue) == ("other", "cpus")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from queuectl.control.orders import DONE, GONE, NOTHING_NEW, carry_out
-from queuectl.domain.commands import Action, Command
+from queuectl.control.orders import GONE, NOTHING_NEW, TOO_LATE, carry_out
+from queuectl.domain.commands import DONE, Action, Command
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
@@ -15,17 +16,23 @@ from queuectl.state.ledger import Ledger
 
 WAITS = Entry("u1", "Job", "a", "train", State.PENDING, version=3)
 BY_BOB = Reason(Code.HELD, "held by bob")
+MOVED = replace(WAITS, queue="old", queue_set="new", version=4)
 HELD = replace(WAITS, state=State.HELD, parked=BY_BOB, reason=BY_BOB)
 
 
-def command(number: int, action: Action, uid: str = "u1", priority: int | None = None) -> Command:
-    return Command(number, uid, action, "alice", f"r{number}", 1.0, priority)
+def command(number: int, action: Action, uid: str = "u1", **more: Any) -> Command:
+    return Command(number, uid, action, "alice", f"r{number}", 1.0, **more)
+
+
+def shut(entry: Entry, queue: str) -> str | None:
+    """There is one queue to move to."""
+    return None if queue == "open" else f"there is no LocalQueue {queue} for {entry.namespace}"
 
 
 def carried(
     entry: Entry, *commands: Command, observed: tuple[Change, ...] = ()
 ) -> tuple[list[State], dict[int, str]]:
-    changes, answers = carry_out(commands, Ledger([entry]), observed, 9.0, Rules())
+    changes, answers = carry_out(commands, Ledger([entry]), observed, 9.0, Rules(), shut)
     return [change.after.state for change in changes], {a.id: a.outcome for a in answers}
 
 
@@ -37,6 +44,16 @@ def carried(
         pytest.param(WAITS, command(1, Action.HOLD, "u2"), [], GONE, id="gone meanwhile"),
         pytest.param(
             WAITS, command(1, Action.RELEASE), [], "a/train is Pending, and nobody holds it", id="makes no sense any more"
+        ),
+        pytest.param(WAITS, command(1, Action.PRIORITY, priority=5, until=9.5), [State.PENDING], DONE, id="in time"),
+        pytest.param(WAITS, command(1, Action.PRIORITY, priority=5, until=9.0), [], TOO_LATE, id="its time is over"),
+        pytest.param(WAITS, command(1, Action.MOVE, queue="open"), [State.PENDING], DONE, id="moves"),
+        pytest.param(
+            WAITS, command(1, Action.MOVE, queue="lost"), [], "there is no LocalQueue lost for a", id="no such queue"
+        ),
+        pytest.param(
+            MOVED, command(1, Action.MOVE, queue="open"), [], "a/train moves to LocalQueue new already",
+            id="one move at a time",
         ),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from queuectl.domain.fleet import HOSTNAME, Node, Toleration
 from queuectl.domain.ledger import Entry, Intent, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ResourceFlavor
-from queuectl.domain.records import JobRecord, Parallelism, PodPhase, PodRecord
+from queuectl.domain.records import JobRecord, Outcome, Parallelism, PodPhase, PodRecord
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.objects.protocol import POD, Write, assign, owed
 
@@ -64,6 +64,30 @@ def test_a_start_with_fewer_pods_says_so_in_the_patch_of_the_job() -> None:
     whole = replace(placed, nodes=(("n1", 2), ("n2", 2)), pods=4)
     (write,) = writes(replace(ENTRY, placement=Placement((whole,))), job, [])
     assert "parallelism" not in write.patch["spec"]
+
+
+MOVING = Entry("u1", "Job", "a", "train", State.HELD, queue="q", queue_set="r", intent=Intent.MOVE)
+
+
+@pytest.mark.parametrize(
+    ("job", "writes_it"),
+    [
+        pytest.param(JOB, True, id="its object does not say so yet"),
+        pytest.param(replace(JOB, queue="third"), True, id="nor when somebody wrote another"),
+        pytest.param(replace(JOB, queue="r"), False, id="it does"),
+        pytest.param(RESUMED, False, id="others resumed it: it is taken down first"),
+        pytest.param(replace(JOB, outcome=Outcome.SUCCEEDED), False, id="it has ended"),
+    ],
+)
+def test_a_moved_job_is_named_into_its_queue_over_the_version_that_was_seen(
+    job: JobRecord, writes_it: bool
+) -> None:
+    found = writes(MOVING, job, [])
+    assert bool(found) == writes_it
+    for write in found:
+        assert write.patch["metadata"]["labels"] == {"queuectl.dev/queue-name": "r"}
+        assert write.patch["metadata"]["resourceVersion"] == str(job.version)
+        assert "spec" not in write.patch
 
 
 LEAVING = replace(ENTRY, state=State.EVICTING, intent=Intent.STOP)

@@ -462,6 +462,8 @@ def test_only_time_rings() -> None:
         ),
         pytest.param(NOTIFIED, RESUMED, 100.0, id="under notice"),
         pytest.param(replace(ENTRY, state=State.BACKOFF, requeue_at=50.0), JOB, 50.0, id="in back-off"),
+        pytest.param(replace(ENTRY, priority_set=70, priority_until=40.0), JOB, 40.0, id="a priority waiting"),
+        pytest.param(replace(RUNNING, priority_set=70, priority_until=40.0), RESUMED, 40.0, id="or running"),
     ],
 )  # fmt: skip
 def test_when_to_look_again(entry: Entry, job: JobRecord, at: float | None) -> None:
@@ -490,6 +492,59 @@ def test_a_running_gang_that_is_relabelled_is_charged_where_it_was_admitted() ->
     world.look()
     after = world.ledger.get("u1")
     assert after == RUNNING
+
+
+BOOST: dict[str, Any] = {"priority": 70, "priority_set": 70, "priority_until": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("entry", "records"),
+    [
+        pytest.param(replace(ENTRY, **BOOST), [replace(JOB, priority_class="high")], id="waits"),
+        pytest.param(
+            replace(RUNNING, **BOOST), [replace(RESUMED, priority_class="high"), *READY], id="runs"
+        ),
+    ],
+)
+def test_a_priority_whose_time_is_over_is_as_its_classes_say_and_plans_follow(
+    entry: Entry, records: list[Any]
+) -> None:
+    world = World(entry, records=records)
+    assert not world.look(now=19.9).changes
+    seen = world.look(now=20.0)
+    (change,) = seen.changes
+    assert (change.after.priority, change.after.priority_set) == (100, None)
+    assert seen.plan_again
+    assert not world.look(now=21.0).changes, "it is told once"
+
+
+def test_the_end_of_a_priority_does_not_hide_other_news_of_the_same_look() -> None:
+    starts = replace(LIVE, **BOOST)
+    world = World(starts, records=[RESUMED, *READY])
+    codes = []
+    for _ in range(3):
+        for change in world.look(now=20.0).changes:
+            assert change.note is not None
+            codes.append(change.note.reason.code)
+    assert codes == [Code.PODS_READY, Code.PRIORITY_SET]
+
+
+MOVING = replace(ENTRY, queue_set="r", intent=Intent.MOVE)
+
+
+def test_a_gang_that_moves_is_not_planned_until_its_object_names_the_queue() -> None:
+    world = World(MOVING, records=[JOB])
+    assert world.look().changes == []
+    (pending,) = world.freeze().pending
+    assert pending.blocked is not None
+    assert "it moves to LocalQueue r" in pending.blocked.message
+    world.see(replace(JOB, version=8, queue="r"))
+    seen = world.look()
+    (change,) = seen.changes
+    after = change.after
+    assert (after.queue, after.queue_set, after.intent) == ("r", None, None)
+    assert after.queued_at == MOVING.queued_at
+    assert seen.plan_again
 
 
 def test_a_waiting_gang_that_is_resized_gives_up_the_place_held_for_it() -> None:

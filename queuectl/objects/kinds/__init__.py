@@ -74,6 +74,9 @@ class JobKind(Protocol):
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
         """Only tell the user its state."""
 
+    def queue_patch(self, record: JobRecord, status: str, queue: str) -> dict[str, Any]:
+        """Name another LocalQueue, under each key that names the present one."""
+
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         """Tell the job that it will be suspended at ``deadline``; :meth:`stop_patch` takes that back."""
 

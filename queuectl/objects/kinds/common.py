@@ -105,6 +105,7 @@ def read_job(
         idle_reclaim=_says_yes(meta, keys.IDLE_RECLAIM),
         warmup=_warmup(meta),
         labels=user_labels(meta.labels),
+        queue_keys=_queue_keys(meta, kueue),
         applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),
     )
 
@@ -122,6 +123,12 @@ def lenient(mapping: Mapping[str, str] | None, suffix: str, kueue: bool) -> str 
     if ours is None and kueue and mapping:
         ours = mapping.get(keys.KUEUE_PREFIX + suffix)
     return ours or None
+
+
+def _queue_keys(meta: Meta, kueue: bool) -> tuple[str, ...]:
+    """Labels that name its queue."""
+    known = (keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME)
+    return tuple(key for key in known[: 1 + kueue] if key in (meta.labels or {}))
 
 
 def _check_labels(meta: Meta, kueue: bool) -> None:
@@ -260,6 +267,13 @@ def patch_frame(record: JobRecord, status: str) -> dict[str, Any]:
         "annotations": {keys.STATUS_ANNOTATION: status},
     }
     return {"metadata": metadata}
+
+
+def relabelled(record: JobRecord, status: str, queue: str) -> dict[str, Any]:
+    """Only name another LocalQueue; a job that names none does it by our key."""
+    patch = patch_frame(record, status)
+    patch["metadata"]["labels"] = dict.fromkeys(record.queue_keys or (keys.QUEUE_LABEL,), queue)
+    return patch
 
 
 def notice(record: JobRecord, status: str, deadline: str) -> dict[str, Any]:

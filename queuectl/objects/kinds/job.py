@@ -19,6 +19,7 @@ from queuectl.objects.kinds.common import (
     notice,
     patch_frame,
     read_job,
+    relabelled,
     start_frame,
     starting_template,
     template_patch,
@@ -105,6 +106,9 @@ class BatchJob:
 
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
         return patch_frame(record, status)
+
+    def queue_patch(self, record: JobRecord, status: str, queue: str) -> dict[str, Any]:
+        return relabelled(record, status, queue)
 
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         return notice(record, status, deadline)

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from queuectl.domain.quantity import CPU, MEMORY, Resources
+from queuectl.domain.needs import ContainerNeeds, incidental, limited, requested
+from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
@@ -24,6 +25,7 @@ from queuectl.objects.kinds.common import (
     notice,
     patch_frame,
     read_job,
+    relabelled,
     start_frame,
     starting_template,
     template_patch,
@@ -37,9 +39,13 @@ _REPLICAS = {podset: replica for replica, podset in _TYPES.items()}
 _OPERATOR = "kubeflow.org/training-operator"
 
 
-# Where there is a master, the operator gives each worker an init container that waits for it, with these requests (its
+# Where there is a master, the operator gives each worker an init container that waits for it, with these resources (its
 # built-in template, v1.9). They count like any init container's: as a floor under the pod's own.
-_INIT_REQUESTS = Resources({CPU: 50, MEMORY: 10 << 20})
+_INIT = ContainerNeeds(
+    requests=((CPU, 50), (MEMORY, 10 << 20)),
+    limits=((CPU, 100), (MEMORY, 20 << 20)),
+    incidental=True,
+)
 
 
 class ReplicaSpec(Wire):
@@ -136,6 +142,9 @@ class PyTorchJob:
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
         return patch_frame(record, status)
 
+    def queue_patch(self, record: JobRecord, status: str, queue: str) -> dict[str, Any]:
+        return relabelled(record, status, queue)
+
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         return notice(record, status, deadline)
 
@@ -202,8 +211,7 @@ def _ask(spec: PyTorchSpec, policy: RunPolicy, kueue: bool) -> Asked:
 
 
 def _with_init(worker: PodSet) -> PodSet:
-    asked = worker.shape.requests
-    most = {name: max(asked[name], _INIT_REQUESTS[name]) for name in {*asked, *_INIT_REQUESTS}}
-    added = frozenset(_INIT_REQUESTS) - frozenset(asked)
-    shape = replace(worker.shape, requests=Resources(most), incidental=added)
-    return replace(worker, shape=shape)
+    assert worker.needs is not None
+    needs = replace(worker.needs, init=(*worker.needs.init, _INIT))
+    shape = replace(worker.shape, requests=requested(needs), incidental=incidental(needs))
+    return replace(worker, shape=shape, limits=limited(needs), needs=needs)

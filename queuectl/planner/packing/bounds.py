@@ -15,7 +15,7 @@ On larger nodes, two families:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Final
@@ -120,20 +120,9 @@ def nodes_needed(pods: Mapping[int, int], nodes: Ints) -> Ints:
     return fewest
 
 
-def exceeds(pods: Sequence[tuple[Ints, int]], free: Ints) -> bool:
-    """Whether these pods (vector, count) provably do not pack on nodes with this much free, (R, N)."""
-    vectors = np.stack([vector for vector, _ in pods])
-    counts = np.array([count for _, count in pods], dtype=np.int64)
-    for column in np.flatnonzero(vectors.any(axis=0)):
-        asked, there = vectors[:, column], free[column]
-        if int(asked @ counts) > int(there.sum()):
-            return True
-        largest = int(there.max(initial=0))
-        if largest > LARGEST:
-            continue
-        sizes = sorted({*asked.tolist()})
-        of_size = np.bincount(np.searchsorted(sizes, asked), weights=counts).astype(np.int64)
-        weights, most = bounds(tuple(sizes), largest)
-        if (weights @ of_size > most @ np.bincount(there, minlength=largest + 1)).any():
-            return True
-    return False
+def overfull(pods: Mapping[int, int], nodes: Ints) -> bool:
+    """Whether pods (devices to count) provably do not pack on some nodes (how many have 0, 1, 2, ... free)."""
+    sizes = tuple(sorted({0, *pods}))
+    weights, most = bounds(sizes, len(nodes) - 1)
+    counts = np.array([pods.get(size, 0) for size in sizes], dtype=np.int64)
+    return bool((weights @ counts > most @ nodes).any())

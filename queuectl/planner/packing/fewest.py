@@ -27,9 +27,9 @@ def fewest_then_tightest(sizes: Ints, count: int) -> Ints:
 
     The number is exact always; the left-over up to ``_EXACT_WORK``, beyond it the last domain alone is the tightest.
     """
-    by_size = np.argsort(-sizes, kind="stable")
-    sums = np.cumsum(sizes[by_size])
-    k = int(np.searchsorted(sums, count)) + 1
+    by_size = (-sizes).argsort(kind="stable")
+    sums = sizes[by_size].cumsum()
+    k = int(sums.searchsorted(count)) + 1
     if int(sums[k - 1]) == count:
         return np.sort(by_size[:k])
     least = least_share(sizes, count)
@@ -38,6 +38,11 @@ def fewest_then_tightest(sizes: Ints, count: int) -> Ints:
         return np.sort(_tightest(sizes, usable, k, count))
     last = [i for i in usable[k - 1 :] if sizes[i] >= least]
     return np.sort(np.array([*by_size[: k - 1], last[-1]], dtype=np.int64))
+
+
+def fewest_of(sizes: Ints, count: int) -> int:
+    """How few of some domains hold ``count`` together; one more than there are where all of them do not."""
+    return int(np.sort(sizes)[::-1].cumsum().searchsorted(count)) + 1
 
 
 def _tightest(sizes: Ints, usable: Ints, k: int, count: int) -> Ints:
@@ -92,9 +97,9 @@ def needed(sizes: Ints, owner: Ints, owners: int, count: int | Ints) -> Ints:
     ``count`` is one for all owners, or one of each.
     """
     order = np.lexsort((-sizes, owner))
-    running = np.cumsum(sizes[order])
+    running = sizes[order].cumsum()
     of = owner[order]
-    first = np.searchsorted(of, np.arange(owners))
+    first = of.searchsorted(np.arange(owners))
     before = np.concatenate([[0], running])[first]
     wanted = before + count
     short = of[running < wanted[of]]
@@ -120,8 +125,8 @@ def fewest_inside(sizes: Ints, starts: Ints, k: int, count: int) -> tuple[int, I
     rich = np.add.reduceat(above, starts, axis=1)
     richest = np.sort(rich, axis=1)[:, -k:].sum(axis=1)
     bounds = -(-(count - richest) // prices)
-    at = int(np.argmax(bounds))
-    return int(bounds[at]), np.sort(np.argsort(-rich[at], kind="stable")[:k])
+    at = int(bounds.argmax())
+    return int(bounds[at]), np.sort((-rich[at]).argsort(kind="stable")[:k])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -198,6 +203,6 @@ def _affordable(domains: Sequence[Steps], most: int) -> set[int]:
 
 def least_share(sizes: Ints, count: int) -> int:
     """The least that each of the fewest domains which hold ``count`` together must hold."""
-    sums = np.cumsum(np.sort(sizes)[::-1])
-    k = int(np.searchsorted(sums, count)) + 1
+    sums = np.sort(sizes)[::-1].cumsum()
+    k = int(sums.searchsorted(count)) + 1
     return count - int(sums[k - 2]) if k > 1 else count

@@ -20,6 +20,7 @@ from queuectl.planner.demand import ANYWHERE
 from queuectl.planner.packing.fewest import (
     SPLIT_WORK,
     Steps,
+    fewest_of,
     fewest_then_tightest,
     least_share,
     most_even,
@@ -127,7 +128,7 @@ class Capacity(Counts):
                 break
             shares = other(level + 1, low, high, count)
             if shares is not None:
-                chosen = np.flatnonzero(shares)
+                chosen = shares.nonzero()[0]
                 shares = _shares(shares[chosen], sizes[chosen], count)
                 spread = min(spread, self._spread(level, low, chosen, shares), key=_first)
         return spread
@@ -154,7 +155,7 @@ class Capacity(Counts):
         if level + 1 < self.tree.depth or self.grains[level] > 1:
             return None
         sizes = self.levels[level][low:high]
-        k = int(np.searchsorted(np.cumsum(np.sort(sizes)[::-1]), count)) + 1
+        k = fewest_of(sizes, count)
         _, chosen = self.fewest_nodes(low, high, k, count)
         if int(sizes[chosen].sum()) < count:
             return None
@@ -166,8 +167,8 @@ class Capacity(Counts):
             - 1
         )
         nodes = np.where(np.isin(owner, chosen), self.levels[-1][first:last], 0)
-        by_size = np.argsort(-nodes, kind="stable")
-        used = by_size[: int(np.searchsorted(np.cumsum(nodes[by_size]), count)) + 1]
+        by_size = (-nodes).argsort(kind="stable")
+        used = by_size[: int(nodes[by_size].cumsum().searchsorted(count)) + 1]
         return np.bincount(owner[used], weights=nodes[used], minlength=len(sizes)).astype(np.int64)
 
     def _best_split(self, level: int, low: int, high: int, count: int) -> Ints | None:
@@ -175,7 +176,7 @@ class Capacity(Counts):
         grain, weights = self.grains[level], self._weights(level, count)
         sizes = self.levels[level][low:high]
         least = least_share(sizes, count)
-        useful = np.flatnonzero(sizes >= least)
+        useful = (sizes >= least).nonzero()[0]
         steps = []
         for domain in useful.tolist():
             amounts, costs = self._steps(level, low + domain, count, weights, len(useful))
@@ -222,7 +223,7 @@ class Capacity(Counts):
 def _shares(most: Ints, sizes: Ints, count: int) -> Ints:
     """Fill every domain up to ``most`` but the largest (the first of them), which keeps what is left over."""
     shares = most.copy()
-    shares[int(np.argmax(sizes))] -= int(most.sum()) - count
+    shares[int(sizes.argmax())] -= int(most.sum()) - count
     return shares
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from queuectl.planner.counts import Counts
 from queuectl.planner.demand import Demand
+from queuectl.planner.packing.fewest import fewest_of
 from queuectl.planner.topology import Ints, Tree
 
 _SETS: Final = 2000  # sets of domains of one size that are looked at
@@ -69,12 +70,12 @@ class Roomy:
 
     def filled(self, level: int) -> int:
         """A lower bound of the domains of a level that the gang uses, by what is free of each resource."""
-        return max(map(_needed, self._room[level], self._asked), default=1)
+        return max(map(fewest_of, self._room[level], self._asked), default=1)
 
     def fewest(self, level: int) -> int:
         """A lower bound of them, also by each podset alone."""
         pods = zip(self.held, self.demand.pods, strict=True)
-        alone = [_needed(held.levels[level], p.count) for held, p in pods]
+        alone = [fewest_of(held.levels[level], p.count) for held, p in pods]
         return max(*alone, self.filled(level))
 
     def sets(self, level: int, k: int, most: Most) -> Iterator[Ints]:
@@ -135,11 +136,6 @@ class Roomy:
         inside = np.zeros(len(self.tree.starts[level]), dtype=np.bool_)
         inside[domains] = True
         return inside[self.tree.domain[level]].nonzero()[0]
-
-
-def _needed(sizes: Ints, amount: int) -> int:
-    """How few of these sizes sum up to an amount."""
-    return int(np.searchsorted(np.cumsum(np.sort(sizes)[::-1]), amount)) + 1
 
 
 @lru_cache(maxsize=256)

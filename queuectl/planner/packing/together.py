@@ -181,7 +181,7 @@ class _Loads:
         pods = site.unit.pods
         there = np.maximum(site.free, 0)
         asked = np.sum([p.count * p.shape.vector for p in pods], axis=0)
-        column = int(np.argmax(asked / np.maximum(there.sum(axis=1), 1)))
+        column = int((asked / np.maximum(there.sum(axis=1), 1)).argmax())
         self._free, self._sizes = there[column], [int(p.shape.vector[column]) for p in pods]
         self._largest = int(self._free.max(initial=0))
         used = self._free

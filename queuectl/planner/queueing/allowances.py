@@ -50,16 +50,17 @@ class Allowances:
             ref = self.heads[place]
             text = f"StrictFIFO: behind {ref}, which waits for a ResourceQuota of its namespace"
             return Reason(Code.WAITING_IN_ORDER, text, {"behind": ref})
-        short = self._short(workload)
+        short = self.quota_short(workload)
         if strict and short is not None and short.details["needed"] <= short.details["hard"]:
             self.heads[place] = workload.ref
         return short
 
     def short(self, workload: Workload) -> Reason | None:
         """The first line of a quota that its pods would exceed, else what its user would hold too much of."""
-        return self._short(workload) or self.users.short(workload)
+        return self.quota_short(workload) or self.users.short(workload)
 
-    def _short(self, workload: Workload) -> Reason | None:
+    def quota_short(self, workload: Workload) -> Reason | None:
+        """The first line of a ResourceQuota that its pods would exceed."""
         for allowance, limit, promised, need in self._lines(workload):
             taken = self._taken.get((workload.namespace, allowance.name, limit.key), 0)
             if need > limit.hard - limit.used - promised - taken:

@@ -77,6 +77,8 @@ class Refutations:
             return
         self._known = last.why
         running = arena.usage.entries
+        if running is last.running:
+            return
         for gang in running.keys() ^ last.running.keys():
             entry = running.get(gang) or last.running[gang]
             rows = [row[0] for row, _ in entry.charges]

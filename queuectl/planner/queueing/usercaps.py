@@ -7,7 +7,7 @@ count until their pods are gone, and a lease counts like a start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,16 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.usage import charges_of
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """``held`` and ``need`` are together more of a resource than the ``most`` that one user may hold."""
+
+    resource: str
+    most: int
+    held: int
+    need: int
 
 
 @dataclass(slots=True)
@@ -62,8 +72,14 @@ class UserCaps:
     def short(self, workload: Workload) -> Reason | None:
         """The first resource, by name, of which its user would hold too much."""
         queue = self._capped(workload)
+        first = next(self.over(workload), None)
+        return None if queue is None or first is None else _reason(workload, queue, first)
+
+    def over(self, workload: Workload) -> Iterator[Over]:
+        """Each resource, by name, of which its user would hold too much."""
+        queue = self._capped(workload)
         if queue is None:
-            return None
+            return
         needs = self._asked(workload, queue)
         own = self._leased.get(workload.uid, {})
         for resource, most in queue.max_per_user:
@@ -71,8 +87,18 @@ class UserCaps:
             held = self._held.get((queue.name, workload.user or "", resource), 0)
             held -= own.get(resource, 0)
             if need and held + need > most:
-                return _over(workload, queue, (resource, most), held, need)
-        return None
+                yield Over(resource, most, held, need)
+
+    def of_user(self, workload: Workload) -> list[tuple[Admitted, dict[str, int]]]:
+        """The gangs with which its user holds part of its ClusterQueue, and what each is charged, by resource."""
+        queue = self._capped(workload)
+        return [
+            (gang, self._charged(gang))
+            for gang in self.snapshot.admitted
+            if queue is not None
+            and gang.workload.user == workload.user
+            and self._capped(gang.workload) is queue
+        ]
 
     def take(self, workload: Workload) -> None:
         """It starts, or waits for capacity that is leased to it."""
@@ -113,10 +139,8 @@ class UserCaps:
                 self._held[row] = self._held.get(row, 0) + amounts.get(resource, 0)
 
 
-def _over(
-    workload: Workload, queue: ClusterQueue, cap: tuple[str, int], held: int, need: int
-) -> Reason:
-    resource, most = cap
+def _reason(workload: Workload, queue: ClusterQueue, over: Over) -> Reason:
+    resource, most, held, need = over.resource, over.most, over.held, over.need
 
     def say(amount: int) -> str:
         return format_quantity(resource, amount)

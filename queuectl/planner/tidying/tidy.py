@@ -45,7 +45,8 @@ def tidy(ledger: Ledger, starting: Sequence[Kept], solver: Solver) -> int:
         return 0
     gangs = [len(kept.demand.units) for kept in movable]
     desk = _Desk(ledger.arena, ledger.free().copy(), standings(movable), gangs)
-    aside = Solver(replace(solver.limits, deterministic_time=LIMIT, growth=1.0), solver.stop)
+    limits = replace(solver.limits, deterministic_time=LIMIT, growth=1.0)
+    aside = Solver(limits, solver.stop, light=True)
     for each in islice(rounds(ledger.arena, desk.units, desk.standing, desk.left), _ROUNDS):
         desk.improve(each, aside)
     solver.alarms.extend(aside.alarms)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from queuectl.domain.plan import Preemption
-from queuectl.domain.queues import ClusterQueue, ReclaimMode, WithinClusterQueue
+from queuectl.domain.queues import (
+    ClusterQueue,
+    QueueingStrategy,
+    ReclaimMode,
+    WithinClusterQueue,
+)
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.books import Books
@@ -28,8 +33,8 @@ def does_not_yield(books: Books, taker: Workload, victim: Admitted) -> str | Non
     if victim.idle_since is None:
         return "it is not known to be idle"
     equal = victim.workload.priority == taker.priority
-    if queue is theirs and equal and _evicts_newer(queue) and _is_older(victim.workload, taker):
-        return f"as the older one it would evict {taker.ref} in turn"
+    if queue is theirs and equal and _goes_first(queue, victim.workload, taker):
+        return f"as the older one it would come back before {taker.ref}"
     roots = [list(books.members[name].up())[-1] for name in (queue.name, theirs.name)]
     if roots[0] is not roots[1]:
         return f"{theirs.name} shares no cohort with {queue.name}"
@@ -41,9 +46,9 @@ def does_not_yield(books: Books, taker: Workload, victim: Admitted) -> str | Non
     return None
 
 
-def _evicts_newer(queue: ClusterQueue) -> bool:
-    return queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
-
-
-def _is_older(one: Workload, other: Workload) -> bool:
-    return one.queued_at <= other.queued_at
+def _goes_first(queue: ClusterQueue, evicted: Workload, taker: Workload) -> bool:
+    """Whether the one that leaves, queued again, evicts an equal that took its place, or stands before it as head."""
+    if evicted.queued_at > taker.queued_at:
+        return False
+    evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+    return evicts or queue.strategy is QueueingStrategy.STRICT_FIFO

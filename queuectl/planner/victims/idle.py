@@ -62,6 +62,9 @@ def least_priorities(arena: Arena, *, dry: bool = False) -> Mapping[str, int]:
 def _least(arena: Arena, dry: bool) -> Mapping[str, int]:
     snapshot = arena.snapshot
     least: dict[str, int] = {}
+    modes = _TOLD if dry else _TAKEN
+    if not any(q.idle_reclaim.mode in modes for q in snapshot.config.cluster_queues.values()):
+        return least
     for gang in snapshot.admitted:
         if gang.idle_since is None or gang.leaving:
             continue

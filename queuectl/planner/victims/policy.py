@@ -12,7 +12,7 @@ only while they use more than their own (:mod:`queuectl.planner.victims.order`),
 *Idle* gangs yield to higher priorities whatever these policies say (:mod:`queuectl.planner.victims.idle`). They are asked first: if
 they alone make room, nobody who works goes. If not, they stand beside the others as candidates that no rule about the use of
 queues, or about shares, holds back: they leave after all others of their side of the tree. Nobody takes one who could take the
-place back at once: an older equal where the queue lets newer ones be evicted, or, for a gang that borrows, one whose queue
+place back at once: an older equal where the queue lets newer ones be evicted or is strict, or, for a gang that borrows, one whose queue
 may reclaim what it lent.
 
 Where fair sharing is on, shares decide instead of the last three (:mod:`queuectl.planner.victims.fair`). A queue may also have its gangs
@@ -32,7 +32,12 @@ from typing import Final
 import numpy as np
 
 from queuectl.domain.plan import PreemptionReason
-from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
+from queuectl.domain.queues import (
+    ClusterQueue,
+    QueueingStrategy,
+    ReclaimWithinCohort,
+    WithinClusterQueue,
+)
 from queuectl.domain.rules import FairStrategy
 from queuectl.domain.workload import Workload
 from queuectl.planner.demand import Demand
@@ -172,10 +177,11 @@ def schemes(
 
 
 def _yielding(roster: Roster, queue: ClusterQueue, preemptor: Workload, *, dry: bool) -> Mask:
-    """Gangs of a roster that yield to a preemptor for being idle, less those that would evict it in turn. Shape (C,)."""
+    """Gangs of a roster that yield to a preemptor for being idle, less those that would come back before it. Shape (C,)."""
     yields = roster.yields_dry if dry else roster.yields
     idle = yields <= preemptor.priority
-    if queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY:
+    evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+    if evicts or queue.strategy is QueueingStrategy.STRICT_FIFO:
         equal = (roster.owner == roster.queues[queue.name]) & (
             roster.priority == preemptor.priority
         )

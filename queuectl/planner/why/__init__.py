@@ -6,6 +6,7 @@
 - :mod:`conflict`, :mod:`obstacles`: what stands in its way, reduced, and in words
 - :mod:`offer`: from "it would fit if" to a way out that holds for everybody before it
 - :mod:`ease`, :mod:`allow`, :mod:`heal`, :mod:`grow`, :mod:`leave`, :mod:`moving`, :mod:`permit`: the ways, by who can go them
+- :mod:`usercap`: of a gang whose user holds all that one user may
 - :mod:`diagnosing`: all of it
 """
 

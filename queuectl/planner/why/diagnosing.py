@@ -12,6 +12,7 @@ from queuectl.planner.partial import smallest
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.queueing.order import barred
 from queuectl.planner.solve import StopSignal
+from queuectl.planner.why import usercap
 from queuectl.planner.why.allow import more_quota, one_more_flavor
 from queuectl.planner.why.conflict import conflict_of
 from queuectl.planner.why.ease import coarser_level, fewer_pods, fewer_rules, higher_priority
@@ -24,6 +25,7 @@ from queuectl.planner.why.obstacles import obstacle_of
 from queuectl.planner.why.permit import others_evicted
 from queuectl.planner.why.trial import ask, past_heads
 from queuectl.planner.why.turn import Turn, turn_of
+from queuectl.planner.why.usercap import capped
 
 # In the order of what they cost people: nothing, a change of the job, of the queues, of the nodes, of others' work.
 _FINDERS: Final[tuple[Callable[[Turn], Iterator[Way]], ...]] = (
@@ -75,9 +77,11 @@ def diagnose_those(
         uid = pending.workload.uid
         if uid not in uids:
             continue
-        quota = cycle.walk.allowances.short(smallest(pending.workload))  # its reason says it all
-        if barred(snapshot, pending) is not None or quota is not None:
-            yield Diagnosis(uid)
+        least = smallest(pending.workload)
+        if barred(snapshot, pending) is not None or cycle.walk.allowances.quota_short(least):
+            yield Diagnosis(uid)  # its reason says it all
+        elif (of_user := capped(cycle.walk, pending)) is not None:
+            yield usercap.diagnosis_of(of_user)
         else:
             turn = turn_of(cycle.walk, pending, turn)
             yield diagnosis_of(turn)

@@ -1,0 +1,63 @@
+"""What a planning cycle had before it and what it decided: the record of each cycle that changed something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from queuectl.domain.plan import Proof
+
+KEPT_SECONDS: Final = 7 * 86400.0
+"""How long records are kept; what became of each workload is in the history for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One cycle.
+
+    Attributes:
+        at: unix seconds of the snapshot it was planned from.
+        revision: of the configuration.
+        nodes, pending, running: what there was: nodes, gangs that waited, gangs that held capacity.
+        started, gpus: gangs that it started, and the GPUs they hold.
+        evicted, moved: gangs that it took down; those that have another place already are told apart.
+        waiting: gangs that it left waiting.
+        reasons: of these, how many wait for which reason.
+        proof: how sure all of it is.
+        seconds: from the snapshot to the verified plan, by the clock.
+        stats: the solver's own counts.
+    """
+
+    at: float
+    revision: int
+    nodes: int
+    pending: int
+    running: int
+    started: int
+    gpus: int
+    evicted: int
+    moved: int
+    waiting: int
+    reasons: Mapping[str, int]
+    proof: Proof
+    seconds: float
+    stats: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A record as it is stored.
+
+    Attributes:
+        id: rises with time; ids may have gaps.
+        epoch, cycle: of the leader, and counted within it.
+        after, upto: its history lines are those with ids above ``after`` and up to ``upto``.
+    """
+
+    id: int
+    epoch: int
+    cycle: int
+    after: int
+    upto: int
+    decision: Decision

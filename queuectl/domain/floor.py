@@ -1,0 +1,125 @@
+"""What stands where, for people: nodes with their tenants, domains with what is free in them.
+
+GPUs are counted by weight, as in the usage ledger, so an instance of a GPU is a part of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queuectl.domain.fleet import Node
+from queuectl.domain.quantity import Resources
+from queuectl.domain.utilization import GangUse
+from queuectl.domain.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A gang that holds capacity.
+
+    Attributes:
+        cluster_queue: "" when its LocalQueue leads nowhere.
+        gpus, pods: that it holds, on nodes that are there.
+        leaving: it is being evicted.
+        use: what it does with its GPUs, None = nobody looked.
+    """
+
+    workload: Workload
+    cluster_queue: str
+    gpus: float
+    pods: int
+    leaving: bool
+    use: GangUse | None
+
+    @property
+    def utilization(self) -> float | None:
+        """0..1, mean over its GPUs; None = unknown."""
+        return self.use.utilization if self.use is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A gang on one node; ``gang`` is its place in :attr:`Floor.gangs`."""
+
+    gang: int
+    pods: int
+    gpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One node and who is on it.
+
+    Attributes:
+        free: what nobody holds, gangs or others; whether the node takes pods now is not looked at.
+        gpus, free_gpus: all it has, and those that nobody holds.
+        fragmented: free GPUs of it that the next pod is expected not to be able to use.
+        tenants: gangs, the largest first.
+        others: held by pods that are of no gang.
+    """
+
+    node: Node
+    free: Resources
+    gpus: float
+    free_gpus: float
+    fragmented: float
+    tenants: tuple[Tenant, ...]
+    others: Resources
+
+    @property
+    def open(self) -> bool:
+        """Whether it takes pods."""
+        return self.node.ready and not self.node.unschedulable
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Nodes that share one value of a topology level.
+
+    Attributes:
+        path: label values from the coarsest level to its own.
+        nodes, open: how many nodes it has, and how many of them take pods.
+        gpus: of all its nodes.
+        free: GPUs that nobody holds, on nodes that take pods; ``fragmented`` of them the next pod is expected not to be
+            able to use.
+        largest: name and free GPUs of the node that has most of them free; None = no node takes pods.
+        gangs: how many have pods in it.
+        utilization: 0..1, of the GPUs that gangs hold in it and of which it is known; None = of none.
+    """
+
+    path: tuple[str, ...]
+    nodes: int
+    open: int
+    gpus: float
+    free: float
+    fragmented: float
+    largest: tuple[str, float] | None
+    gangs: int
+    utilization: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of a topology. ``of``: per node, the place of its domain in ``domains``; -1 = it is in none."""
+
+    label: str
+    domains: tuple[Domain, ...]
+    of: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One topology, its levels coarse to fine, single nodes left out."""
+
+    name: str
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Everything at one time (unix seconds). ``spots`` are in the order of names."""
+
+    at: float
+    gangs: tuple[Resident, ...]
+    spots: tuple[Spot, ...]
+    layouts: tuple[Layout, ...]

@@ -1,0 +1,69 @@
+"""Who asks, and for what: identities and rights in Kubernetes' terms, so that a cluster's RBAC rules queuectl too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+API_GROUP: Final = "queuectl.dev"
+"""In RBAC rules: the group of every resource below. No such resources exist in the cluster; only rights to them do."""
+LONGEST_NAME: Final = 253  # of an object, in characters
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody, as the API server knows him.
+
+    Attributes:
+        name: user name, for example ``alice`` or ``system:serviceaccount:team-a:trainer``.
+        groups: of the user.
+        uid: of the user; empty where there is none.
+        extra: what else the authenticator said.
+    """
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What somebody wants to do, as a SubjectAccessReview asks it.
+
+    Attributes:
+        verb: get, list, watch, create, update, patch or delete.
+        resource: plural as in the paths of the API, with a subresource for an action: ``workloads/hold``.
+        namespace: of the object; empty = cluster-wide, or in all namespaces.
+        name: of the object; empty = any.
+    """
+
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+    @property
+    def nameable(self) -> bool:
+        """Whether anything can be called so; paths of requests may say what they like."""
+        return max(len(self.namespace), len(self.name)) <= LONGEST_NAME
+
+    def __str__(self) -> str:
+        what = f"{self.resource} {self.name}".strip()
+        where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
+        return f"{self.verb} {what} of {API_GROUP} {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A browser that showed a token once.
+
+    Attributes:
+        caller: whose token it was.
+        since, until: unix seconds.
+    """
+
+    caller: Caller
+    since: float
+    until: float

@@ -1,0 +1,184 @@
+"""What LimitRanges fill in where containers leave it out, and which pods they refuse for asking too little or too much.
+
+The API server does so when it creates a pod, so the template of a job shows nothing of it. A gang whose pods would be refused
+must not be resumed: it would hold its nodes in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+from queuectl.domain.needs import (
+    Amounts,
+    ContainerNeeds,
+    PodNeeds,
+    incidental,
+    limited,
+    requested,
+    together,
+)
+from queuectl.domain.quantity import format_quantity
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.workload import PodSet
+
+
+class Kind(StrEnum):
+    """What a bound bounds, as a LimitRange spells it."""
+
+    MIN = "min"
+    MAX = "max"
+    RATIO = "maxLimitRequestRatio"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One line of a LimitRange.
+
+    Attributes:
+        kind: min and max in the resource's unit; of a ratio, limit over request.
+        whole: it bounds the containers of a pod together, not each of them.
+    """
+
+    kind: Kind
+    resource: str
+    value: Fraction
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRange:
+    """``requests``, ``limits``: given to each container that leaves them out; ``bounds``: in the order of the document."""
+
+    name: str
+    requests: Amounts = ()
+    limits: Amounts = ()
+    bounds: tuple[Bound, ...] = ()
+
+
+Ranges: TypeAlias = Sequence[LimitRange]
+"""Of one namespace, in the order of their names."""
+_Found: TypeAlias = tuple[str, str, Mapping[str, str]]  # who refuses, why, and details
+
+
+def with_ranges(podset: PodSet, ranges: Ranges) -> PodSet:
+    """The podset as its pods will be under these LimitRanges, whatever it was read or made with before."""
+    if podset.needs is None:
+        return podset
+    needs = filled(podset.needs, ranges)
+    requests, limits = requested(needs), limited(needs)
+    if (requests, limits) == (podset.shape.requests, podset.limits):
+        return podset
+    shape = replace(podset.shape, requests=requests, incidental=incidental(needs))
+    return replace(podset, shape=shape, limits=limits)
+
+
+def refusal(podsets: Iterable[PodSet], namespace: str, ranges: Ranges) -> Reason | None:
+    """The first line of a LimitRange that pods of one of the podsets break; None when they break none."""
+    for podset in podsets if ranges else ():
+        needs = filled(podset.needs, ranges) if podset.needs is not None else PodNeeds()
+        for who, why, details in (*_bounds_broken(needs, ranges), *_limits_broken(needs)):
+            text = f"{who} of namespace {namespace}: podset {podset.name}: {why}"
+            where = {"namespace": namespace, "podSet": podset.name}
+            return Reason(Code.LIMIT_RANGE_VIOLATED, text, {**where, **details})
+    return None
+
+
+def _bounds_broken(needs: PodNeeds, ranges: Ranges) -> Iterator[_Found]:
+    for limit_range in ranges:
+        for bound in limit_range.bounds:
+            details = {
+                "limitRange": limit_range.name,
+                "type": "Pod" if bound.whole else "Container",
+                "field": str(bound.kind),
+                "resource": bound.resource,
+            }
+            for why in _broken(needs, bound):
+                yield f"LimitRange {limit_range.name}", why, details
+
+
+def _limits_broken(needs: PodNeeds) -> Iterator[_Found]:
+    """Requests above a limit that is filled in."""
+    for place, one in _each(needs):
+        for name, amount in one.requests:
+            most = dict(one.limits).get(name, amount)
+            if amount > most:
+                why = f"{place}: request {_say(name, amount)} of {name} is above the limit"
+                why += f" {_say(name, most)} that it is given"
+                yield "LimitRanges", why, {"field": "default", "resource": name}
+
+
+def _each(needs: PodNeeds) -> Iterator[tuple[str, ContainerNeeds]]:
+    """Its containers, with their places in its spec."""
+    for place, containers in (("containers", needs.containers), ("initContainers", needs.init)):
+        for i, one in enumerate(containers):
+            yield f"{place}[{i}]", one
+
+
+def filled(needs: PodNeeds, ranges: Ranges) -> PodNeeds:
+    """With what the LimitRanges give to containers; the first by name that says anything of a resource counts."""
+    if not any(one.requests or one.limits for one in ranges):
+        return needs
+
+    def full(container: ContainerNeeds) -> ContainerNeeds:
+        requests, limits = container.asked, dict(container.limits)
+        for one in ranges:
+            limits = {**dict(one.limits), **limits}
+            requests = {**dict(one.requests), **requests}
+        return replace(container, requests=tuple(requests.items()), limits=tuple(limits.items()))
+
+    return replace(
+        needs,
+        containers=tuple(map(full, needs.containers)),
+        init=tuple(map(full, needs.init)),
+    )
+
+
+def _broken(needs: PodNeeds, bound: Bound) -> Iterator[str]:
+    """What breaks a line, container by container or of the pod as a whole."""
+    if bound.whole:
+        requests = together(needs, lambda container: container.asked) | dict(needs.requests)
+        limits = together(needs, lambda container: dict(container.limits)) | dict(needs.limits)
+        yield from _says(bound, "its containers together", requests, limits)
+        return
+    for place, one in _each(needs):
+        yield from _says(bound, place, one.asked, dict(one.limits))
+
+
+def _says(
+    bound: Bound, who: str, requests: Mapping[str, int], limits: Mapping[str, int]
+) -> Iterator[str]:
+    name = bound.resource
+    asked, most = requests.get(name), limits.get(name)
+    field = f"{bound.kind} of {name}"
+    if bound.kind is Kind.RATIO:
+        if not asked or not most:
+            yield f"{who} must say request and limit of {name}: there is a {bound.kind}"
+        elif Fraction(most, asked) > bound.value:
+            ratio = f"limit {_say(name, most)} over request {_say(name, asked)}"
+            yield f"{who}: {ratio} is more than the {field}, {float(bound.value):g}"
+        return
+    needed = asked if bound.kind is Kind.MIN else most
+    if needed is None:
+        word = _MUST_SAY[bound.kind]
+        yield f"{who} must say a {word} of {name}: the {field} is {_say(name, bound.value)}"
+        return
+    for word, amount in (("request", asked), ("limit", most)):
+        if amount is not None and _beyond(bound, amount):
+            than = "less" if bound.kind is Kind.MIN else "more"
+            said = f"{word} {_say(name, amount)} is {than} than the {field}"
+            yield f"{who}: {said}, {_say(name, bound.value)}"
+
+
+def _beyond(bound: Bound, amount: int) -> bool:
+    return amount < bound.value if bound.kind is Kind.MIN else amount > bound.value
+
+
+def _say(resource: str, amount: int | Fraction) -> str:
+    return format_quantity(resource, int(amount))
+
+
+_MUST_SAY: Final = {Kind.MIN: "request", Kind.MAX: "limit"}

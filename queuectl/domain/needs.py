@@ -1,0 +1,116 @@
+"""What the containers of one pod say of resources, and what that comes to for the pod.
+
+Requests are counted as kube-scheduler counts them: sum of the containers and sidecars (init containers that restart
+always); at least the peak of the init phase, where each init container runs beside the sidecars started before it;
+pod-level requests replace the sum; overhead comes on top. A limit stands in for a missing request, as the API server's
+defaulting does. ``pods`` is always 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
+
+Amounts: TypeAlias = tuple[tuple[str, int], ...]
+"""By resource, in the units of :mod:`queuectl.domain.quantity`. Unlike in Resources, a zero that is written stands there."""
+
+LIMITED: Final = frozenset({CPU, MEMORY, "ephemeral-storage"})
+"""What a ResourceQuota may restrict the limits of; these it also counts by their plain names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerNeeds:
+    """One container as it stands in its template.
+
+    Attributes:
+        requests, limits: as written.
+        stays: an init container that restarts always.
+        incidental: machinery around the pod adds it; its user knows nothing of it.
+    """
+
+    requests: Amounts = ()
+    limits: Amounts = ()
+    stays: bool = False
+    incidental: bool = False
+
+    @property
+    def asked(self) -> dict[str, int]:
+        """Its requests, with limits in the place of those that are missing."""
+        return {**dict(self.limits), **dict(self.requests)}
+
+
+@dataclass(frozen=True, slots=True)
+class PodNeeds:
+    """``requests``, ``limits``: of the pod as a whole, where it says them; ``overhead``: of its RuntimeClass."""
+
+    containers: tuple[ContainerNeeds, ...] = ()
+    init: tuple[ContainerNeeds, ...] = ()
+    requests: Amounts = ()
+    limits: Amounts = ()
+    overhead: Amounts = ()
+
+    @property
+    def all_containers(self) -> tuple[ContainerNeeds, ...]:
+        return (*self.containers, *self.init)
+
+
+@lru_cache(maxsize=4096)
+def requested(needs: PodNeeds) -> Resources:
+    """Effective requests of the pod, ``pods`` = 1 included."""
+    asked = _beside_overhead(needs)
+    _grow(asked, dict(needs.overhead))
+    return Resources({**asked, PODS: 1})
+
+
+@lru_cache(maxsize=4096)
+def limited(needs: PodNeeds) -> Resources:
+    """The most CPU, memory and ephemeral storage the pod may use, counted as a ResourceQuota does."""
+    most = together(needs, lambda container: dict(container.limits))
+    most.update(needs.limits)
+    _grow(most, {name: value for name, value in needs.overhead if name in most})
+    return Resources({name: value for name, value in most.items() if name in LIMITED})
+
+
+def incidental(needs: PodNeeds) -> frozenset[str]:
+    """Resources that only machinery around the pod asks for."""
+    ours = {name for c in needs.all_containers if c.incidental for name in c.asked}
+    users = {name for c in needs.all_containers if not c.incidental for name in c.asked}
+    return frozenset(ours - users - dict(needs.requests).keys() - dict(needs.overhead).keys())
+
+
+def _beside_overhead(needs: PodNeeds) -> dict[str, int]:
+    asked = together(needs, lambda container: container.asked)
+    standing_in = {name: value for name, value in needs.limits if name not in asked}
+    asked.update(standing_in)
+    asked.update(needs.requests)
+    return asked
+
+
+def together(needs: PodNeeds, of: Callable[[ContainerNeeds], Mapping[str, int]]) -> dict[str, int]:
+    """What ``of`` finds in each container, over those that run at the same time."""
+    running: dict[str, int] = {}
+    for container in needs.containers:
+        _grow(running, of(container))
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in needs.init:
+        moment = dict(sidecars)
+        _grow(moment, of(container))
+        if container.stays:
+            sidecars = moment
+        peak = _most(peak, moment)
+    _grow(running, sidecars)
+    return _most(running, peak)
+
+
+def _grow(total: dict[str, int], by: Mapping[str, int]) -> None:
+    for name, value in by.items():
+        total[name] = total.get(name, 0) + value
+
+
+def _most(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(a.get(name, 0), b.get(name, 0)) for name in (*a, *b)}

@@ -1,0 +1,255 @@
+"""A gang whose user holds all that its ClusterQueue lets one user hold: what of his runs, and how it could start.
+
+Nothing else is in its way before that is settled. What would settle it is tried on the changed snapshot, whole walk and all:
+his own gangs that wait before it may take what is freed or allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import combinations
+from typing import Any, Final
+
+from queuectl.domain.changes import Change, FewerPods, Leave, RaiseUserCap, apply_all
+from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, Way
+from queuectl.domain.quantity import format_quantity
+from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.domain.words import counted
+from queuectl.domain.workload import Workload
+from queuectl.planner.batch import Walk
+from queuectl.planner.partial import shrinks, smallest
+from queuectl.planner.planning import Cycle, begin, turns
+from queuectl.planner.queueing.usercaps import Over
+from queuectl.planner.words import amount
+
+_ROUNDS: Final = 4  # walks for one way out
+_COMBINED: Final = 12  # of his gangs are looked at for the cheapest set
+_NAMED: Final = 3
+
+_Held = tuple[Admitted, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """The gang at its turn; ``held``: the gangs of its user in its ClusterQueue."""
+
+    walk: Walk
+    pending: Pending
+    queue: str
+    over: tuple[Over, ...]
+    held: Sequence[_Held]
+
+    @property
+    def least(self) -> Workload:
+        """Whatever lets the gang start at all lets this start."""
+        return smallest(self.pending.workload)
+
+
+def capped(walk: Walk, pending: Pending) -> Capped | None:
+    """The gang whose turn it is, if its user would hold too much with the least of it."""
+    least = smallest(pending.workload)
+    users, config = walk.allowances.users, walk.arena.snapshot.config
+    over = tuple(users.over(least))
+    queue = config.cluster_queue_of(least.namespace, least.queue)
+    if queue is None or not over:
+        return None
+    return Capped(walk, pending, queue.name, over, users.of_user(least))
+
+
+def diagnosis_of(turn: Capped) -> Diagnosis:
+    """Its one obstacle, and the ways out: of those who leave, the submitter, an admin, the user's own gangs."""
+    ways: list[Way] = []
+    for finder in (_those_leaving, _fewer_pods, _higher_cap, _own_end):
+        if turn.walk.solver.stop.stopped:
+            break
+        ways.extend(finder(turn))
+    cut = turn.walk.solver.cut or turn.walk.solver.stop.stopped
+    return Diagnosis(turn.least.uid, (_obstacle(turn),), tuple(ways), cut=cut)
+
+
+def _obstacle(turn: Capped) -> Obstacle:
+    first, user = turn.over[0], turn.least.user
+    text = (
+        f"user: {user} may hold {amount(first.resource, first.most)} in ClusterQueue {turn.queue} "
+        f"and holds {_say(first, first.held)}; it needs {_say(first, first.need)}"
+    )
+    started = sorted(turn.held, key=lambda held: (held[0].started_at, held[0].workload.uid))
+    if started:
+        text += f"; running there: {_some([_named(held, first.resource) for held in started])}"
+    details: dict[str, Any] = {
+        "clusterQueue": turn.queue,
+        "user": user,
+        "over": [
+            {"resource": o.resource, "most": o.most, "held": o.held, "needed": o.need}
+            for o in turn.over
+        ],
+        "gangs": [
+            {
+                "workload": gang.workload.ref,
+                "holds": dict(sorted(amounts.items())),
+                "leaving": gang.leaving,
+                "startedAt": gang.started_at,
+            }
+            for gang, amounts in started
+        ],
+    }
+    return Obstacle(Limit.USER, text, details)
+
+
+def _those_leaving(turn: Capped) -> Iterator[Way]:
+    """Nothing to do: it starts when those of his that are being evicted have left."""
+    leaving = [gang.workload for gang, _ in turn.held if gang.leaving]
+    change = Leave(tuple(workload.uid for workload in leaving))
+    if leaving and _settles(turn, (change,)):
+        names = [workload.ref for workload in leaving]
+        message = f"wait: it fits once {_some(names)} {'has' if len(names) == 1 else 'have'} left"
+        yield Way(Remedy.WAIT, message, {"leaving": names}, (change,))
+
+
+def _fewer_pods(turn: Capped) -> Iterator[Way]:
+    """As many pods of its largest podset as its user may still hold."""
+    workload = turn.pending.workload
+    podset = max(workload.podsets, key=lambda p: (p.count, p.name))
+    slices = podset.topology.slices if podset.topology is not None else ()
+    step = slices[0].size if slices else 1
+    if shrinks(workload):
+        return
+    low, high = 0, podset.count // step  # low is within the cap (or nothing), high is not
+    while high - low > 1:
+        middle = (low + high) // 2
+        part = replace(podset, count=middle * step)
+        others = tuple(part if p.name == podset.name else p for p in workload.podsets)
+        if any(turn.walk.allowances.users.over(replace(workload, podsets=others))):
+            high = middle
+        else:
+            low = middle
+    change = FewerPods(workload.uid, podset.name, low * step)
+    if low and _settles(turn, (change,)):
+        message = (
+            f"start with {low * step} of {counted(podset.count, 'pod')} of podset {podset.name}"
+        )
+        details = {"podSet": podset.name, "count": low * step, "of": podset.count}
+        yield Way(Remedy.FEWER_PODS, message, details, (change,), least=True)
+
+
+def _higher_cap(turn: Capped) -> Iterator[Way]:
+    """Exactly what its user would hold with it, and with those of his that start before it then."""
+    caps = {over.resource: over.held + over.need for over in turn.over}
+    now = {over.resource: over.most for over in turn.over}
+    for tried in range(_ROUNDS):
+        changes = tuple(RaiseUserCap(turn.queue, r, most) for r, most in sorted(caps.items()))
+        later = _turn_after(turn, changes)
+        if later is None:
+            return
+        again = capped(later[0].walk, later[1])
+        if again is None:
+            if _starts(later):
+                yield _raised(turn, changes, now, least=not tried)
+            return
+        for over in again.over:
+            now.setdefault(over.resource, over.most)
+            caps[over.resource] = over.held + over.need
+
+
+def _raised(
+    turn: Capped, changes: Sequence[RaiseUserCap], now: dict[str, int], *, least: bool
+) -> Way:
+    said = " and ".join(
+        f"{amount(c.resource, c.most)}, {format_quantity(c.resource, c.most - now[c.resource])} more"
+        for c in changes
+    )
+    message = f"let one user hold {said}, in ClusterQueue {turn.queue} (maxPerUser)"
+    details = {
+        "clusterQueue": turn.queue,
+        "maxPerUser": {c.resource: c.most for c in changes},
+        "now": {c.resource: now[c.resource] for c in changes},
+    }
+    return Way(Remedy.RAISE_USER_CAP, message, details, tuple(changes), least)
+
+
+def _own_end(turn: Capped) -> Iterator[Way]:
+    """The fewest of his gangs, of these the smallest, with whose end he holds little enough."""
+    running = [held for held in turn.held if not held[0].leaving]
+    ending = _fewest(turn, running)
+    change = Leave(tuple(gang.workload.uid for gang, _ in ending))
+    if not ending or not _settles(turn, (change,)):
+        return
+    resource = turn.over[0].resource
+    names = [_named(held, resource) for held in ending]
+    message = f"end {counted(len(ending), 'gang')} of user {turn.least.user}: {_some(names)}"
+    details = {
+        "gangs": [{"workload": gang.workload.ref, "holds": held} for gang, held in ending],
+        "user": turn.least.user,
+    }
+    least = len(turn.over) == 1 or len(ending) == 1
+    yield Way(Remedy.END_OTHERS, message, details, (change,), least)
+
+
+def _fewest(turn: Capped, running: Sequence[_Held]) -> Sequence[_Held]:
+    """None where all of them are not enough, or what leaves already is."""
+
+    def enough(ending: Sequence[_Held]) -> bool:
+        return all(
+            sum(held.get(o.resource, 0) for _, held in ending) >= o.held + o.need - o.most
+            for o in turn.over
+        )
+
+    def size(ending: Sequence[_Held]) -> tuple[list[int], list[float]]:
+        sums = [sum(held.get(o.resource, 0) for _, held in ending) for o in turn.over]
+        return sums, sorted(gang.started_at for gang, _ in ending)
+
+    first = turn.over[0].resource
+    largest = sorted(running, key=lambda held: (-held[1].get(first, 0), held[0].workload.uid))
+    count = next((n for n in range(1, len(largest) + 1) if enough(largest[:n])), None)
+    if count is None:
+        return ()
+    if len(largest) > _COMBINED:
+        return largest[:count]
+    return min(filter(enough, combinations(largest, count)), key=size)
+
+
+_Later = tuple[Cycle, Pending]
+
+
+def _settles(turn: Capped, changes: Sequence[Change]) -> bool:
+    later = _turn_after(turn, changes)
+    return later is not None and _starts(later)
+
+
+def _turn_after(turn: Capped, changes: Sequence[Change]) -> _Later | None:
+    """The walk on the changed snapshot when it has come to the gang."""
+    cycle = begin(apply_all(changes, turn.walk.arena.snapshot), turn.walk.solver.stop)
+    for pending in turns(cycle):
+        if pending.workload.uid == turn.least.uid:
+            return cycle, pending
+    return None
+
+
+def _starts(later: _Later) -> bool:
+    """Whether it starts, or evicts others and starts when they have left."""
+    cycle, pending = later
+    cycle.look(pending)
+    uid = pending.workload.uid
+    evicts = any(gone.preemptor == uid for gone in cycle.walk.preempted)
+    return evicts or uid in cycle.walk.starting
+
+
+def _named(held: _Held, resource: str) -> str:
+    gang, amounts = held
+    name = f"{gang.workload.ref} ({format_quantity(resource, amounts.get(resource, 0))}"
+    if gang.leaving:
+        return f"{name}, leaving)"
+    if not gang.started_at:
+        return f"{name})"
+    return f"{name}, since {datetime.fromtimestamp(gang.started_at, UTC):%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def _say(over: Over, value: int) -> str:
+    return format_quantity(over.resource, value)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

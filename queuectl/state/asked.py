@@ -1,0 +1,55 @@
+"""What the pods of a job ask for: by its templates, by the LimitRanges of its namespace, and by those that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from queuectl.domain.limitrange import Ranges, refusal, with_ranges
+from queuectl.domain.quantity import Resources
+from queuectl.domain.records import JobRecord, PodRecord
+from queuectl.domain.workload import PodSet
+
+
+def same_templates(one: JobRecord, other: JobRecord) -> bool:
+    """Whether the containers of two records of a job say the same, podset by podset."""
+    mine, theirs = ([(p.name, p.needs) for p in job.podsets] for job in (one, other))
+    return mine == theirs
+
+
+def made_as(job: JobRecord, old: JobRecord) -> JobRecord:
+    """The job with pods as they were in an older record of it."""
+    if job.podsets == old.podsets:
+        return job
+    podsets = tuple(
+        replace(now, shape=was.shape, limits=was.limits)
+        for now, was in zip(job.podsets, old.podsets, strict=True)
+    )
+    return replace(job, podsets=podsets)
+
+
+def no_less(job: JobRecord, pods: Iterable[PodRecord]) -> JobRecord:
+    """The job with what its pods that were let go to their nodes ask for, where that is more."""
+    placed = [pod for pod in pods if pod.attempt == job.attempt and not (pod.gated or pod.terminal)]
+
+    def raised(podset: PodSet) -> PodSet:
+        asked = podset.shape.requests
+        most = dict(asked)
+        for pod in placed:
+            if pod.podset == podset.name:
+                most = {n: max(most.get(n, 0), pod.requests[n]) for n in (*most, *pod.requests)}
+        requests = Resources(most)
+        if requests == asked:
+            return podset
+        return replace(podset, shape=replace(podset.shape, requests=requests))
+
+    return replace(job, podsets=tuple(map(raised, job.podsets)))
+
+
+def under(job: JobRecord, ranges: Ranges) -> JobRecord:
+    """The job as its pods will be under these LimitRanges; the same object where they make no difference."""
+    podsets = tuple(with_ranges(podset, ranges) for podset in job.podsets)
+    forbidden = refusal(podsets, job.namespace, ranges)
+    if podsets == job.podsets and forbidden == job.forbidden:
+        return job
+    return replace(job, podsets=podsets, forbidden=forbidden)

@@ -1,0 +1,205 @@
+"""Estimates of when gangs that wait start, made from what the loop knows, and how far off they were.
+
+How long a gang holds its place is taken from the execution time it may have, else from those that finished before it: of its
+user in its LocalQueue, or of the whole LocalQueue. A gang that has run longer than all of them may run for ever.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from queuectl.domain.estimates import Holds, Run, Waits, estimated_starts
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.queries import IN_LINE, in_line, turn
+from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
+from queuectl.domain.records import JobRecord
+from queuectl.state.holdings import Holdings
+from queuectl.state.ledger import Ledger
+from queuectl.state.marking import gpus_of
+from queuectl.state.mirror import Mirror
+
+ENOUGH: Final = 3  # runs from which a length is guessed
+_KEPT: Final = 50  # runs remembered of each user and LocalQueue
+_HOLDING: Final = (State.STARTING, State.RUNNING, State.EVICTING)
+
+_Whose = tuple[str, str, str]
+
+
+class PastRuns:
+    """How long gangs of each LocalQueue, and of each user in it, held their places: the last of each."""
+
+    def __init__(self) -> None:
+        # Never changed in place: estimates are made in another thread.
+        self._of: dict[_Whose, tuple[float, ...]] = {}
+
+    def add(self, run: Run) -> None:
+        """Remember it."""
+        for user in {run.user, ""}:
+            whose = (run.namespace, run.queue, user)
+            self._of[whose] = (*self._of.get(whose, ())[1 - _KEPT :], run.seconds)
+
+    def enough(self) -> Mapping[_Whose, tuple[float, ...]]:
+        """Those of whom there are enough, shortest first."""
+        known = list(self._of.items())
+        return {whose: tuple(sorted(runs)) for whose, runs in known if len(runs) >= ENOUGH}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What estimates are made from at ``now`` (unix seconds): a copy, for another thread.
+
+    ``held``: GPUs charged to each ClusterQueue.
+    """
+
+    now: float
+    config: QueueConfig
+    waiting: tuple[Entry, ...]
+    holding: tuple[Entry, ...]
+    held: Mapping[str, float]
+
+
+class Estimates:
+    """Of one leadership.
+
+    Attributes:
+        starts: the newest estimate of each gang of which something is known, by uid; unix seconds.
+    """
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._runs = PastRuns()
+        self._first: dict[str, float] = {}  # start that a gang in line was told first
+        self.starts: Mapping[str, float] = {}
+
+    def learn(self, runs: Iterable[Run]) -> None:
+        """Know of runs that were over before this leadership, oldest first."""
+        for run in runs:
+            self._runs.add(run)
+
+    def picture(self, ledger: Ledger, holdings: Holdings, now: float) -> Picture:
+        """What is known at ``now``."""
+        config = holdings.effective
+        weights = config.rules.accounting.gpus
+        held: dict[str, float] = {}
+        for (_, _, queue, _, resource), amount in holdings.held.items():
+            held[queue] = held.get(queue, 0.0) + weights.of(resource) * amount
+        waiting, holding = ledger.entries(*IN_LINE), ledger.entries(*_HOLDING)
+        return Picture(now, config, tuple(waiting), tuple(holding), held)
+
+    def make(self, picture: Picture) -> dict[str, float]:
+        """Estimated starts by uid; in any thread."""
+        lengths = _Lengths(self._mirror, self._runs.enough(), picture)
+        lines: dict[str, list[Waits]] = {}
+        for entry in sorted(filter(in_line, picture.waiting), key=turn):
+            lines.setdefault(entry.cluster_queue, []).append(lengths.waits(entry))
+        running: dict[str, list[Holds]] = {name: [] for name in lines}
+        for entry in picture.holding:
+            if entry.cluster_queue in running:
+                running[entry.cluster_queue].append(lengths.holds(entry))
+        starts: dict[str, float] = {}
+        for name, line in lines.items():
+            queue = picture.config.cluster_queues.get(name)
+            if queue is None:
+                continue
+            free = _quota(queue, picture.config) - picture.held.get(name, 0.0)
+            strict = queue.strategy is QueueingStrategy.STRICT_FIFO
+            starts |= estimated_starts(line, running[name], free, picture.now, strict=strict)
+        return starts
+
+    def tell(self, starts: Mapping[str, float], ledger: Ledger) -> list[tuple[str, float]]:
+        """From now on these are the estimates.
+
+        Returns:
+            ClusterQueue and estimated start of each gang that has none from before.
+        """
+        self.starts = starts
+        new = []
+        for uid in starts.keys() - self._first.keys():
+            entry = ledger.get(uid)
+            if entry is not None and entry.state in IN_LINE:
+                self._first[uid] = starts[uid]
+                new.append((entry.cluster_queue, starts[uid]))
+        return new
+
+    def forget(self, ledger: Ledger) -> None:
+        """The ledger was read anew: what was told to gangs that are not in line any more is void."""
+        waiting = set(ledger.uids(*IN_LINE))
+        self._first = {uid: start for uid, start in self._first.items() if uid in waiting}
+
+    def note(self, changes: Iterable[Change], config: QueueConfig) -> list[tuple[str, float]]:
+        """Follow committed changes.
+
+        Returns:
+            ClusterQueue of each gang that starts and had an estimate, and by how many seconds the first one was off.
+        """
+        off = []
+        for change in changes:
+            after = change.after
+            if after.state in IN_LINE:
+                continue
+            told = self._first.pop(after.uid, None)
+            if told is not None and after.state is State.STARTING:
+                off.append((after.cluster_queue, abs(change.at - told)))
+            if after.state is State.FINISHED and after.attempt:
+                user = user_of(self._mirror.jobs.get(after.uid), config)
+                self._runs.add(Run(after.namespace, after.queue, user, after.past_seconds))
+        return off
+
+
+class _Lengths:
+    """How long gangs hold their places, as far as anybody knows."""
+
+    def __init__(
+        self, mirror: Mirror, runs: Mapping[_Whose, tuple[float, ...]], picture: Picture
+    ) -> None:
+        self._jobs = mirror.jobs
+        self._runs = runs
+        self._now = picture.now
+        self._config = picture.config
+
+    def waits(self, entry: Entry) -> Waits:
+        """As it stands in line."""
+        job = self._jobs.get(entry.uid)
+        return Waits(entry.uid, self._gpus(entry, job), self._left(entry, job))
+
+    def holds(self, entry: Entry) -> Holds:
+        """One that is being evicted is as good as gone."""
+        job = self._jobs.get(entry.uid)
+        left = 0.0 if entry.state is State.EVICTING else self._left(entry, job)
+        return Holds(self._gpus(entry, job), None if left is None else self._now + left)
+
+    def _gpus(self, entry: Entry, job: JobRecord | None) -> float:
+        return gpus_of(job.podsets, self._config) if job is not None else entry.gpus
+
+    def _left(self, entry: Entry, job: JobRecord | None) -> float | None:
+        """Seconds for which it will still hold its place, or will once it has it; None = nobody knows."""
+        so_far = entry.executed(self._now)
+        if job is not None and job.max_execution is not None:
+            return max(job.max_execution - so_far, 0.0)
+        for user in dict.fromkeys((user_of(job, self._config), "")):
+            runs = self._runs.get((entry.namespace, entry.queue, user), ())
+            longer = runs[bisect_right(runs, so_far) :]
+            if longer:
+                return median(longer) - so_far
+        return None
+
+
+def user_of(job: JobRecord | None, config: QueueConfig) -> str:
+    """Whose it is, for the usage ledger; empty for nobody."""
+    label = config.rules.accounting.user_label
+    return (job.label(label) or "") if job is not None else ""
+
+
+def _quota(queue: ClusterQueue, config: QueueConfig) -> float:
+    """GPUs of its own, over all flavors."""
+    weights = config.rules.accounting.gpus
+    return sum(
+        weights.of(resource) * amount
+        for group in queue.groups
+        for flavor in group.flavors
+        for resource, amount in flavor.nominal.items()
+    )

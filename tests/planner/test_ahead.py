@@ -1,0 +1,97 @@
+"""Where room runs out one search places those behind as well; who starts stays the same."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.plan import Plan, Proof
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import plan, planning
+from queuectl.planner.ahead import Foreseeing, look_ahead
+from queuectl.planner.decide import Decision
+from queuectl.planner.demand import Demand
+from queuectl.planner.solve import Status
+from queuectl.planner.verify import verify
+from tests.bench.clusters import Size, busy, config, fleet, random_gang, snapshot
+from tests.planner.build import gang, node, podset, world
+
+SEEDS = range(16)
+
+
+def nearly_full(seed: int) -> Snapshot:
+    """Four racks of sixteen nodes, two thirds of them full, and twenty gangs of which some start only if others move."""
+    rng = random.Random(seed)
+    nodes = fleet(Size(2, 2, 16), rng)
+    waiting = tuple(random_gang(f"g{i}", rng, float(i)) for i in range(20))
+    return snapshot(nodes, config(), busy(nodes, 0.6, rng), waiting)
+
+
+def starters(taken: Snapshot, made: Plan) -> set[str]:
+    assert verify(taken, made) == ()
+    assert made.proof is not Proof.UNDECIDED
+    return {a.uid for a in made.admitted}
+
+
+def test_looking_ahead_starts_the_same_gangs_by_fewer_solves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    snapshots = [nearly_full(seed) for seed in SEEDS]
+    ahead = [plan(taken) for taken in snapshots]
+    monkeypatch.setattr(planning, "look_ahead", lambda *_: None)
+    one_by_one = [plan(taken) for taken in snapshots]
+    for taken, made, other in zip(snapshots, ahead, one_by_one, strict=True):
+        assert starters(taken, made) == starters(taken, other)
+    assert sum(p.stats["solves"] for p in ahead) < sum(p.stats["solves"] for p in one_by_one)
+
+
+def at_its_turn(taken: Snapshot) -> tuple[Foreseeing, Demand]:
+    """The chooser of a walk that has come to its only gang, and what that asks."""
+    cycle = planning.begin(taken)
+    look_ahead(cycle.walk, cycle.in_order)
+    chooser = cycle.walk.chooser
+    assert isinstance(chooser, Foreseeing)
+    (pending,) = cycle.in_order
+    queue = taken.config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
+    ((_, asked),) = cycle.walk.classes.of(pending, queue).demands
+    return chooser, replace(asked, pending=pending)
+
+
+def on(chooser: Foreseeing, decision: Decision) -> list[str]:
+    assert decision.status is Status.FOUND
+    return [chooser.arena.index.nodes[at].name for nodes, _ in decision.spots for at in nodes]
+
+
+ROOMY = world(
+    [node("a", "x/r0", gpu=4), node("b", "x/r0", gpu=8)], [gang("g", podset("w", 1, gpu=4))]
+)
+
+
+def foreseen_on_b(chooser: Foreseeing, demand: Demand) -> None:
+    """The gang would go to the tighter node; another was told to be waiting for it."""
+    position = chooser.arena.index.position
+    ((nodes, counts),) = chooser.decide(demand).spots
+    assert nodes.tolist() == [position["a"]]
+    chooser.places["g"] = demand, ((nodes * 0 + position["b"], counts),)
+
+
+def test_a_place_found_before_its_turn_is_taken() -> None:
+    chooser, demand = at_its_turn(ROOMY)
+    foreseen_on_b(chooser, demand)
+    assert on(chooser, chooser.decide(demand)) == ["b"]
+
+
+def test_a_place_that_others_took_meanwhile_is_not() -> None:
+    chooser, demand = at_its_turn(ROOMY)
+    foreseen_on_b(chooser, demand)
+    chooser.ledger.now[:, chooser.arena.index.position["b"]] = 0
+    assert on(chooser, chooser.decide(demand)) == ["a"]
+
+
+def test_a_place_found_for_other_pods_is_not() -> None:
+    chooser, demand = at_its_turn(ROOMY)
+    foreseen_on_b(chooser, demand)
+    other = replace(demand, units=(replace(demand.units[0], preferred=0),))
+    assert on(chooser, chooser.decide(other)) == ["a"]

@@ -1,0 +1,148 @@
+"""The floor plan: every GPU of every node is somebody's or free, and domains are the sums of their nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from queuectl.domain.floor import Domain, Floor, Spot
+from queuectl.domain.quantity import GPU
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.utilization import GangUse, UseState
+from queuectl.planner.floor import floor_of
+from queuectl.planner.fragmentation import free_gpus
+from tests.planner.build import FLAVOR, gang, holding, node, podset, resources, world
+from tests.planner.generate import snapshots
+
+BIG = gang("big", podset(count=3, gpu=4))
+SMALL = gang("small", podset(count=1, gpu=2))
+NODES = [node("a1", "a", gpu=8), node("a2", "a", gpu=8), node("b1", "b", gpu=8)]
+
+
+def measured(uid: str, utilization: float | None) -> GangUse:
+    state = UseState.UNKNOWN if utilization is None else UseState.ACTIVE
+    return GangUse(uid, 1, state, 0.0, 0.0, utilization, 1.0, "")
+
+
+def seen(**changes: object) -> Snapshot:
+    admitted = [holding(BIG, {"a1": 2, "b1": 1}), holding(SMALL, {"b1": 1})]
+    return replace(world(NODES, [], admitted), **changes)  # type: ignore[arg-type]
+
+
+def spots(floor: Floor) -> dict[str, Spot]:
+    return {spot.node.name: spot for spot in floor.spots}
+
+
+def racks(floor: Floor) -> dict[str, Domain]:
+    (layout,) = floor.layouts
+    return {domain.path[-1]: domain for domain in layout.levels[1].domains}
+
+
+def test_each_node_tells_its_tenants_and_what_they_leave() -> None:
+    floor = floor_of(seen(), {})
+    found = spots(floor)
+    told = {
+        name: [(floor.gangs[t.gang].workload.uid, t.pods, t.gpus) for t in spot.tenants]
+        for name, spot in found.items()
+    }
+    assert told == {
+        "a1": [("big", 2, 8.0)],
+        "a2": [],
+        "b1": [("big", 1, 4.0), ("small", 1, 2.0)],
+    }
+    assert {name: spot.free_gpus for name, spot in found.items()} == {"a1": 0, "a2": 8, "b1": 2}
+    assert found["b1"].free["pods"] == 108
+
+
+def test_each_gang_is_told_once_with_all_it_holds() -> None:
+    gangs = floor_of(seen(), {}).gangs
+    assert [(g.workload.uid, g.cluster_queue, g.gpus, g.pods) for g in gangs] == [
+        ("big", "main", 12.0, 3),
+        ("small", "main", 2.0, 1),
+    ]
+
+
+def test_pods_of_no_gang_hold_what_they_hold() -> None:
+    floor = floor_of(seen(strangers={"a2": resources(gpu=3)}), {})
+    assert spots(floor)["a2"].free_gpus == 5
+    assert spots(floor)["a2"].others == resources(gpu=3)
+
+
+def test_a_domain_is_what_its_nodes_are() -> None:
+    floor = floor_of(seen(), {})
+    a, b = racks(floor)["a"], racks(floor)["b"]
+    assert (a.path, a.nodes, a.gpus, a.free, a.largest, a.gangs) == (
+        ("b", "a"),
+        2,
+        16,
+        8,
+        ("a2", 8),
+        1,
+    )
+    assert (b.nodes, b.gpus, b.free, b.largest, b.gangs) == (1, 8, 2, ("b1", 2), 2)
+
+
+@pytest.mark.parametrize(("ready", "cordoned"), [(False, False), (True, True)])
+def test_what_is_free_on_a_node_that_takes_no_pods_is_not_free_in_its_domain(
+    ready: bool, cordoned: bool
+) -> None:
+    closed = replace(NODES[1], ready=ready, unschedulable=cordoned)
+    nodes = [NODES[0], closed, NODES[2]]
+    a = racks(floor_of(world(nodes, [], []), {}))["a"]
+    assert (a.nodes, a.open, a.gpus, a.free) == (2, 1, 16, 8)
+
+
+def test_a_domain_without_an_open_node_has_no_largest() -> None:
+    (closed,) = [replace(n, ready=False) for n in NODES if n.name == "b1"]
+    assert racks(floor_of(world([closed]), {}))["b"].largest is None
+
+
+def test_utilization_is_weighed_by_gpus_and_leaves_out_what_is_not_known() -> None:
+    uses = {"big": measured("big", 0.5), "small": measured("small", 0.8)}
+    assert racks(floor_of(seen(), uses))["b"].utilization == pytest.approx(0.6)
+    uses["small"] = measured("small", None)
+    assert racks(floor_of(seen(), uses))["b"].utilization == pytest.approx(0.5)
+    assert racks(floor_of(seen(), {}))["b"].utilization is None
+
+
+def test_a_node_that_lacks_a_level_is_in_no_domain() -> None:
+    bare = replace(node("c1", gpu=8), labels={"kubernetes.io/hostname": "c1"})
+    floor = floor_of(world([*NODES, bare]), {})
+    (layout,) = floor.layouts
+    at = [spot.node.name for spot in floor.spots].index("c1")
+    assert [level.of[at] for level in layout.levels] == [-1, -1]
+
+
+def test_instances_of_gpus_count_as_parts_of_one() -> None:
+    slices = resources(**{"nvidia.com/mig-3g.40gb": 2, "nvidia.com/mig-1g.10gb": 1})
+    floor = floor_of(world([replace(node("m"), allocatable=slices)]), {})
+    assert spots(floor)["m"].gpus == 1.0
+
+
+@given(snapshots(gangs=2))
+def test_everything_adds_up(snapshot: Snapshot) -> None:
+    floor = floor_of(snapshot, {})
+    for spot in floor.spots:
+        held = sum(tenant.gpus for tenant in spot.tenants) + spot.others[GPU]
+        assert spot.free_gpus == max(spot.gpus - held, 0)
+        assert 0 <= spot.fragmented <= spot.free_gpus
+    for gang_ in floor.gangs:
+        assert gang_.gpus <= gang_.workload.gpus
+    for layout in floor.layouts:
+        for level in layout.levels:
+            inside = [spot for spot, of in zip(floor.spots, level.of, strict=True) if of >= 0]
+            assert sum(d.nodes for d in level.domains) == len(inside)
+            assert sum(d.gpus for d in level.domains) == sum(spot.gpus for spot in inside)
+            free = sum(spot.free_gpus for spot in inside if spot.open)
+            assert sum(d.free for d in level.domains) == free
+
+
+def test_fragments_of_nodes_are_those_of_their_flavor() -> None:
+    nodes = [node(f"n{i}", gpu=8) for i in range(4)]
+    waiting = [gang("w8", podset(count=2, gpu=8)), gang("w1", podset(count=1, gpu=1))]
+    running = [holding(gang(f"r{i}", podset(gpu=i + 2)), {f"n{i}": 1}) for i in range(3)]
+    snapshot = world(nodes, waiting, running)
+    fragments = sum(spot.fragmented for spot in floor_of(snapshot, {}).spots)
+    assert fragments == pytest.approx(free_gpus(snapshot)[FLAVOR].fragmented)

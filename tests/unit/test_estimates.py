@@ -1,0 +1,328 @@
+"""When gangs that wait may start: what an estimate says, what it never says, and how far off it turns out to be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.domain.accounting import Accounting
+from queuectl.domain.estimates import Holds, Run, Waits, estimated_starts
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queues import (
+    ClusterQueue,
+    FlavorQuotas,
+    LocalQueue,
+    QueueConfig,
+    QueueingStrategy,
+    ResourceGroup,
+)
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord, Upserted
+from queuectl.domain.rules import Rules
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.state.estimates import ENOUGH, Estimates
+from queuectl.state.holdings import Holdings
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+
+NOW = 1000.0
+
+
+def line(*gangs: tuple[float, float | None]) -> list[Waits]:
+    """GPUs and seconds of each; called a, b, c..."""
+    return [Waits("abcdefgh"[i], *gang) for i, gang in enumerate(gangs)]
+
+
+@pytest.mark.parametrize(
+    ("waits", "running", "free", "starts"),
+    [
+        ([(8, 60)], [(8, 1100)], 0, {"a": 1100}),
+        ([(8, 60)], [(8, 900)], 0, {"a": 1000}),  # overdue: any moment now
+        ([(8, 60)], [(4, 1100), (4, 1200)], 0, {"a": 1200}),
+        ([(8, 60)], [(4, 1100)], 4, {"a": 1100}),
+        ([(8, 60)], [(4, 1100)], 99, {"a": 1100}),  # it would run if 8 were free for it
+        ([(8, 60)], [(4, 1100)], 3, {}),
+        ([(8, 60)], [(8, None)], 0, {}),
+        ([(8, 60)], [], 7, {}),
+        ([(8, 60), (8, 60)], [(8, 1100)], 0, {"a": 1100, "b": 1160}),
+        ([(8, None), (8, 60)], [(8, 1100)], 0, {"a": 1100}),
+        ([(8, 60), (4, 60)], [(8, 1100), (4, 1050)], 0, {"a": 1100, "b": 1100}),  # none is passed
+        ([(0, 60), (8, 60)], [(8, 1100)], 0, {"b": 1100}),  # of who asks for no GPU it says nothing
+        ([], [(8, 1100)], 8, {}),
+    ],
+)
+def test_a_gang_starts_when_enough_has_ended_for_it_and_all_before_it(
+    waits: list[tuple[float, float | None]],
+    running: list[tuple[float, float | None]],
+    free: float,
+    starts: dict[str, float],
+) -> None:
+    holds = [Holds(*gang) for gang in running]
+    assert estimated_starts(line(*waits), holds, free, NOW, strict=True) == starts
+
+
+@pytest.mark.parametrize(("strict", "starts"), [(True, {}), (False, {"b": 1100})])
+def test_behind_one_of_which_nothing_is_known_it_depends_on_the_queue(
+    strict: bool, starts: dict[str, float]
+) -> None:
+    waits = line((16, 60), (8, 60))
+    assert estimated_starts(waits, [Holds(8, 1100)], 0, NOW, strict=strict) == starts
+
+
+def test_where_gangs_pass_each_other_what_is_free_is_too_little_for_the_smallest() -> None:
+    waits, running = line((64, 60), (4, 60)), [Holds(61, 1100), Holds(1, 1200)]
+    assert estimated_starts(waits, running, 32, NOW, strict=False) == {"a": 1100, "b": 1160}
+    assert estimated_starts(waits, running, 32, NOW, strict=True) == {"a": 1100, "b": 1100}
+
+
+gpus = st.integers(1, 16)
+ends = st.none() | st.integers(900, 3000)
+lengths = st.none() | st.integers(1, 500)
+lines = st.lists(st.tuples(gpus, lengths), max_size=8).map(lambda gangs: line(*gangs))
+holdings = st.lists(st.builds(Holds, gpus, ends), max_size=8)
+
+
+@given(lines, holdings, st.integers(0, 32), st.booleans())
+def test_further_back_is_never_earlier(
+    waits: list[Waits], running: list[Holds], free: int, strict: bool
+) -> None:
+    starts = estimated_starts(waits, running, free, NOW, strict=strict)
+    told = [starts[gang.uid] for gang in waits if gang.uid in starts]
+    assert told == sorted(told)
+    assert all(start >= NOW for start in told)
+    if strict:
+        assert [gang.uid for gang in waits[: len(told)]] == list(starts), "then nobody behind is"
+
+
+@given(lines, holdings, st.integers(0, 32), st.data())
+def test_what_ends_later_lets_nobody_start_earlier(
+    waits: list[Waits], running: list[Holds], free: int, data: st.DataObject
+) -> None:
+    before = estimated_starts(waits, running, free, NOW, strict=True)
+    late = [
+        replace(gang, ends=gang.ends and gang.ends + data.draw(st.integers(0, 500)))
+        for gang in running
+    ]
+    after = estimated_starts(waits, late, free, NOW, strict=True)
+    assert after.keys() == before.keys()
+    assert all(after[uid] >= before[uid] for uid in before)
+
+
+@given(lines, holdings, st.integers(0, 32), st.data())
+def test_no_more_gpus_are_given_out_than_there_are(
+    waits: list[Waits], running: list[Holds], free: int, data: st.DataObject
+) -> None:
+    """At the start of each, what holds GPUs by then and had them all along is no more than what is held and free now."""
+    starts = estimated_starts(waits, running, free, NOW, strict=data.draw(st.booleans()))
+    there = free + sum(gang.gpus for gang in running)
+    for start in starts.values():
+        held = sum(g.gpus for g in running if g.ends is None or g.ends > start)
+        held += sum(
+            g.gpus
+            for g in waits
+            if g.uid in starts
+            and starts[g.uid] <= start
+            and (g.seconds is None or starts[g.uid] + g.seconds > start)
+        )
+        assert held <= there
+
+
+# From what the loop knows.
+
+
+def config(gpus: int = 16, strict: bool = True) -> QueueConfig:
+    groups = (ResourceGroup((GPU,), (FlavorQuotas("h100", {GPU: gpus}),)),)
+    strategy = QueueingStrategy.STRICT_FIFO if strict else QueueingStrategy.BEST_EFFORT_FIFO
+    return QueueConfig(
+        cluster_queues={"cq": ClusterQueue("cq", groups, strategy)},
+        local_queues={("team", "q"): LocalQueue("team", "q", "cq")},
+        rules=Rules(accounting=Accounting(user_label="user")),
+    )
+
+
+class Leader:
+    """A ClusterQueue of 16 GPUs, what waits and runs in it, and its estimates."""
+
+    def __init__(self) -> None:
+        self.mirror = Mirror({"jobs": "Job"})
+        self.ledger = Ledger()
+        self.config = config()
+        self.holdings = Holdings(self.mirror)
+        self.estimates = Estimates(self.mirror)
+
+    def add(
+        self,
+        uid: str,
+        state: State = State.PENDING,
+        gpus: int = 8,
+        user: str = "ann",
+        limit: float | None = None,
+        **fields: Any,
+    ) -> Entry:
+        """Gangs that hold GPUs began at 900."""
+        pods = (PodSet("w", 1, PodShape(Resources({GPU: gpus}))),)
+        labels = (("user", user),)
+        job = JobRecord("Job", "team", uid, uid, 1, 0.0, "q", pods, labels=labels)
+        self.mirror.apply([Upserted(replace(job, max_execution=limit))])
+        known: dict[str, Any] = {
+            "queue": "q",
+            "cluster_queue": "cq",
+            "gpus": gpus,
+            "queued_at": 0.0,
+        }
+        if not state.waiting:
+            placed = PodSetPlacement("w", (("n1", 1),), {GPU: "h100"})
+            known |= {"placement": Placement((placed,)), "started_at": 900.0, "attempt": 1}
+        entry = Entry(uid, "Job", "team", uid, state, **(known | fields))
+        self.put(entry)
+        return entry
+
+    def put(self, entry: Entry) -> None:
+        self.ledger.apply([Change(self.ledger.get(entry.uid), entry, NOW)])
+
+    def look(self, now: float = NOW) -> dict[str, float]:
+        """The estimates, as they are told from now on."""
+        self.holdings.configure(self.config, self.ledger)
+        picture = self.estimates.picture(self.ledger, self.holdings, now)
+        starts = self.estimates.make(picture)
+        self.new = self.estimates.tell(starts, self.ledger)
+        return starts
+
+    def starts(self, uid: str, at: float, state: State = State.STARTING) -> list[tuple[str, float]]:
+        before = self.ledger.get(uid)
+        assert before is not None
+        after = replace(before, state=state, attempt=before.attempt + 1, started_at=at)
+        self.put(after)
+        return self.estimates.note([Change(before, after, at)], self.config)
+
+
+def runs(*seconds: float, user: str = "ann", queue: str = "q") -> list[Run]:
+    return [Run("team", queue, user, one) for one in seconds]
+
+
+def test_an_execution_time_says_when_a_gang_is_gone_at_the_latest() -> None:
+    leader = Leader()
+    leader.add("r", State.RUNNING, 16, limit=600.0, past_seconds=50.0)
+    leader.add("w")
+    assert leader.look() == {"w": 900.0 + 600.0 - 50.0}
+
+
+@pytest.mark.parametrize(
+    ("past", "start"),
+    [
+        (runs(100, 200, 300), {"w": 1150.0}),  # of those longer than 100, half are over after 250
+        (runs(200, 300), {}),  # too few to say anything
+        (runs(10, 20, 30), {}),  # it has run longer than any
+        (runs(200, 300, 400, user="bob"), {"w": 1200.0}),  # hers are not known: her queue's
+        (runs(200, 300, 400, user="bob") + runs(700, 700, 700), {"w": 1600.0}),
+        (runs(200, 300, 400, queue="other"), {}),
+    ],
+)
+def test_else_gangs_of_its_user_or_of_its_queue_did(
+    past: list[Run], start: dict[str, float]
+) -> None:
+    leader = Leader()
+    leader.estimates.learn(past)
+    leader.add("r", State.RUNNING, 16)
+    leader.add("w")
+    assert leader.look() == start
+
+
+def test_only_the_last_runs_count() -> None:
+    leader = Leader()
+    leader.estimates.learn(runs(*[9000.0] * 60, *[300.0] * 60))
+    leader.add("r", State.RUNNING, 16)
+    leader.add("w")
+    assert leader.look() == {"w": 1200.0}
+
+
+def test_what_ends_from_now_on_is_learned_from() -> None:
+    leader = Leader()
+    leader.add("r", State.RUNNING, 16)
+    leader.add("w")
+    for number in range(ENOUGH):
+        uid = f"done-{number}"
+        before = leader.add(uid, State.RUNNING, 1)
+        over = replace(before, state=State.FINISHED, past_seconds=300.0, finished_at=NOW)
+        assert leader.look() == {}
+        leader.put(over)
+        leader.estimates.note([Change(before, over, NOW)], leader.config)
+    assert leader.look() == {"w": 1200.0}
+
+
+def test_the_line_goes_by_priority_and_time_and_only_those_in_it_count() -> None:
+    leader = Leader()
+    leader.add("r", State.RUNNING, 16, limit=200.0)
+    leader.add("late", limit=50.0, queued_at=5.0)
+    leader.add("early", limit=50.0, gpus=16)
+    leader.add("high", limit=50.0, priority=9, queued_at=9.0)
+    leader.add("never", reason=Reason(Code.SHAPE_NEVER_FITS))
+    leader.add("held", State.HELD)
+    assert leader.look() == {"high": 1100.0, "early": 1150.0, "late": 1200.0}
+
+
+def test_who_is_being_evicted_is_as_good_as_gone() -> None:
+    leader = Leader()
+    leader.add("r", State.EVICTING, 16)
+    leader.add("w")
+    assert leader.look() == {"w": NOW}
+
+
+def test_quota_that_nobody_holds_is_there_for_the_line() -> None:
+    """The gang of 12 cannot start on the 8 that are free, but then needs only one of the two that hold 4 each."""
+    leader = Leader()
+    leader.add("one", State.RUNNING, 4, limit=200.0)
+    leader.add("two", State.RUNNING, 4, limit=900.0)
+    leader.add("w", gpus=12)
+    assert leader.look() == {"w": 1100.0}
+
+
+def test_the_first_estimate_is_what_it_is_measured_by() -> None:
+    leader = Leader()
+    leader.add("r", State.RUNNING, 16, limit=200.0)
+    leader.add("w")
+    assert leader.look() == {"w": 1100.0}
+    assert leader.new == [("cq", 1100.0)]
+    leader.add("s", State.RUNNING, 16, limit=400.0, queued_at=1.0)
+    leader.look(1050.0)
+    assert leader.new == [], "it was told once"
+    assert leader.starts("w", 1130.0) == [("cq", 30.0)]
+    assert leader.starts("w", 1140.0) == [], "of one start"
+
+
+def test_who_leaves_the_line_another_way_is_told_anew_when_it_is_back() -> None:
+    leader = Leader()
+    leader.add("r", State.RUNNING, 16, limit=200.0)
+    leader.add("w")
+    leader.look()
+    assert leader.starts("w", 1010.0, State.HELD) == []
+    leader.add("w")
+    assert leader.look(1020.0) == {"w": 1100.0}
+    assert leader.new == [("cq", 1100.0)]
+
+
+def test_nothing_is_told_to_one_that_started_while_it_was_estimated() -> None:
+    leader = Leader()
+    leader.add("r", State.RUNNING, 16, limit=200.0)
+    leader.add("w")
+    leader.holdings.configure(leader.config, leader.ledger)
+    picture = leader.estimates.picture(leader.ledger, leader.holdings, NOW)
+    leader.starts("w", 1001.0)
+    assert leader.estimates.tell(leader.estimates.make(picture), leader.ledger) == []
+    leader.add("w")
+    leader.look(1002.0)
+    assert leader.new == [("cq", 1100.0)]
+
+
+def test_a_ledger_that_is_read_anew_voids_what_was_told_to_those_that_left() -> None:
+    leader = Leader()
+    leader.add("r", State.RUNNING, 16, limit=200.0)
+    leader.add("w")
+    leader.look()
+    leader.estimates.forget(Ledger())
+    assert leader.starts("w", 1200.0) == []

@@ -1,0 +1,69 @@
+"""What gangs hold, when queues change: counting anew only those that are concerned says what counting all says."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from queuectl.domain.queries import ConfigChanges, DocumentKey
+from queuectl.objects.catalog import Catalog, concerned
+from queuectl.state.holdings import Holdings
+from queuectl.state.mirror import Mirror
+from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, LOCAL_QUEUE, job, live_through
+
+Body = dict[str, Any]
+ENTRIES = [live_through(job(life), *events)[-1].after for life, events in LIVES.items()]
+OTHER: Body = {**deepcopy(CLUSTER_QUEUE), "metadata": {"name": "team-b"}}
+MOVED: Body = {**LOCAL_QUEUE, "spec": {"clusterQueue": "team-b"}}
+LARGER = deepcopy(CLUSTER_QUEUE)
+LARGER["spec"]["stopPolicy"] = "Hold"
+RULES: Body = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "Configuration",
+    "metadata": {"name": "default"},
+    "resources": {"excludeResourcePrefixes": ["nvidia.com"]},
+}
+QUEUE_KEY, LOCAL_KEY = DocumentKey.of(CLUSTER_QUEUE), DocumentKey.of(LOCAL_QUEUE)
+
+
+def sums(holdings: Holdings) -> list[dict[Any, int]]:
+    return [dict(one) for one in (holdings.held, holdings.kept, holdings.asked)]
+
+
+@pytest.mark.parametrize(
+    ("written", "deleted", "of_some"),
+    [
+        pytest.param([OTHER], [], 0, id="a queue nobody uses"),
+        pytest.param([OTHER, MOVED], [], 1, id="a LocalQueue leads elsewhere"),
+        pytest.param([LARGER], [], 1, id="their queue"),
+        pytest.param([], [QUEUE_KEY], 1, id="their queue is gone"),
+        pytest.param([], [LOCAL_KEY], 1, id="their LocalQueue is gone"),
+        pytest.param([DOCUMENTS["/api/v1/cohorts/all"]], [], 0, id="a Cohort"),
+        pytest.param([RULES], [], None, id="rules concern everybody"),
+        pytest.param([OTHER, RULES], [], None, id="beside a queue, too"),
+        pytest.param([], [DocumentKey("ResourceFlavor", "", "h100")], None, id="a flavor as well"),
+    ],
+)
+def test_what_is_counted_anew_is_as_if_all_were(
+    written: list[Body], deleted: list[DocumentKey], of_some: int | None
+) -> None:
+    mirror = Mirror({})
+    mirror.jobs = {entry.uid: job(entry.name) for entry in ENTRIES}
+    catalog, partly, wholly = Catalog(), Holdings(mirror), Holdings(mirror)
+    catalog.replace(DOCUMENTS.values())
+    partly.configure(catalog.config(1), ENTRIES)
+    assert any(partly.held.values())
+    assert any(partly.asked.values())
+    changes = ConfigChanges(2, tuple(written), frozenset(deleted))
+    catalog.follow(changes)
+    config = catalog.config(2)
+    queues = concerned(changes, config)
+    assert (None if queues is None else len(queues)) == of_some
+    if queues is None:
+        return
+    partly.reconfigure(config, [e for e in ENTRIES if (e.namespace, e.queue) in queues])
+    wholly.configure(config, ENTRIES)
+    assert sums(partly) == sums(wholly)
+    assert partly.config is config
