@@ -9,6 +9,7 @@ import orjson
 import yaml
 from fastapi import Request
 
+from queuectl.api import merge
 from queuectl.api.problems import Problem, ProblemType
 
 MAX_BYTES: Final = 1 << 20  # a document in etcd may not be larger either
@@ -37,6 +38,24 @@ async def read_document(request: Request, most: int = MAX_BYTES) -> dict[str, An
     if not isinstance(document, dict):
         raise _malformed("the body must be one document: a mapping with apiVersion and kind")
     return document
+
+
+async def read_patch(request: Request) -> dict[str, Any]:
+    """The body as a merge patch of a mapping.
+
+    Raises:
+        Problem: unsupported-media-type, body-too-large or malformed-body.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != merge.MEDIA_TYPE:
+        detail = f"{media!r} is not understood; send {merge.MEDIA_TYPE}"
+        raise Problem(
+            ProblemType.UNSUPPORTED_MEDIA_TYPE, detail, {"Accept-Patch": merge.MEDIA_TYPE}
+        )
+    patch = _from_json(await _bytes(request, MAX_BYTES))
+    if not isinstance(patch, dict):
+        raise _malformed("a patch must be a mapping of what changes")
+    return patch
 
 
 async def _bytes(request: Request, most: int) -> bytes:

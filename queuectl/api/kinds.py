@@ -50,6 +50,7 @@ CONFIG_KINDS: Final = (
     ConfigKind("Cohort", "cohorts"),
     ConfigKind("ResourceFlavor", "resourceflavors", aliases=("rf", "flavor", "flavors")),
     ConfigKind("Topology", "topologies"),
+    ConfigKind("QuotaOverride", "quotaoverrides", aliases=("qo",), kueue_versions=()),
     ConfigKind(
         "WorkloadPriorityClass",
         "priorityclasses",

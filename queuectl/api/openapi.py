@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from queuectl.api import merge
 from queuectl.api.body import JSON_TYPES, YAML_TYPES
 from queuectl.api.kinds import BY_KIND
 from queuectl.api.problems import MEDIA_TYPE, ProblemType
@@ -24,6 +25,28 @@ _ETAG: Final = {
     "ETag": {"description": "Version of the object.", "schema": {"type": "string"}},
 }
 
+_EVERYWHERE: Final = (
+    ProblemType.UNAUTHENTICATED,
+    ProblemType.FORBIDDEN,
+    ProblemType.FOREIGN_ORIGIN,
+    ProblemType.MISDIRECTED,
+    ProblemType.TOO_MANY_REQUESTS,
+    ProblemType.STORE_UNAVAILABLE,
+    ProblemType.CLUSTER_UNAVAILABLE,
+)
+_SCHEMES: Final = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of the cluster, for example of `kubectl create token`.",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "__Host-queuectl",
+        "description": "Of POST /api/v1/session; for browsers. A change needs X-Queuectl-Session: 1 too.",
+    },
+}
 Responses = dict[int | str, dict[str, Any]]
 
 
@@ -32,14 +55,14 @@ def responses(
     created: type[BaseModel] | None = None,
     not_modified: bool = False,
 ) -> Responses:
-    """What an operation may answer beside success. Any of them may find the database away or be misdirected."""
+    """What an operation may answer beside success, and beside what any of them may: see :data:`_EVERYWHERE`."""
     found: Responses = {}
     if created is not None:
         found[201] = {"model": created, "description": "Created", "headers": _ETAG}
     if not_modified:
         found[200] = {"headers": _ETAG}
         found[304] = {"description": "Not modified", "headers": _ETAG}
-    every = (*problems, ProblemType.MISDIRECTED, ProblemType.STORE_UNAVAILABLE)
+    every = (*problems, *_EVERYWHERE)
     for status in sorted({problem.status for problem in every}):
         slugs = [problem.slug for problem in every if problem.status == status]
         found[status] = {"description": f"Problem: {' or '.join(slugs)}", "content": _PROBLEM}
@@ -53,6 +76,13 @@ def _body(struct: str) -> dict[str, Any]:
 
 
 CONFIG_BODY: Final = {name: _body(kind.wire.__name__) for name, kind in CONFIG_KINDS.items()}
+PATCH_BODY: Final = {
+    "requestBody": {
+        "required": True,
+        "description": "RFC 7386: only what changes; null takes a field away, a list replaces the list.",
+        "content": {merge.MEDIA_TYPE: {"schema": {"type": "object"}}},
+    }
+}
 LIST_BODY: Final = _body("ConfigDocuments")
 
 
@@ -75,6 +105,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
         for unused in ("HTTPValidationError", "ValidationError"):
             components.pop(unused, None)
         schema["components"]["schemas"] = dict(sorted(components.items()))
+        schema["components"]["securitySchemes"] = _SCHEMES
+        schema["security"] = [{scheme: []} for scheme in _SCHEMES]
         app.openapi_schema = schema
     return app.openapi_schema
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from queuectl.domain.commands import Command
+from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.commands import Action, Command
+from queuectl.domain.decisions import Decided
 from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.floor import Floor
+from queuectl.domain.identity import Session
 from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.pastuse import Used
+from queuectl.domain.preview import Preview
 from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
@@ -19,22 +24,65 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.domain.trial import Trial
 from queuectl.domain.utilization import GangUse
+from queuectl.objects.whatif import WhatIf
 
 
 class Reports(Protocol):
     """The usage ledger, read only."""
 
-    async def report(self, period: Period, grouping: Grouping) -> Report:
+    async def report(
+        self, period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
+    ) -> Report:
         """Sums of a period by group, in the order of the groups' names. May raise StoreUnavailable.
+
+        ``namespaces``: of these alone, and nothing of the fleet; None = all.
 
         Raises:
             BadInput: it would have too many rows.
         """
 
 
+class AuditBook(Protocol):
+    """Who changed what. Every method may raise StoreUnavailable."""
+
+    async def begin(self, line: AuditLine) -> int:
+        """Write a line whose outcome is not known yet; its id is given here."""
+
+    async def end(self, number: int, outcome: Outcome) -> None:
+        """Complete a line."""
+
+    async def lines(self, wanted: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
+        """The newest of these lines, newest first."""
+
+    async def prune(self, before: float) -> int:
+        """Delete some lines older than ``before`` (unix seconds); how many."""
+
+
+class Sessions(Protocol):
+    """Browsers that showed a token, under hashes of their ids. Every method may raise StoreUnavailable."""
+
+    async def open(self, key: str, session: Session) -> None:
+        """Keep a session; those that are over by its beginning go."""
+
+    async def find(self, key: str, now: float) -> Session | None:
+        """The session, unless it is over; or None."""
+
+    async def close(self, key: str) -> None:
+        """End a session, if there is one."""
+
+
 class ApiStore(Protocol):
     """Every method may raise StoreUnavailable."""
+
+    @property
+    def audit(self) -> AuditBook:
+        """Who changed what."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Browsers that showed a token."""
 
     @property
     def usage(self) -> Reports:
@@ -47,6 +95,9 @@ class ApiStore(Protocol):
 
     async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
         """One document, or None."""
+
+    async def get_configs(self, keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
+        """Those of these documents that exist, in the order of their keys."""
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         """Revision and all documents, of one moment."""
@@ -81,6 +132,9 @@ class ApiStore(Protocol):
             BadInput: ``cursor`` is not one of the store's.
         """
 
+    async def namespaces(self) -> frozenset[str]:
+        """Those that have a LocalQueue or a workload."""
+
     async def get_workload(self, uid: str) -> Entry | None:
         """One workload, finished or not; or None."""
 
@@ -100,6 +154,12 @@ class ApiStore(Protocol):
     async def get_command(self, request_id: str) -> Command | None:
         """The command of this request, answered or not; or None."""
 
+    async def command(self, number: int) -> Command | None:
+        """The command with this id, answered or not; or None."""
+
+    async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
+        """Commands for one workload with ids above ``after``, oldest first."""
+
     async def commands(self) -> tuple[Command, ...]:
         """Commands that are not answered yet, oldest first; not necessarily all of them."""
 
@@ -111,18 +171,58 @@ class ApiStore(Protocol):
     ) -> tuple[HistoryLine, ...]:
         """Lines of one workload (None = of all) with ids above ``after``, oldest first."""
 
+    async def decisions(self, before: int | None = None, limit: int = 100) -> tuple[Decided, ...]:
+        """Records of planning cycles with ids below one (None = all), the newest first, at most 500."""
+
+    async def get_decision(self, number: int) -> Decided | None:
+        """The record with this id, or None."""
+
+    async def newest_line(self) -> int:
+        """The id of the last history line of all; 0 when there is none."""
+
+    async def history_grown(self, after: int) -> None:
+        """Wait until there is a history line with an id above ``after``."""
+
+
+class Lookout(Protocol):
+    """Who can look at the cluster: each process that watches it."""
+
+    async def floor(self) -> Floor | None:
+        """What stands where, about a second old at most; None while this process does not know yet.
+
+        May raise StoreUnavailable.
+        """
+
+    async def try_out(self, asked: WhatIf) -> Trial | None:
+        """What would be after a change; None while this process does not know yet what there is.
+
+        Raises:
+            BadInput: it cannot be done as asked.
+            TookTooLong: the planner had not enough time, or too many ask.
+            StoreUnavailable: no answer from the database.
+        """
+
 
 class Diagnoser(Protocol):
-    """Who can look at what the planner sees: the process that leads, and no other."""
+    """Who can look at what the planner sees. What GPUs do, and estimates, only the process that leads knows."""
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a waiting workload does not start, by solving; None when this process cannot tell now."""
+
+    async def preview(self, entry: Entry, action: Action) -> Preview | None:
+        """What taking a gang down by hand would cost and bring now; None when this process cannot tell.
+
+        May raise StoreUnavailable.
+        """
 
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """What runs and would be over quota under another configuration; None when this process cannot tell now."""
 
     def gang_use(self, uid: str) -> GangUse | None:
         """What a gang did with its GPUs at the last look; None where nobody looks, or not from this process."""
+
+    def estimated_start(self, uid: str) -> float | None:
+        """When a waiting gang may start, unix seconds; None where nobody knows, or not from this process."""
 
 
 class Health(Protocol):

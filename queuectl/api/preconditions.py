@@ -11,8 +11,8 @@ _TAG: Final = re.compile(r'(W/)?"([^"]*)"')
 _LIST: Final = re.compile(r'\s*(?:W/)?"[^"]*"\s*(?:,\s*(?:W/)?"[^"]*"\s*)*')
 
 
-def etag(version: int) -> str:
-    """The strong entity tag of a row's version."""
+def etag(version: int | str) -> str:
+    """The strong entity tag of a row's version, or of a digest."""
     return f'"{version}"'
 
 
@@ -46,7 +46,7 @@ def check_write(version: int | None, if_match: str | None, if_none_match: str | 
         )
 
 
-def unchanged(version: int, if_none_match: str | None) -> bool:
+def unchanged(version: int | str, if_none_match: str | None) -> bool:
     """Whether a GET may be answered with 304."""
     if if_none_match is None:
         return False

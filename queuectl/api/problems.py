@@ -10,15 +10,19 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
 
-from queuectl.domain.errors import BadInput, StoreUnavailable
+from queuectl.api.auth.requests import careful_headers, request_id_of
+from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
 from queuectl.objects.errors import DocumentError
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_BASE: Final = "https://queuectl.dev/problems/"
 RETRY_SECONDS: Final = 2
+_DETAIL: Final = "queuectl.problem"
 
 _log = structlog.get_logger(source="queuectl.api")
 
@@ -27,6 +31,9 @@ class ProblemType(Enum):
     """Slug of the type URI, HTTP status, title."""
 
     MALFORMED_BODY = ("malformed-body", 400, "The body is not readable")
+    UNAUTHENTICATED = ("unauthenticated", 401, "Nobody knows who you are")
+    FORBIDDEN = ("forbidden", 403, "Not allowed")
+    FOREIGN_ORIGIN = ("foreign-origin", 403, "Another site asked in your name")
     NOT_FOUND = ("not-found", 404, "There is no such object")
     NO_SUCH_PATH = ("no-such-path", 404, "There is no such path")
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "The path does not know this method")
@@ -39,8 +46,13 @@ class ProblemType(Enum):
     INVALID_DOCUMENT = ("invalid-document", 422, "The document is wrong")
     INVALID_PARAMETER = ("invalid-parameter", 422, "A parameter is wrong")
     REQUEST_ID_REUSED = ("request-id-reused", 422, "The request id was used for something else")
+    TOO_MANY_REQUESTS = ("too-many-requests", 429, "You ask too often")
+    PRECONDITION_REQUIRED = ("precondition-required", 428, "Say what you saw: If-Match")
     INTERNAL = ("internal-error", 500, "A defect of queuectl")
     STORE_UNAVAILABLE = ("store-unavailable", 503, "The database gives no answer")
+    CLUSTER_UNAVAILABLE = ("cluster-unavailable", 503, "The API server gives no answer")
+    TOOK_TOO_LONG = ("took-too-long", 503, "The answer took too long")
+    NOT_KNOWN_YET = ("not-known-yet", 503, "This process does not know yet")
     NOT_READY = ("not-ready", 503, "Not ready yet")
     NOT_LIVE = ("not-live", 503, "Needs a restart")
 
@@ -82,8 +94,29 @@ def respond(request: Request, problem: Problem) -> JSONResponse:
         "instance": request.url.path,
         **problem.members,
     }
+    request.scope[_DETAIL] = problem.detail
     headers = dict(problem.headers or {})
     return JSONResponse(body, kind.status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def refusal_of(scope: Scope) -> str:
+    """The detail of the problem that a request was answered with; empty where there was none."""
+    detail: str = scope.get(_DETAIL, "")
+    return detail
+
+
+def outage(request: Request, error: StoreUnavailable | ClusterUnavailable) -> JSONResponse:
+    """The answer when the database or the API server gives none."""
+    retry = {"Retry-After": str(RETRY_SECONDS)}
+    if isinstance(error, StoreUnavailable):
+        _log.warning("store_unavailable", path=request.url.path, error=str(error))
+        detail = (
+            "nothing was answered from the database; running workloads are not touched, try again"
+        )
+        return respond(request, Problem(ProblemType.STORE_UNAVAILABLE, detail, retry))
+    _log.warning("cluster_unavailable", path=request.url.path, error=str(error))
+    detail = "the API server could not be asked who you are and what you may do; try again"
+    return respond(request, Problem(ProblemType.CLUSTER_UNAVAILABLE, detail, retry))
 
 
 def install(app: FastAPI) -> None:
@@ -92,7 +125,9 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(BadInput, _document)
-    app.add_exception_handler(StoreUnavailable, _store)
+    app.add_exception_handler(ClientDisconnect, _cut)
+    app.add_exception_handler(StoreUnavailable, _outage)
+    app.add_exception_handler(ClusterUnavailable, _outage)
     app.add_exception_handler(Exception, _defect)
 
 
@@ -102,7 +137,7 @@ async def _problem(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
-    """What the router itself refuses: unknown paths and methods."""
+    """What the router itself refuses: unknown paths and methods, bodies that cannot be read."""
     assert isinstance(error, HTTPException)
     if error.status_code == ProblemType.METHOD_NOT_ALLOWED.status:
         methods = _methods(request.app.routes, request)
@@ -112,6 +147,8 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     if error.status_code == ProblemType.NO_SUCH_PATH.status:
         detail = f"{request.url.path} is not a path of this API; see /api/v1/openapi.json"
         return respond(request, Problem(ProblemType.NO_SUCH_PATH, detail))
+    if error.status_code == ProblemType.BODY_TOO_LARGE.status:
+        return respond(request, Problem(ProblemType.BODY_TOO_LARGE, str(error.detail)))
     return respond(request, Problem(ProblemType.MALFORMED_BODY, str(error.detail)))
 
 
@@ -143,13 +180,20 @@ async def _document(request: Request, error: Exception) -> JSONResponse:
     return respond(request, Problem(ProblemType.INVALID_DOCUMENT, str(error), errors=errors))
 
 
-async def _store(request: Request, error: Exception) -> JSONResponse:
-    _log.warning("store_unavailable", path=request.url.path, error=str(error))
-    detail = "nothing was answered from the database; running workloads are not touched, try again"
-    retry = {"Retry-After": str(RETRY_SECONDS)}
-    return respond(request, Problem(ProblemType.STORE_UNAVAILABLE, detail, retry))
+async def _cut(request: Request, error: Exception) -> JSONResponse:
+    """Nobody reads this but the audit log."""
+    del error
+    return respond(request, Problem(ProblemType.MALFORMED_BODY, "the connection ended in the body"))
+
+
+async def _outage(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, StoreUnavailable | ClusterUnavailable)
+    return outage(request, error)
 
 
 async def _defect(request: Request, error: Exception) -> JSONResponse:
-    _log.error("api_defect", path=request.url.path, exc_info=error)
-    return respond(request, Problem(ProblemType.INTERNAL, "the log of queuectl says more"))
+    """Answered outside of all layers, so what the outermost one adds is added here."""
+    request_id = request_id_of(request.scope)
+    _log.error("api_defect", path=request.url.path, request_id=request_id, exc_info=error)
+    headers = careful_headers(request.scope)
+    return respond(request, Problem(ProblemType.INTERNAL, "the log of queuectl says more", headers))

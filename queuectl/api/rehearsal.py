@@ -6,8 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import Request
+
+from queuectl.api.access import Guard
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.domain.diagnosis import Excess
+from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.config import build, validate
@@ -108,6 +112,13 @@ def changes_of(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> li
     return [
         {"field": d.field, "before": d.before, "after": d.after} for d in differences(before, after)
     ]
+
+
+async def seen_excesses(
+    guard: Guard, request: Request, excesses: Sequence[Excess] | None
+) -> Sequence[Excess] | None:
+    """What who asks may know of them: whoever does not see all workloads is told nothing of what runs."""
+    return excesses if await guard.may(request, Right("list", "workloads")) else None
 
 
 def excess_views(excesses: Sequence[Excess] | None) -> list[Body] | None:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from queuectl.domain.commands import LARGEST_PRIORITY, Action
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
 from queuectl.domain.pastuse import Scope
@@ -165,6 +164,13 @@ class WorkloadView(View):
     queue: str = Field(description="LocalQueue; empty when it names none.")
     cluster_queue: str
     priority: int
+    priority_set: int | None = Field(
+        description="Given by a person in place of what its classes say; null = none is."
+    )
+    priority_until: datetime | None = Field(description="When that ends; null = it does not.")
+    queue_set: str | None = Field(
+        description="LocalQueue a person moves it to, until its object names it."
+    )
     state: State
     reason: ReasonView
     gpus: int
@@ -182,6 +188,10 @@ class WorkloadView(View):
     )
     position_in_local_queue: int | None
     gates: list[str] = Field(description="Admission gates that hold it.")
+    estimated_start: datetime | None = Field(
+        description="When it may start, should nobody come, go or borrow in an unusual way: an estimate. null = nobody "
+        "knows, it does not wait, or this process does not lead."
+    )
     executed_seconds: float = Field(
         description="How long its earlier attempts held their places, together."
     )
@@ -265,6 +275,9 @@ class ExplainView(View):
     position: int | None = Field(
         description="Place among the waiting of its ClusterQueue, from 1; null when not waiting."
     )
+    estimated_start: datetime | None = Field(
+        description="When it may start, an estimate, as in the workload."
+    )
     placement: PlacementView | None
     reservation: ReservationView | None
     use: UseView | None = Field(description="What it does with its GPUs, as in the workload.")
@@ -310,35 +323,3 @@ class PastUseItem(View):
 class PastUseView(View):
     as_of: datetime | None = Field(description="Time of the last sample; null = there was none.")
     items: list[PastUseItem]
-
-
-class CommandBody(View):
-    """What goes with a command; nothing of it is required."""
-
-    by: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=200,
-        description="Who asks, for the history. There is no authentication yet: it is believed.",
-    )
-
-
-class PriorityBody(CommandBody):
-    priority: int | None = Field(
-        ge=-LARGEST_PRIORITY,
-        le=LARGEST_PRIORITY,
-        description="Holds until it is set anew; null = as its classes say, from when it waits.",
-    )
-
-
-class CommandView(View):
-    """A command as it is kept. It is carried out by the process that leads, in the order of ids."""
-
-    id: int
-    uid: str
-    workload: str = Field(description="namespace/name")
-    action: Action
-    priority: int | None
-    by: str
-    request_id: str
-    at: datetime

@@ -1,7 +1,8 @@
 """An HTTP server as one task of the running event loop.
 
 uvicorn brings its own loop, signal handlers and logging by default; a controller has those already. The socket is bound
-when the server is made, so that a taken port is an error of the start and ``address`` is known before the first request.
+when the server is made, so that a taken port is an error of the start and ``address`` is known before the first request. A certificate that
+is renewed on disk is taken up while it runs.
 """
 
 from __future__ import annotations
@@ -10,16 +11,23 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
 from queuectl.domain.errors import BadInput, QueuectlError
 
 STOP_SECONDS: Final = 5  # what a request in flight gets when the server stops
+RENEWED_SECONDS: Final = 10.0  # between looks whether the certificate was renewed
+
+
+_log = structlog.get_logger(source="queuectl.api")
 
 
 class CannotListen(QueuectlError):
@@ -55,33 +63,63 @@ class Address:
         except ValueError:
             return False
 
-    @property
-    def url(self) -> str:
-        return f"http://{self}"
-
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def require_loopback(address: Address) -> None:
-    """Refuse to offer an API without authentication to other machines.
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Files of a certificate with its chain, and of its key, both PEM."""
 
-    Raises:
-        CannotListen: naming the address and what to do.
-    """
-    if not address.loopback:
-        raise CannotListen(
-            f"refusing to serve the API on {address}: it has no authentication yet, so it listens on loopback only "
-            "(127.0.0.1, ::1 or localhost); metrics and health may listen elsewhere: QUEUECTL_METRICS_LISTEN"
-        )
+    chain: Path
+    key: Path
+
+    def written(self) -> tuple[int, int]:
+        """Changes when they are renewed."""
+        return self.chain.stat().st_mtime_ns, self.key.stat().st_mtime_ns
+
+    def context(self) -> ssl.SSLContext:
+        """TLS with it.
+
+        Raises:
+            BadInput: a file cannot be read, or they do not belong together.
+        """
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.load(made)
+        return made
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """New connections have it from now on. Raises what :meth:`context` raises."""
+        try:
+            context.load_cert_chain(self.chain, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise BadInput(f"TLS certificate {self.chain} with key {self.key}: {error}") from error
 
 
 class WebServer:
-    """Serves one ASGI application on one address until it is cancelled or stopped."""
+    """Serves one ASGI application on one address until it is cancelled or stopped.
 
-    def __init__(self, app: ASGIApp, address: Address) -> None:
+    Attributes:
+        address: where it listens.
+        url: the same for clients.
+    """
+
+    def __init__(
+        self, app: ASGIApp, address: Address, certificate: Certificate | None = None
+    ) -> None:
+        """``certificate``: None = without TLS.
+
+        Raises:
+            CannotListen: on this address.
+            BadInput: the certificate cannot be used.
+        """
+        self._certificate = certificate
+        self._tls = certificate.context() if certificate is not None else None
+        self._taken = certificate.written() if certificate is not None else None
         self._socket = _listen(address)
         self.address = Address(address.host, int(self._socket.getsockname()[1]))
+        self.url = f"{'http' if certificate is None else 'https'}://{self.address}"
         self._server = _Uvicorn(
             uvicorn.Config(
                 app,
@@ -91,6 +129,7 @@ class WebServer:
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=STOP_SECONDS,
+                ssl_context_factory=self._context if certificate is not None else None,
             )
         )
 
@@ -99,15 +138,37 @@ class WebServer:
         serving = asyncio.create_task(
             self._server.serve(sockets=[self._socket]), name=f"http {self.address}"
         )
+        renewing = asyncio.create_task(self._renew(), name=f"certificate {self.address}")
         try:
             await asyncio.shield(serving)
         finally:
+            renewing.cancel()
             self.stop()
             await serving
 
     def stop(self) -> None:
         """Make :meth:`run` return soon."""
         self._server.should_exit = True
+
+    async def _renew(self) -> None:
+        """Take up a certificate that is renewed on disk, as cert-manager does every few weeks."""
+        if self._certificate is None or self._tls is None:
+            return
+        while True:
+            await asyncio.sleep(RENEWED_SECONDS)
+            try:
+                if (written := self._certificate.written()) != self._taken:
+                    self._certificate.context()  # half written ones fail here, not on a connection
+                    self._certificate.load(self._tls)
+                    self._taken = written
+                    _log.info("certificate_renewed", chain=str(self._certificate.chain))
+            except (OSError, BadInput) as error:  # the old one goes on
+                _log.warning("certificate_not_renewed", why=str(error))
+
+    def _context(self, *_: object) -> ssl.SSLContext:
+        """For uvicorn, which would read the files once."""
+        assert self._tls is not None
+        return self._tls
 
     def close(self) -> None:
         """Give the port back without ever having served."""

@@ -39,7 +39,10 @@ def reason_view(reason: Reason) -> ReasonView:
 
 
 def workload_view(
-    entry: Entry, line: Line | None = None, use: GangUse | None = None
+    entry: Entry,
+    line: Line | None = None,
+    use: GangUse | None = None,
+    start: float | None = None,
 ) -> WorkloadView:
     """A row of the ledger for listings.
 
@@ -47,6 +50,7 @@ def workload_view(
         entry: the row.
         line: where it stands, None when it is in no line.
         use: the last look at its GPUs, None when nobody looked.
+        start: when it may start, unix seconds; None when nobody knows.
     """
     return WorkloadView(
         uid=entry.uid,
@@ -56,6 +60,9 @@ def workload_view(
         queue=entry.queue,
         cluster_queue=entry.cluster_queue,
         priority=entry.priority,
+        priority_set=entry.priority_set,
+        priority_until=maybe(entry.priority_until),
+        queue_set=entry.queue_set,
         state=entry.state,
         reason=reason_view(entry.reason),
         gpus=entry.gpus,
@@ -71,6 +78,7 @@ def workload_view(
         position_in_cluster_queue=line.cluster_queue if line is not None else None,
         position_in_local_queue=line.local_queue if line is not None else None,
         gates=list(entry.gates),
+        estimated_start=maybe(start) if line is not None else None,
         executed_seconds=entry.past_seconds,
         conditions=conditions(entry),
         use=use_view(entry, use),
@@ -97,6 +105,7 @@ def explain_view(
     victims: Mapping[str, str] | None = None,
     diagnosis: Diagnosis | None = None,
     use: GangUse | None = None,
+    start: float | None = None,
 ) -> ExplainView:
     """A workload's reason in full.
 
@@ -106,6 +115,7 @@ def explain_view(
         victims: names of those it waits for, by uid.
         diagnosis: what keeps it waiting, if that could be looked into.
         use: the last look at its GPUs, None when nobody looked.
+        start: when it may start, unix seconds; None when nobody knows.
     """
     known = diagnosis or Diagnosis(entry.uid)
     return ExplainView(
@@ -126,6 +136,7 @@ def explain_view(
             for w in known.ways
         ],
         position=position,
+        estimated_start=maybe(start) if position is not None else None,
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),
         use=use_view(entry, use),

@@ -101,7 +101,7 @@ class Connection:
     kubeconfig: Path | None = None
     context: str | None = None
     in_flight: int = 32
-    watches: int = 7
+    watches: int = 8
     timeout: float = 15.0
 
 

@@ -16,6 +16,7 @@ import msgspec
 from queuectl.domain.records import JobRecord, Record
 from queuectl.objects.allowances import read_resource_quota
 from queuectl.objects.kinds import KINDS, JobKind, path
+from queuectl.objects.limitranges import WireLimitRange, read_limit_range
 from queuectl.objects.nodes import read_namespace, read_node, read_priority_class
 from queuectl.objects.pods import read_pod
 from queuectl.objects.wire import (
@@ -63,6 +64,12 @@ def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
             "resourcequotas",
             "/api/v1/resourcequotas",
             _reader(WireResourceQuota, read_resource_quota),
+            by_uid=True,
+        ),
+        Resource(
+            "limitranges",
+            "/api/v1/limitranges",
+            _reader(WireLimitRange, read_limit_range),
             by_uid=True,
         ),
         *(_jobs(kind, kueue) for kind in KINDS.values()),

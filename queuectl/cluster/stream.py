@@ -20,6 +20,7 @@ from queuectl.domain.records import (
     Deleted,
     Delta,
     JobRecord,
+    LimitRangeRecord,
     Listed,
     NodeRecord,
     PodRecord,
@@ -85,7 +86,7 @@ class Lines:
 def key_of(record: Record) -> str:
     """What identifies an object in deltas: the uid of what stands in a namespace, the name of everything else."""
     match record:
-        case JobRecord() | PodRecord() | ResourceQuotaRecord():
+        case JobRecord() | PodRecord() | ResourceQuotaRecord() | LimitRangeRecord():
             return record.uid
         case NodeRecord():
             return record.node.name

@@ -16,13 +16,17 @@ from queuectl.control.account import Facts
 from queuectl.control.decide import Decider
 from queuectl.control.ports import Clock
 from queuectl.domain.errors import BadInput
-from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
+from queuectl.domain.ledger import Change, Entry, Loaded, State
+from queuectl.domain.overrides import in_force, next_boundary
+from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
-from queuectl.objects.config import build
+from queuectl.objects.catalog import Catalog, concerned
 from queuectl.objects.protocol import Write, owed
+from queuectl.objects.standing import closed
+from queuectl.state.estimates import Estimates
 from queuectl.state.freeze import Freezer
 from queuectl.state.holdings import Holdings
 from queuectl.state.idleness import Idleness, News
@@ -45,6 +49,7 @@ class Books:
         ledger: every workload that is not Finished.
         observer, decider: from what the watch says, and from plans, to changes of the ledger.
         tally, holdings: past use, and what is held now.
+        estimates: of when those that wait start.
         gang_uses: what gangs do with their GPUs as last measured, by uid.
         unwritten: uids of what is taken in and not in the database yet.
     """
@@ -62,11 +67,15 @@ class Books:
         self._limits = limits
         self._unschedulable_seconds = unschedulable_seconds
         self._clock = clock
-        self.config = QueueConfig()
+        self._stated = self.config = QueueConfig()
+        self._turns_at: float | None = None  # when an override begins or ends next
+        self._catalog = Catalog()
+        self._readable = True  # the configuration in use is the one in the database
         self.gang_uses: Mapping[str, GangUse] = {}
         self.unwritten: Collection[str] = frozenset()
         self.tally = Tally(mirror)
         self.holdings = Holdings(mirror)
+        self.estimates = Estimates(mirror)
         self._marker = Marker(mirror)
         self._spending = Spending()
         self._idleness = Idleness(mirror, lambda: self.ledger, self._running, look_fresh_seconds)
@@ -75,13 +84,15 @@ class Books:
     def load(self, loaded: Loaded) -> None:
         """Start from what the database holds; what memory says is forgotten."""
         self.unwritten = frozenset()
-        self._build(loaded.documents, loaded.revision)
+        self._catalog.replace(loaded.documents)
+        self._build(loaded.revision)
         self._spending = Spending(loaded.spent)
         self._marker.forget()
         self.tally.learn(loaded.used)
         self.tally.configure(self.config, loaded.entries, self._clock())
         self._adopt(loaded.entries)
         self.holdings.configure(self.config, loaded.entries)
+        self.estimates.forget(self.ledger)
 
     def _adopt(self, entries: Iterable[Entry]) -> None:
         mirror = self._mirror
@@ -111,19 +122,51 @@ class Books:
             return False
         return self._idleness.since(entry, job, self.config, self._clock()) is not None
 
-    def configure(self, documents: Sequence[Document], revision: int) -> None:
-        """Go on under another configuration."""
-        self._build(documents, revision)
-        self.tally.configure(self.config, self.ledger, self._clock())
-        self.holdings.configure(self.config, self.ledger)
-        self._look_at_all()
+    @property
+    def documents(self) -> set[DocumentKey]:
+        """Of the configuration, as far as it was read."""
+        return self._catalog.keys
 
-    def _build(self, documents: Sequence[Document], revision: int) -> None:
+    def configure(self, changes: ConfigChanges) -> None:
+        """Go on under another configuration."""
+        self._catalog.follow(changes)
+        known = self._readable
+        self._build(changes.revision)
+        queues = concerned(changes, self.config) if known and self._readable else None
+        self.tally.configure(self.config, self.ledger, self._clock())
+        if queues is None:
+            self.holdings.configure(self.config, self.ledger)
+            self._look_at_all()
+            return
+        entries = [e for e in self.ledger if (e.namespace, e.queue) in queues]
+        self.holdings.reconfigure(self.config, entries)
+        jobs = self._mirror.jobs.values()
+        self._mirror.touched |= {job.uid for job in jobs if (job.namespace, job.queue) in queues}
+        self._mirror.touched |= {entry.uid for entry in entries}
+
+    def _build(self, revision: int) -> None:
+        self._readable = False
         try:
-            self.config = build(documents, revision)
+            self._stated = self._catalog.config(revision)
+            self._readable = True
         except BadInput as error:  # the API checks documents; only a hand in the database gets here
             log.exception("configuration_unreadable", why=str(error))
-            self.config = replace(self.config, revision=revision)
+            self._stated = replace(self._stated, revision=revision)
+        self._work_in_overrides()
+
+    def quota_turns(self, now: float) -> bool:
+        """Whether an override began or ended by ``now`` and counts now; then plans may differ."""
+        if self._turns_at is None or now < self._turns_at:
+            return False
+        self._work_in_overrides()
+        self.tally.configure(self.config, self.ledger, self._clock())
+        self.holdings.configure(self.config, self.ledger)
+        return True
+
+    def _work_in_overrides(self) -> None:
+        now = self._clock()
+        self.config = in_force(self._stated, now)
+        self._turns_at = next_boundary(self._stated, now)
 
     def _look_at_all(self) -> None:
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
@@ -140,7 +183,7 @@ class Books:
             if change.after.state is State.FINISHED:
                 self._freezer.forget(change.after.uid)
                 self.decider.forget(change.after.uid)
-            elif change.before is not None and change.before.state is not change.after.state:
+            elif change.before is not None and _times(change.before) != _times(change.after):
                 self._mirror.touched.add(change.after.uid)  # the new state may already be over
 
     def follow(self, changes: Sequence[Change]) -> None:
@@ -190,6 +233,13 @@ class Books:
         entry = self.ledger.get(uid)
         return entry.cluster_queue if entry is not None else ""
 
+    def shut(self, entry: Entry, queue: str) -> str | None:
+        """Why a workload may not move to the LocalQueue of this name, None when it may."""
+        record = self._mirror.namespaces.get(entry.namespace)
+        labels = dict(record.labels) if record is not None else {}
+        why = closed(entry.namespace, queue, self.config, labels)
+        return why.message if why is not None else None
+
     def priority_class(self, entry: Entry) -> str:
         """As its job names it; empty for none."""
         job = self._mirror.jobs.get(entry.uid)
@@ -204,3 +254,8 @@ class Books:
             looks=lambda: self.gang_uses,
             picture=lambda: self._freezer.freeze(self.config, self._clock(), self._limits),
         )
+
+
+def _times(entry: Entry) -> tuple[State, float | None]:
+    """What may be over when time passes."""
+    return entry.state, entry.priority_until

@@ -9,6 +9,7 @@ import asyncio
 from typing import Final
 
 from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
@@ -61,7 +62,7 @@ class Consultation:
         if self._latest is None:
             return None
         snapshot, _ = self._latest
-        over_nodes = quota_from_nodes(config, snapshot.fleet)
+        over_nodes = quota_from_nodes(in_force(config, snapshot.now), snapshot.fleet)
         return await asyncio.to_thread(over_quota, snapshot, over_nodes)
 
     def stop(self) -> None:

@@ -23,6 +23,8 @@ OTHERS: Final = MappingProxyType(
         "QUEUECTL_PG_BIN": "queuectl.db.binaries",
         "QUEUECTL_CACHE": "queuectl.localcluster.cache",
         "QUEUECTL_SERVER": "queuectl.cli.client",
+        "QUEUECTL_TOKEN_FILE": "queuectl.cli.connection",
+        "QUEUECTL_CA_FILE": "queuectl.cli.connection",
     }
 )
 """Variables that are no Settings, and the module that reads each."""

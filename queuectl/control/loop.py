@@ -23,20 +23,23 @@ from queuectl.control.books import Books
 from queuectl.control.consult import Consultation
 from queuectl.control.decide import sentence
 from queuectl.control.defaults import keep_labels
+from queuectl.control.estimate import Estimator
 from queuectl.control.orders import carry_out
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.prune import prune
+from queuectl.control.record import record_of
 from queuectl.control.settings import Settings
 from queuectl.control.tell import Teller
 from queuectl.domain.commands import Answer
+from queuectl.domain.decisions import Decision
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
-from queuectl.domain.ledger import Change, State
+from queuectl.domain.ledger import Change, Intent, State
 from queuectl.domain.machine import MAX_BUDGET
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.domains import spreads
@@ -50,6 +53,7 @@ log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0  # between tries to reach the database
 TICK_SECONDS = 0.5  # how often time-outs are looked at
+_OF_A_STATE = (Intent.START, Intent.STOP)  # owed since the state was entered
 
 
 class Loop:
@@ -84,22 +88,20 @@ class Loop:
         self._consultation = Consultation()
         self._inbox = True  # commands may wait in the database
         self._inbox_read = asyncio.Event()
-        solver = settings.solver
-        limits = SolverLimits(
-            deterministic_time=solver.deterministic_time,
-            wall_seconds=solver.wall_seconds,
-            window=solver.window,
-            lease_seconds=solver.lease_seconds,
-        )
         self.books = Books(
             mirror,
-            limits,
+            settings.solver.limits,
             settings.unschedulable_seconds,
             clock,
             look_fresh_seconds=settings.utilization.fresh_seconds,
         )
         self._seek_at = 0.0  # when gangs to move may be looked for again
         self._exposed_at: float | None = None  # when somebody may be evicted who may not be yet
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the books hold what the database does."""
+        return self._epoch > 0
 
     def measured(self, uses: Mapping[str, GangUse]) -> None:
         """What gangs do with their GPUs, by uid: plans go by it from now on.
@@ -147,6 +149,7 @@ class Loop:
             per_second=self._settings.events_per_second,
             after=self._settings.tell_after_seconds,
         )
+        self._mirror.trust_running()
         await self._reload()
         self._epoch = epoch
         try:
@@ -171,6 +174,12 @@ class Loop:
                 group.create_task(
                     keep_labels(self._cluster, self._mirror, lambda: self.books.config),
                     name="defaults",
+                )
+                group.create_task(
+                    Estimator(
+                        self.books, self._store.usage, self._metrics.estimates, self._clock
+                    ).run(),
+                    name="estimate",
                 )
                 group.create_task(self._cycles(), name="cycles")
         finally:
@@ -252,7 +261,12 @@ class Loop:
         """Write what was seen together with what people asked for."""
         commands = await self._store.commands()
         changes, answers = carry_out(
-            commands, self.books.ledger, observed, self._clock(), self.books.config.rules
+            commands,
+            self.books.ledger,
+            observed,
+            self._clock(),
+            self.books.config.rules,
+            self.books.shut,
         )
         await self._commit([*observed, *changes], None, answers)
         self._plan_again |= bool(changes)
@@ -270,7 +284,8 @@ class Loop:
         began = time.perf_counter()
         decision, violations = await asyncio.to_thread(self._decide, snapshot)
         await self._written()
-        self._metrics.planned(decision, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        self._metrics.planned(decision, took)
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_broke", alarm=alarm, times=decision.alarms.count(alarm))
         if decision.cut or violations:
@@ -282,7 +297,8 @@ class Loop:
             self._seek_again(snapshot.now)
         self._exposed_at = next_exposure(snapshot)
         changes = self.books.decider.changes(snapshot, decision, self._clock())
-        await self._commit(changes, snapshot.config.revision)
+        record = record_of(snapshot, decision, changes, took)
+        await self._commit(changes, snapshot.config.revision, record=record)
         committed = {change.after.uid for change in changes}
         self._metrics.preempted(
             [p for p in decision.preempted if p.victim in committed],
@@ -336,12 +352,16 @@ class Loop:
         self._wake.set()
 
     async def _commit(
-        self, changes: list[Change], revision: int | None, answers: Sequence[Answer] = ()
+        self,
+        changes: list[Change],
+        revision: int | None,
+        answers: Sequence[Answer] = (),
+        record: Decision | None = None,
     ) -> None:
         if not changes and not answers:
             return
         changes = self.books.marked(changes)
-        await self._write(changes, revision, answers)
+        await self._write(changes, revision, answers, record)
         self.books.take_in(changes)
         self._follow(changes)
 
@@ -351,7 +371,11 @@ class Loop:
         self._follow(changes)
 
     async def _write(
-        self, changes: list[Change], revision: int | None, answers: Sequence[Answer] = ()
+        self,
+        changes: list[Change],
+        revision: int | None,
+        answers: Sequence[Answer] = (),
+        record: Decision | None = None,
     ) -> None:
         with self._metrics.stage(Stage.COMMIT):
             await self._store.commit(
@@ -360,16 +384,19 @@ class Loop:
                 revision=revision,
                 cycle=self._cycle,
                 answers=answers,
+                decision=record,
             )
 
     def _follow(self, changes: list[Change]) -> None:
         """What committed changes bring about: writes to the cluster, words to people, sums."""
         self.books.follow(changes)
+        self._metrics.estimates.started(self.books.estimates.note(changes, self.books.config))
         for change in changes:
             if change.after.state is State.FINISHED:
                 self._actuator.forget(change.after.uid)
-            if change.before is not None and change.before.intent and not change.after.intent:
-                self._metrics.stage_took(Stage.ACTUATE, change.at - change.before.since)
+            before = change.before
+            if before is not None and before.intent in _OF_A_STATE and not change.after.intent:
+                self._metrics.stage_took(Stage.ACTUATE, change.at - before.since)
         self._metrics.committed(changes, self.books.priority_class)
         self._teller.tell(changes)
         self._actuator.poke(change.after.uid for change in changes)
@@ -393,11 +420,14 @@ class Loop:
         self._wake.set()
 
     async def configuration_changed(self) -> None:
-        """The API wrote configuration: read it and plan again."""
-        revision, documents = await self._store.configuration()
+        """The API wrote configuration: read what it wrote and plan again."""
+        since = self.books.config.revision
+        changes = await self._store.config_changes(since, self.books.documents)
         used = await self._store.past_use()
+        if self.books.config.revision != since:
+            return  # everything was loaded again meanwhile
         self.books.tally.learn(used)
-        self.books.configure(documents, revision)
+        self.books.configure(changes)
         self._show_use(self._clock())
         self._plan_anew()
 
@@ -423,6 +453,8 @@ class Loop:
             if due or self._plan_again:
                 self._mirror.touched |= due
                 self._wake.set()
+            if self.books.quota_turns(now):
+                self._plan_anew()
             if self.books.tally.due(now):
                 await self._sample(now)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from queuectl.domain.commands import Answer, Command, objection
-from queuectl.domain.ledger import Change
+from queuectl.domain.commands import DONE, Action, Answer, Command, objection
+from queuectl.domain.ledger import Change, Entry
 from queuectl.domain.machine import Asked, handle
 from queuectl.domain.rules import Rules
 from queuectl.state.ledger import Ledger
 
-DONE = "done"
 NOTHING_NEW = "it was so already"
+TOO_LATE = "the time it was for is over"
 GONE = "there is no such workload any more"
 
 
@@ -21,6 +21,7 @@ def carry_out(
     observed: Iterable[Change],
     now: float,
     rules: Rules,
+    shut: Callable[[Entry, str], str | None],
 ) -> tuple[list[Change], list[Answer]]:
     """Changes to commit beside what was observed, and the answers that go with them.
 
@@ -33,6 +34,7 @@ def carry_out(
         observed: changes of the same commit.
         now: unix seconds.
         rules: for notice.
+        shut: why a workload may not move to a LocalQueue of this name, None when it may.
     """
     busy = {change.after.uid for change in observed}
     changes: list[Change] = []
@@ -45,9 +47,20 @@ def carry_out(
         if entry is None:
             answers.append(Answer(command.id, GONE))
             continue
-        change = handle(entry, Asked(command), now, rules)
+        why = objection(entry, command.action) or _in_the_way(entry, command, now, shut)
+        change = handle(entry, Asked(command), now, rules) if why is None else None
         if change is not None:
             changes.append(change)
-        why = objection(entry, command.action) or NOTHING_NEW
-        answers.append(Answer(command.id, DONE if change is not None else why))
+        answers.append(Answer(command.id, DONE if change is not None else why or NOTHING_NEW))
     return changes, answers
+
+
+def _in_the_way(
+    entry: Entry, command: Command, now: float, shut: Callable[[Entry, str], str | None]
+) -> str | None:
+    """What only the leader can tell: what time it is by now, and which queues there are."""
+    if command.action is Action.PRIORITY and command.until is not None and command.until <= now:
+        return TOO_LATE
+    if command.action is Action.MOVE and command.queue is not None:
+        return shut(entry, command.queue)
+    return None

@@ -11,10 +11,12 @@ from typing import Protocol
 
 from queuectl.domain.accounting import Books, Free, Mark
 from queuectl.domain.commands import Answer, Command
+from queuectl.domain.decisions import Decision
+from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Loaded
 from queuectl.domain.pastuse import Used
-from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
 from queuectl.domain.rules import Retention
 from queuectl.domain.utilization import Look, PodKey
@@ -59,6 +61,9 @@ class UsageStore(Protocol):
             StaleSnapshot: the books do not stand at ``over`` any more; nothing was written.
             StoreUnavailable: the outcome is unknown: read the books again.
         """
+
+    async def past_runs(self, most: int) -> tuple[Run, ...]:
+        """How long the workloads held their places that have finished last, at most so many, oldest first."""
 
     async def prune(self, before: float, *, epoch: int) -> int:
         """Delete some hours that began before ``before`` (unix seconds); how many. 0 = none is left to delete.
@@ -105,6 +110,7 @@ class Store(Protocol):
         revision: int | None,
         cycle: int,
         answers: Sequence[Answer] = (),
+        decision: Decision | None = None,
     ) -> None:
         """Write rows, placements, leases, outbox and history in one transaction.
 
@@ -114,6 +120,7 @@ class Store(Protocol):
             revision: configuration revision the plan was made with; None = the changes do not depend on it.
             cycle: number of the cycle, kept in the history.
             answers: commands that are carried out with this, or came to nothing: each is answered once.
+            decision: record of the cycle, kept beside the history.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
@@ -123,6 +130,12 @@ class Store(Protocol):
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         """Current revision and all configuration documents."""
+
+    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
+        """What was written after revision ``since``, and which of the ``known`` documents are gone, of one moment.
+
+        All that there is counts as written where the revision is lower than ``since``: that is another database.
+        """
 
     async def config_changed(self, since: int) -> int:
         """Wait until the configuration's revision differs from ``since``; the new one."""

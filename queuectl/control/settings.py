@@ -13,6 +13,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from queuectl.domain.snapshot import SolverLimits
+
 
 class SolverSettings(BaseModel):
     """Limits of the planner (domain.snapshot.SolverLimits)."""
@@ -27,6 +29,16 @@ class SolverSettings(BaseModel):
     lease_seconds: float = Field(
         600.0, gt=0, description="how long freed capacity is held for its preemptor, after notice"
     )
+
+    @property
+    def limits(self) -> SolverLimits:
+        """The same, as snapshots carry them."""
+        return SolverLimits(
+            deterministic_time=self.deterministic_time,
+            wall_seconds=self.wall_seconds,
+            window=self.window,
+            lease_seconds=self.lease_seconds,
+        )
 
 
 class MetricNames(BaseModel):
@@ -108,7 +120,24 @@ class Settings(BaseSettings):
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
         description="our name in the LeaderLease; unique per process",
     )
-    listen: str = Field("127.0.0.1:8000", description="REST API; loopback only")
+    listen: str = Field("127.0.0.1:8000", description="REST API and dashboard")
+    auth: Literal["kubernetes", "none"] | None = Field(
+        None,
+        description="who asks: kubernetes = the cluster's tokens and rights; none = nobody is asked, on loopback alone; "
+        "unset = none on loopback, else kubernetes",
+    )
+    tls_cert_file: Path | None = Field(
+        None, description="certificate with its chain, PEM; taken up anew when it is renewed"
+    )
+    tls_key_file: Path | None = Field(None, description="its key, PEM")
+    tls: Literal["on", "off"] = Field(
+        "on", description="off = other machines reach us by an ingress that ends TLS before us"
+    )
+    requests_per_second: float = Field(
+        50.0, gt=0, description="of one caller at the REST API, in the long run"
+    )
+    request_burst: int = Field(500, ge=1, description="requests of one caller at once")
+    audit_days: float = Field(400.0, gt=0, description="how long lines of the audit log are kept")
     metrics_listen: str = Field("127.0.0.1:8080", description="/metrics, /healthz and /readyz")
 
     debounce_seconds: float = Field(

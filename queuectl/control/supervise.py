@@ -11,11 +11,15 @@ from collections.abc import Sequence
 
 import structlog
 
+from queuectl.control.books import Books
 from queuectl.control.leader import Leadership, LeadershipLost
 from queuectl.control.loop import Loop
 from queuectl.control.neighbour import Neighbour
 from queuectl.control.ports import Clock, Cluster, Store, UseSource
+from queuectl.control.preview import Previewer
 from queuectl.control.settings import Settings
+from queuectl.control.tryout import TryOut
+from queuectl.control.viewer import Viewer
 from queuectl.control.watch_use import UseWatch
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, ClusterUnavailable, Fenced, StoreUnavailable
@@ -29,6 +33,7 @@ log = structlog.get_logger()
 
 OLDEST_SERVER = (1, 36)
 PROBE_SECONDS = 2.0
+MERGE_SECONDS = 0.1  # what is written after one change, in this time, is taken in together
 
 
 class Supervisor:
@@ -54,12 +59,23 @@ class Supervisor:
         self._clock = clock
         self._mirror = Mirror(job_resources)
         cluster_wide = {"nodes", "namespaces", "priorityclasses"}
-        self._missing = {*cluster_wide, "pods", "resourcequotas", *job_resources}
+        namespaced = {"pods", "resourcequotas", "limitranges"}
+        self._missing = {*cluster_wide, *namespaced, *job_resources}
         self._synced = asyncio.Event()
         self._policies: list[str] = ["admission policies: not probed yet"]
         self._neighbour = Neighbour(cluster, store)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
+        self.viewer = Viewer(
+            store,
+            self._mirror,
+            settings.solver.limits,
+            clock,
+            leading=self._books,
+            watching=self._synced.is_set,
+        )
+        self.tryouts = TryOut(self.viewer.seen, store, self._mirror, settings.planning_share)
+        self.previewer = Previewer(self.viewer.seen, settings.planning_share)
         self._leadership = Leadership(
             cluster,
             store,
@@ -76,19 +92,26 @@ class Supervisor:
         return waiting + self._policies + trouble
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """Why a waiting workload does not start; None while this process does not lead."""
-        leading = self._leading
-        return await leading.diagnose(uid) if leading is not None else None
+        """Why a waiting workload does not start; None while this process cannot tell."""
+        return await (self._leading or self.viewer).diagnose(uid)
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
-        """What runs and would be over quota under another configuration; None while this process does not lead."""
+        """What runs and would be over quota under another configuration; None while this process cannot tell."""
+        return await (self._leading or self.viewer).over_quota(config)
+
+    def _books(self) -> Books | None:
         leading = self._leading
-        return await leading.over_quota(config) if leading is not None else None
+        return leading.books if leading is not None and leading.loaded else None
 
     def gang_use(self, uid: str) -> GangUse | None:
         """What a gang did with its GPUs at the last look; None where nobody looks, or while this process does not lead."""
         leading = self._leading
         return leading.books.gang_uses.get(uid) if leading is not None else None
+
+    def estimated_start(self, uid: str) -> float | None:
+        """When a waiting gang may start, unix seconds; None where nobody knows, or while this process does not lead."""
+        leading = self._leading
+        return leading.books.estimates.starts.get(uid) if leading is not None else None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set.
@@ -101,6 +124,9 @@ class Supervisor:
             lead = group.create_task(self._lead(), name="lead")
             await stop.wait()
             log.info("stopping")
+            self.tryouts.stop()
+            self.viewer.stop()
+            self.previewer.stop()
             if self._leading is not None:
                 await self._leading.wind_down(self._settings.shutdown_seconds)
             lead.cancel()
@@ -179,10 +205,12 @@ class Supervisor:
         )
 
     async def _follow_configuration(self, loop: Loop) -> None:
+        """Take in a change at once, and those that come right after it together."""
         while True:
             try:
                 await self._store.config_changed(loop.books.config.revision)
                 await loop.configuration_changed()
+                await asyncio.sleep(MERGE_SECONDS)
             except StoreUnavailable as error:
                 log.warning("configuration_not_read", why=str(error))
                 await asyncio.sleep(PROBE_SECONDS)

@@ -27,6 +27,7 @@ WARNINGS = frozenset(
     {
         Code.MISCONFIGURED,
         Code.UNSUPPORTED,
+        Code.LIMIT_RANGE_VIOLATED,
         Code.SHAPE_NEVER_FITS,
         Code.EXCEEDS_MAX_QUOTA,
         Code.NO_MATCHING_FLAVOR,

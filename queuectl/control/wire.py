@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.client import Connection
 from queuectl.control.ports import UseSource
@@ -16,11 +17,18 @@ from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.store import PostgresStore
+from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
+from queuectl.domain.floor import Floor
+from queuectl.domain.ledger import Entry
+from queuectl.domain.preview import Preview
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.trial import Trial
 from queuectl.domain.utilization import GangUse
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.whatif import WhatIf
 from queuectl.telemetry.metrics import Metrics
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
 from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, Gauge, Names
@@ -48,7 +56,7 @@ class WatchMeter:
 
 @dataclass(frozen=True)
 class Controller:
-    """Everything ``queuectl serve`` runs, wired together."""
+    """Everything ``queuectl serve`` runs, wired together. ``store``: for the API; the controller has its own."""
 
     supervisor: Supervisor
     store: PostgresStore
@@ -59,16 +67,37 @@ class Controller:
         return []
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """Why a waiting workload does not start; None while another process leads."""
+        """Why a waiting workload does not start; None while this process cannot tell."""
         return await self.supervisor.diagnose(uid)
 
+    async def preview(self, entry: Entry, action: Action) -> Preview | None:
+        """What taking a gang down by hand would cost and bring; None while this process does not know what there is."""
+        return await self.supervisor.previewer.preview(entry, action)
+
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
-        """What runs and would be over quota under another configuration; None while another process leads."""
+        """What runs and would be over quota under another configuration; None while this process cannot tell."""
         return await self.supervisor.over_quota(config)
+
+    async def floor(self) -> Floor | None:
+        """What stands where; None while this process does not know yet."""
+        return await self.supervisor.viewer.floor()
+
+    async def picture(self) -> Snapshot | None:
+        """The cluster as planning would see it; None while this process does not know yet."""
+        seen = await self.supervisor.viewer.seen()
+        return seen.snapshot if seen is not None else None
+
+    async def try_out(self, asked: WhatIf) -> Trial | None:
+        """What would be after a change; None while this process does not know yet what there is."""
+        return await self.supervisor.tryouts.try_out(asked)
 
     def gang_use(self, uid: str) -> GangUse | None:
         """What a gang did with its GPUs at the last look; None where nobody looks, or while another process leads."""
         return self.supervisor.gang_use(uid)
+
+    def estimated_start(self, uid: str) -> float | None:
+        """When a waiting gang may start, unix seconds; None where nobody knows, or while another process leads."""
+        return self.supervisor.estimated_start(uid)
 
     async def ready(self) -> Sequence[str]:
         """What keeps us from doing our work now."""
@@ -147,6 +176,20 @@ def use_source(settings: Settings) -> UseSource | None:
 
 
 @asynccontextmanager
+async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
+    """Who callers of the API are and what they may, as the cluster says.
+
+    Raises:
+        BadInput: the kubeconfig is wrong.
+    """
+    made = await KubernetesAccess.connect(settings.kubeconfig)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
 async def controller(settings: Settings) -> AsyncIterator[Controller]:
     """Connect to everything; give everything back at the end.
 
@@ -158,8 +201,12 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url)
-        store = await PostgresStore.connect(DatabaseSettings.from_environment(url))
+        database = DatabaseSettings.from_environment(url)
+        store = await PostgresStore.connect(database)
         stack.push_async_callback(store.close)
+        # Connections of its own: a commit must not stand in line behind whoever reads.
+        desk = await PostgresStore.connect(database)
+        stack.push_async_callback(desk.close)
         cluster = await KubernetesCluster.connect(
             Connection(
                 kubeconfig=settings.kubeconfig,
@@ -181,4 +228,4 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
             use_source=source,
         )
-        yield Controller(supervisor, store, metrics)
+        yield Controller(supervisor, desk, metrics)

@@ -15,6 +15,7 @@ from queuectl.db.rows import command_from
 from queuectl.db.tables import commands
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.errors import Conflict, StaleSnapshot
+from queuectl.domain.queries import LONGEST_PAGE
 
 CHANNEL: Final = "queuectl_commands"
 _BATCH: Final = 500
@@ -35,6 +36,9 @@ async def add(connection: AsyncConnection, command: Command) -> Command:
         "by": storable(command.by),
         "request_id": command.request_id,
         "at": command.at,
+        "until": command.until,
+        "queue": command.queue,
+        "why": storable(command.why),
     }
     added = insert(commands).values(values).on_conflict_do_nothing().returning(commands)
     row = (await connection.execute(added)).one_or_none()
@@ -59,9 +63,24 @@ def same_request(known: Command, command: Command) -> Command:
     Raises:
         Conflict: it does not.
     """
-    if (known.uid, known.action, known.priority) != (command.uid, command.action, command.priority):
+    if known.wish != command.wish:
         raise Conflict(f"request {command.request_id} was {known.action} of {known.uid}")
     return known
+
+
+async def numbered(connection: AsyncConnection, number: int) -> Command | None:
+    """The command with this id, or None."""
+    row = (await connection.execute(select(commands).where(commands.c.id == number))).one_or_none()
+    return command_from(row) if row is not None else None
+
+
+async def of_workload(
+    connection: AsyncConnection, uid: str, after: int, limit: int
+) -> tuple[Command, ...]:
+    """Commands for one workload with ids above ``after``, oldest first."""
+    mine = select(commands).where(commands.c.uid == uid, commands.c.id > after)
+    rows = await connection.execute(mine.order_by(commands.c.id).limit(min(limit, LONGEST_PAGE)))
+    return tuple(map(command_from, rows))
 
 
 async def unanswered(connection: AsyncConnection) -> tuple[Command, ...]:

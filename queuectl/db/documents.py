@@ -7,16 +7,17 @@ is in force: no plan made before it can be committed after it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
-from sqlalchemy import ColumnElement, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import configuration, documents
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.ledger import Document
-from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
 
 CHANNEL: Final = "queuectl_config"
 
@@ -26,6 +27,24 @@ async def revision_and_documents(connection: AsyncConnection) -> tuple[int, tupl
     order = (documents.c.kind, documents.c.namespace, documents.c.name)
     rows = await connection.scalars(select(documents.c.document).order_by(*order))
     return await revision(connection), tuple(rows)
+
+
+async def changes(
+    connection: AsyncConnection, since: int, known: Collection[DocumentKey]
+) -> ConfigChanges:
+    """What was written after a revision, and which of these documents are gone; see the Protocol.
+
+    The caller's transaction must be REPEATABLE READ.
+    """
+    current, c = await revision(connection), documents.c
+    if current < since:  # a database from the past: nothing that was read of the other counts
+        since = 0
+    written = tuple(await connection.scalars(select(c.document).where(c.version > since)))
+    there = {*known, *map(DocumentKey.of, written)}
+    if await connection.scalar(select(func.count()).select_from(documents)) == len(there):
+        return ConfigChanges(current, written)
+    rows = await connection.execute(select(c.kind, c.namespace, c.name))
+    return ConfigChanges(current, written, frozenset(known) - {DocumentKey(*row) for row in rows})
 
 
 async def revision(connection: AsyncConnection) -> int:
@@ -38,6 +57,18 @@ async def read(connection: AsyncConnection, key: DocumentKey) -> ConfigDocument 
     found = select(documents.c.document, documents.c.version).where(_is(key))
     row = (await connection.execute(found)).one_or_none()
     return ConfigDocument(row.document, row.version) if row is not None else None
+
+
+async def read_those(
+    connection: AsyncConnection, keys: Collection[DocumentKey]
+) -> tuple[ConfigDocument, ...]:
+    """Those of these documents that exist, in the order of their keys."""
+    c = documents.c
+    identity = tuple_(c.kind, c.namespace, c.name)
+    wanted = [(key.kind, key.namespace, key.name) for key in keys]
+    found = select(c.document, c.version).where(identity.in_(wanted))
+    rows = await connection.execute(found.order_by(c.kind, c.namespace, c.name))
+    return tuple(ConfigDocument(row.document, row.version) for row in rows)
 
 
 async def read_kind(

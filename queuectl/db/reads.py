@@ -28,7 +28,7 @@ from queuectl.db.rows import (
     lease_from,
     placements_from,
 )
-from queuectl.db.tables import history, leases, outbox, placements, workloads
+from queuectl.db.tables import documents, history, leases, outbox, placements, workloads
 from queuectl.domain.ledger import Entry, Intent, Spent, State
 from queuectl.domain.queries import (
     ASIDE,
@@ -74,6 +74,12 @@ async def spent_on_moves(connection: AsyncConnection) -> tuple[Spent, ...]:
     return tuple(spent for spent in told if spent is not None)
 
 
+async def entries_of(connection: AsyncConnection, statement: Select[Any]) -> tuple[Entry, ...]:
+    """The entries whose rows a statement selects, in its order."""
+    rows = (await connection.execute(statement)).all()
+    return await _complete(connection, rows, [row.uid for row in rows])
+
+
 async def one_entry(connection: AsyncConnection, uid: str) -> Entry | None:
     """The workload with this uid, or None."""
     rows = (await connection.execute(select(*ENTRY_COLUMNS).where(workloads.c.uid == uid))).all()
@@ -106,11 +112,21 @@ def listing(wanted: WorkloadFilter, after: Position | None, limit: int) -> Selec
         value = getattr(wanted, name)
         if value is not None:
             statement = statement.where(workloads.c[name] == value)
+    if wanted.namespaces is not None:
+        statement = statement.where(workloads.c.namespace.in_(sorted(wanted.namespaces)))
     if wanted.states:
         statement = statement.where(workloads.c.state.in_(sorted(s.value for s in wanted.states)))
     if after is not None:
         statement = statement.where(tuple_(*_KEYSET) > tuple_(*after.key))
     return statement
+
+
+async def namespaces(connection: AsyncConnection) -> frozenset[str]:
+    """Those that have a LocalQueue or a workload."""
+    d = documents.c
+    of_queues = select(d.namespace).where(d.kind == "LocalQueue")
+    found = of_queues.union(select(workloads.c.namespace).distinct())
+    return frozenset(await connection.scalars(found))
 
 
 async def page_of(
@@ -172,7 +188,14 @@ async def names_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str
 
 def history_after(uid: str | None, after: int, limit: int) -> Select[Any]:
     """The statement behind :func:`history_lines`; the tests pin its plans."""
-    statement = select(history).where(history.c.id > after).order_by(history.c.id).limit(limit)
+    w = workloads.c
+    queue = select(w.cluster_queue).where(w.uid == history.c.uid).scalar_subquery()
+    statement = (
+        select(history, func.coalesce(queue, "").label("cluster_queue"))
+        .where(history.c.id > after)
+        .order_by(history.c.id)
+        .limit(limit)
+    )
     return statement if uid is None else statement.where(history.c.uid == uid)
 
 
@@ -183,6 +206,11 @@ async def history_lines(
     limit = max(1, min(limit, LONGEST_PAGE))
     rows = (await connection.execute(history_after(uid, after, limit))).all()
     return tuple(history_line_from(row) for row in rows)
+
+
+async def newest_line(connection: AsyncConnection) -> int:
+    """The id of the last line of all; 0 when there is none."""
+    return int(await connection.scalar(select(func.max(history.c.id))) or 0)
 
 
 async def _complete(

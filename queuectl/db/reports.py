@@ -36,8 +36,15 @@ _OF_WORKLOAD: Final = (
 _LABELS: Final = "labels"
 
 
-async def make(connection: AsyncConnection, period: Period, grouping: Grouping) -> Report:
+async def make(
+    connection: AsyncConnection,
+    period: Period,
+    grouping: Grouping,
+    namespaces: frozenset[str] | None = None,
+) -> Report:
     """The report as of one snapshot; the caller's transaction must be REPEATABLE READ.
+
+    ``namespaces``: of these alone, and nothing of the fleet; None = all.
 
     Raises:
         BadInput: it has more than :data:`~queuectl.domain.reports.MOST_ROWS` rows.
@@ -46,33 +53,43 @@ async def make(connection: AsyncConnection, period: Period, grouping: Grouping) 
     names = tuple(_names(usage_hours, grouping))
     lost: dict[tuple[str, ...], dict[str, Losses]] = {}
     if grouping.by is not By.PRICE:  # work is lost at no price
-        for row in await connection.execute(losses_by(period, grouping)):
+        for row in await connection.execute(losses_by(period, grouping, namespaces)):
             of = lost.setdefault(_key(row, names), {})
             of[row.reason] = Losses(row.gpu_seconds, row.evictions)
-    limited = hours_by(period, grouping).limit(MOST_ROWS + 1)
+    limited = hours_by(period, grouping, namespaces).limit(MOST_ROWS + 1)
     found = (await connection.execute(limited)).all()
     check_size(len(found), grouping)
     rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
-    fleet = await connection.execute(_fleet(period))
+    fleet = (await connection.execute(_fleet(period))).all() if namespaces is None else ()
     return Report(period, grouping, as_of, rows, tuple(FleetRow(*row) for row in fleet))
 
 
-def hours_by(period: Period, grouping: Grouping) -> Select[Any]:
+def hours_by(
+    period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
+) -> Select[Any]:
     """The statement behind the rows; the tests pin its plan."""
     h = usage_hours.c
     sums = [func.sum(h[name]).label(name) for name in _AMOUNTS]
     workloads = func.count(usage_subjects.c.uid.distinct()).label("workloads")
-    return _grouped(usage_hours, [*sums, workloads], (), period, grouping)
+    return _of(namespaces, _grouped(usage_hours, [*sums, workloads], (), period, grouping))
 
 
-def losses_by(period: Period, grouping: Grouping) -> Select[Any]:
+def losses_by(
+    period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
+) -> Select[Any]:
     """Losses by group and reason."""
     x = usage_losses.c
     sums = [
         func.sum(x.gpu_seconds).label("gpu_seconds"),
         cast(func.sum(x.evictions), x.evictions.type).label("evictions"),
     ]
-    return _grouped(usage_losses, sums, (x.reason,), period, grouping)
+    return _of(namespaces, _grouped(usage_losses, sums, (x.reason,), period, grouping))
+
+
+def _of(namespaces: frozenset[str] | None, statement: Select[Any]) -> Select[Any]:
+    if namespaces is None:
+        return statement
+    return statement.where(usage_subjects.c.namespace.in_(sorted(namespaces)))
 
 
 def _grouped(

@@ -23,6 +23,7 @@ _PLAIN: Final = (
     "uid", "version", "kind", "namespace", "name", "queue", "cluster_queue", "priority", "gpus", "pods", "attempt",
     "queued_at", "since", "requeue_at", "started_at", "ready_at", "finished_at", "failures", "evictions", "budget",
     "requeued_at", "unready_since", "past_seconds", "stop_at", "priority_set",
+    "priority_until", "queue_set",
 )  # fmt: skip
 _FIXED: Final = {"kind", "namespace", "name"}  # part of the identity: never updated
 
@@ -218,7 +219,17 @@ def _reason_from(document: Mapping[str, Any]) -> Reason:
 def command_from(row: Result[Any]) -> Command:
     """A command from its row."""
     return Command(
-        row.id, row.uid, Action(row.action), row.by, row.request_id, row.at, row.priority
+        id=row.id,
+        uid=row.uid,
+        action=Action(row.action),
+        by=row.by,
+        request_id=row.request_id,
+        at=row.at,
+        priority=row.priority,
+        until=row.until,
+        queue=row.queue,
+        why=row.why,
+        outcome=row.outcome,
     )
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Self
 
 from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from queuectl.db import commands, documents, pastuse, reads, usage, writes
+from queuectl.db import commands, decisions, documents, pastuse, reads, standings, usage, writes
+from queuectl.db.audit import AuditLog
 from queuectl.db.engine import DatabaseSettings, check_version, make_engine
 from queuectl.db.failures import answers_within
 from queuectl.db.notify import Bell
 from queuectl.db.prune import prune
+from queuectl.db.sessions import SessionBooks
 from queuectl.db.tables import leadership
 from queuectl.domain.commands import Answer, Command
+from queuectl.domain.decisions import Decided, Decision
 from queuectl.domain.ledger import Change, Document, Entry, Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import (
+    LONGEST_PAGE,
+    ConfigChanges,
     ConfigDocument,
     DocumentKey,
     HistoryLine,
@@ -28,6 +33,7 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.rules import Retention
+from queuectl.domain.standings import Tally, WaitingOrder
 
 _GOODBYE_SECONDS: Final = 3.0
 
@@ -40,7 +46,10 @@ class PostgresStore:
         self._settings = settings
         self._bell = Bell(engine, settings, documents.CHANNEL)
         self._command_bell = Bell(engine, settings, commands.CHANNEL)
+        self._history_bell = Bell(engine, settings, writes.CHANNEL)
         self.usage: Final = usage.UsageBooks(self._transaction, self._snapshot)
+        self.audit: Final = AuditLog(self._statement)
+        self.sessions: Final = SessionBooks(self._transaction)
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:
@@ -62,6 +71,7 @@ class PostgresStore:
         """Give back all connections; a server that does not say goodbye is not waited for."""
         await self._bell.close()
         await self._command_bell.close()
+        await self._history_bell.close()
         try:
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 await self._engine.dispose()
@@ -100,6 +110,7 @@ class PostgresStore:
         revision: int | None,
         cycle: int,
         answers: Sequence[Answer] = (),
+        decision: Decision | None = None,
     ) -> None:
         """Write rows, placements, leases, outbox, history and marks in one transaction; see the Protocol for the errors."""
         async with self._transaction("committing") as connection:
@@ -107,14 +118,16 @@ class PostgresStore:
             if revision is not None:
                 await writes.same_configuration(connection, revision)
             await commands.answer(connection, answers)
-            await writes.write(connection, changes, epoch=epoch, cycle=cycle)
+            lines = await writes.write(connection, changes, epoch=epoch, cycle=cycle)
+            if decision is not None:
+                await decisions.add(connection, decision, epoch=epoch, cycle=cycle, lines=lines)
             await usage.note(connection, [mark for change in changes for mark in change.marks])
 
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
         """Delete some rows that are kept long enough; see the Protocol."""
         async with self._transaction("deleting old rows") as connection:
             await writes.fence(connection, epoch)
-            return await prune(connection, retention, now)
+            return await prune(connection, retention, now) + await decisions.prune(connection, now)
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
         """Write a sample of past use; see the Protocol."""
@@ -144,6 +157,16 @@ class PostgresStore:
         async with self._transaction("reading a command") as connection:
             return await commands.of_request(connection, request_id)
 
+    async def command(self, number: int) -> Command | None:
+        """The command with this id, answered or not; or None."""
+        async with self._transaction("reading a command") as connection:
+            return await commands.numbered(connection, number)
+
+    async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
+        """Commands for one workload with ids above ``after``, oldest first, at most 500."""
+        async with self._transaction("reading a workload's commands") as connection:
+            return await commands.of_workload(connection, uid, after, limit)
+
     async def commands(self) -> tuple[Command, ...]:
         """Commands that are not answered yet, oldest first; not necessarily all of them."""
         async with self._transaction("reading commands") as connection:
@@ -169,6 +192,11 @@ class PostgresStore:
         """Current revision and all configuration documents."""
         async with self._snapshot("reading the configuration") as connection:
             return await documents.revision_and_documents(connection)
+
+    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
+        """What was written after a revision, and which of these documents are gone; see the Protocol."""
+        async with self._snapshot("reading changes of the configuration") as connection:
+            return await documents.changes(connection, since, known)
 
     async def config_changed(self, since: int, *, poll: float = 5.0) -> int:
         """Wait until the configuration's revision differs from ``since``; the new one.
@@ -200,6 +228,11 @@ class PostgresStore:
         async with self._transaction("reading configuration") as connection:
             return await documents.read(connection, key)
 
+    async def get_configs(self, keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
+        """Those of these documents that exist, in the order of their keys."""
+        async with self._transaction("reading configuration") as connection:
+            return await documents.read_those(connection, keys)
+
     async def list_config(
         self, kind: str, namespace: str | None = None
     ) -> tuple[ConfigDocument, ...]:
@@ -215,6 +248,11 @@ class PostgresStore:
         """One page of workloads in (namespace, name, uid) order; at most 500."""
         async with self._snapshot("listing workloads") as connection:
             return await reads.page_of(connection, wanted, cursor, limit)
+
+    async def namespaces(self) -> frozenset[str]:
+        """Those that have a LocalQueue or a workload."""
+        async with self._transaction("listing namespaces") as connection:
+            return await reads.namespaces(connection)
 
     async def get_workload(self, uid: str) -> Entry | None:
         """The workload with this uid, Finished or not; or None."""
@@ -243,6 +281,67 @@ class PostgresStore:
         async with self._transaction("reading history") as connection:
             return await reads.history_lines(connection, uid, after, limit)
 
+    async def newest_line(self) -> int:
+        """The id of the last history line of all; 0 when there is none."""
+        async with self._transaction("reading the end of history") as connection:
+            return await reads.newest_line(connection)
+
+    async def history_grown(self, after: int, *, poll: float = 5.0) -> None:
+        """Wait until there is a history line with an id above ``after``.
+
+        One is seen at once where LISTEN works, otherwise within ``poll`` seconds.
+        """
+        while True:
+            async with self._guarded("listening for history"):
+                if not self._settings.pgbouncer:
+                    await self._history_bell.listen()
+            if await self.newest_line() > after:
+                return
+            await self._history_bell.heard(poll)
+
+    async def tallies(self) -> tuple[Tally, ...]:
+        """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue and state."""
+        async with self._transaction("counting workloads") as connection:
+            return await standings.tallies(connection)
+
+    async def waiting(
+        self,
+        cluster_queue: str | None = None,
+        namespaces: Collection[str] | None = None,
+        *,
+        order: WaitingOrder = WaitingOrder.TURN,
+        skip: int = 0,
+        limit: int = 100,
+    ) -> tuple[Entry, ...]:
+        """Pending and Reserved workloads, of one ClusterQueue or of all, in these namespaces or in all; at most 500."""
+        asked = standings.waiting(
+            cluster_queue, namespaces, order, skip, max(1, min(limit, LONGEST_PAGE))
+        )
+        async with self._snapshot("reading who waits") as connection:
+            return await reads.entries_of(connection, asked)
+
+    async def evictions(
+        self,
+        namespaces: Collection[str] | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> tuple[HistoryLine, ...]:
+        """The latest evictions, newest first, with ids below ``before``; at most 500, and none that is long past."""
+        limit = max(1, min(limit, LONGEST_PAGE))
+        async with self._transaction("reading evictions") as connection:
+            return await standings.evictions(connection, namespaces, before, limit)
+
+    async def decisions(self, before: int | None = None, limit: int = 100) -> tuple[Decided, ...]:
+        """Records of planning cycles with ids below one (None = all), the newest first, at most 500."""
+        async with self._transaction("listing decisions") as connection:
+            return await decisions.newest(connection, before, limit)
+
+    async def get_decision(self, number: int) -> Decided | None:
+        """The record with this id, or None."""
+        async with self._transaction("reading a decision") as connection:
+            return await decisions.one(connection, number)
+
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def _guarded(self, doing: str) -> AbstractAsyncContextManager[None]:
@@ -256,6 +355,17 @@ class PostgresStore:
             _begun(connection),
         ):
             yield connection
+
+    @asynccontextmanager
+    async def _statement(self, doing: str) -> AsyncIterator[AsyncConnection]:
+        """For one statement that is a transaction by itself: one round trip, not three."""
+        async with self._guarded(doing), self._engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            try:
+                yield connection
+            except asyncio.CancelledError:
+                await connection.invalidate()
+                raise
 
     @asynccontextmanager
     async def _snapshot(self, doing: str) -> AsyncIterator[AsyncConnection]:

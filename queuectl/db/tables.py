@@ -6,6 +6,7 @@ four change only together, by the leader, in :meth:`queuectl.db.store.PostgresSt
 ``usage_marks`` are written by commits and folded into the usage ledger (the other ``usage_`` tables) by
 :mod:`queuectl.control.account`; the ledger refers to no other table, so whatever else is deleted, it stays.
 ``commands`` is the one table in which others ask the leader for changes.
+``sessions`` and ``audit`` are the REST API's own; nothing refers to them.
 Names sort by code point (``COLLATE "C"``), so that order is the same on every server. No extension is used.
 
 A change here needs a revision in ``migrations/``; a test compares the two.
@@ -102,6 +103,8 @@ workloads: Final = Table(
     _json("parked", nullable=True),
     _json("gates", default="[]"),
     Column("priority_set", BigInteger),
+    _seconds("priority_until", nullable=True),
+    Column("queue_set", Text),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its own page: HOT again
@@ -202,8 +205,12 @@ commands: Final = Table(
     Column("request_id", Text(collation="C"), nullable=False, unique=True),
     _seconds("at"),
     Column("outcome", Text, comment="null until the leader has answered it"),
+    _seconds("until", nullable=True),
+    Column("queue", Text),
+    Column("why", Text, nullable=False, server_default=text("''")),
     comment="what people asked of workloads: written by the API, answered by the leader",
 )
+Index("commands_uid_id_idx", commands.c.uid, commands.c.id)
 Index("commands_open_idx", commands.c.id, postgresql_where=commands.c.outcome.is_(None))
 
 past_use: Final = Table(
@@ -302,6 +309,54 @@ documents: Final = Table(
     _json("document"),
     _integer("version"),
     comment="configuration; version is the revision that wrote the row",
+)
+
+
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    _key("key", primary=True),
+    _text("caller"),
+    _json("identity"),
+    _seconds("since"),
+    Column("until", Double, nullable=False, index=True),
+    comment="browsers that showed a token; key is the hash of what their cookie holds",
+)
+
+audit: Final = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("at", Double, nullable=False, index=True),
+    _text("request_id"),
+    _key("caller"),
+    _json("groups"),
+    _text("method"),
+    _text("path"),
+    _text("operation"),
+    Column("status", Integer, nullable=True),
+    _text("detail"),
+    Index("audit_caller_id_idx", "caller", "id"),
+    comment="requests that want to change something; status null = begun, outcome unknown",
+)
+
+
+decisions: Final = Table(
+    "decisions",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    _seconds("at"),
+    _integer("epoch"),
+    _integer("cycle"),
+    _integer("revision"),
+    _integer("history_after"),
+    _integer("history_upto"),
+    _json("counts"),
+    _json("reasons"),
+    _text("proof"),
+    _seconds("seconds"),
+    _json("stats"),
+    comment="planning cycles that changed something; kept for a week",
 )
 
 

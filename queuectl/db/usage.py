@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Table, bindparam, cast, delete, func, select, update
+from sqlalchemy import Select, Table, bindparam, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, Insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Text
@@ -31,9 +31,11 @@ from queuectl.db.tables import (
     usage_meters,
     usage_progress,
     usage_subjects,
+    workloads,
 )
 from queuectl.domain.accounting import Books, Free, Held, Loss, Mark, Meter, Phase, Subject, by_hour
 from queuectl.domain.errors import Fenced, StaleSnapshot
+from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
 from queuectl.domain.reports import Grouping, Period, Report
 
@@ -114,16 +116,36 @@ class UsageBooks:
             await _merge(connection, _LOSSES, losses)
             await _merge(connection, _FLEET, _fleet_rows(free, over, until))
 
+    async def past_runs(self, most: int) -> tuple[Run, ...]:
+        """How long the workloads held their places that have finished last, oldest first."""
+        async with self._snapshot("reading past run times") as connection:
+            rows = (await connection.execute(runs_before(most))).all()
+            return tuple(Run(*row) for row in reversed(rows))
+
     async def prune(self, before: float, *, epoch: int) -> int:
         """Delete some hours that began before ``before``; see the Protocol."""
         async with self._transaction("deleting old usage") as connection:
             await _same_epoch(connection, epoch)
             return await prune_usage(connection, before)
 
-    async def report(self, period: Period, grouping: Grouping) -> Report:
-        """Sums of a period by group, in the order of the groups' names."""
+    async def report(
+        self, period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
+    ) -> Report:
+        """Sums of a period by group, in the order of the groups' names; see the Protocol."""
         async with self._snapshot("making a report") as connection:
-            return await reports.make(connection, period, grouping)
+            return await reports.make(connection, period, grouping, namespaces)
+
+
+def runs_before(most: int) -> Select[Any]:
+    """The statement behind ``past_runs``, newest first; the tests pin its plan."""
+    w, s = workloads.c, usage_subjects.c
+    user = select(s.user).where(s.uid == w.uid).limit(1).scalar_subquery()
+    return (
+        select(w.namespace, w.queue, func.coalesce(user, ""), w.past_seconds)
+        .where(w.finished_at.is_not(None), w.attempt > 0)
+        .order_by(w.finished_at.desc())
+        .limit(most)
+    )
 
 
 async def _same_epoch(connection: AsyncConnection, epoch: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, CursorResult, Delete, Insert, Update, select
+from sqlalchemy import BigInteger, Column, CursorResult, Delete, Insert, Update, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db import rows
@@ -30,6 +30,7 @@ from queuectl.db.tables import (
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.ledger import Change, Entry, Intent, State
 
+CHANNEL: Final = "queuectl_history"
 _WAS: Final = "was"
 # A job that was out of our sight and came back, because labels count again, begins anew over its finished row.
 _NEW: Final = insert_rows(workloads, rows.WORKLOAD_COLUMNS)
@@ -75,8 +76,11 @@ async def same_configuration(connection: AsyncConnection, revision: int) -> None
 
 async def write(
     connection: AsyncConnection, changes: Sequence[Change], *, epoch: int, cycle: int
-) -> None:
+) -> int:
     """Write rows, placements, leases, outbox and history.
+
+    Returns:
+        How many lines were added to the history.
 
     Raises:
         StaleSnapshot: a row is not at the version it was read at.
@@ -85,10 +89,11 @@ async def write(
     await _write_placements(connection, changes)
     await _write_leases(connection, changes)
     await _write_outbox(connection, changes, epoch)
-    lines = [rows.history_row(change, epoch=epoch, cycle=cycle) for change in changes]
-    await _bulk(
-        connection, _NOTE, rows.HISTORY_COLUMNS, [line for line in lines if line is not None]
-    )
+    noted = (rows.history_row(change, epoch=epoch, cycle=cycle) for change in changes)
+    lines = [line for line in noted if line is not None]
+    if await _bulk(connection, _NOTE, rows.HISTORY_COLUMNS, lines):
+        await connection.execute(select(func.pg_notify(CHANNEL, "")))
+    return len(lines)
 
 
 async def _write_workloads(connection: AsyncConnection, changes: Sequence[Change]) -> None:

@@ -63,6 +63,12 @@ class Rest:
         """Why a workload is where it is."""
         return self._ask("GET", f"{PREFIX}/namespaces/{namespace}/workloads/{name}/explain")
 
+    def history(self, namespace: str, name: str) -> list[Json]:
+        """What happened to a workload: the first page, which is all of a short life."""
+        path = f"{PREFIX}/namespaces/{namespace}/workloads/{name}/history"
+        found: list[Json] = self._ask("GET", path, params={"limit": _PAGE})["items"]
+        return found
+
     def _ask(self, method: str, path: str, **extra: Any) -> Json:
         try:
             answer = self._http.request(method, path, **extra)

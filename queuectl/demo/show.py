@@ -23,7 +23,7 @@ from queuectl.demo.recorder import Recorder
 from queuectl.demo.rest import Rest
 from queuectl.demo.scenario import Act, Fate, Gang
 from queuectl.demo.steps import Steps
-from queuectl.demo.verdict import measured, verdict
+from queuectl.demo.verdict import measured, reclaimed, verdict
 from queuectl.domain.errors import QueuectlError
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
@@ -159,6 +159,7 @@ def _play(console: Console, stage: Stage) -> list[Finding]:
             for gang in gangs
             if gang.fate is Fate.NEVER_FITS
         }
+        preempted = {gang.ref: _preempted(rest, gang) for gang in gangs}
     recording = recorder.recording()
     gaps = (f"{recording.gaps} watches expired",) if recording.gaps else ()
     return [
@@ -166,6 +167,7 @@ def _play(console: Console, stage: Stage) -> list[Finding]:
         *audit.checks(recording, limits=scenario.LIMITS),
         *verdict(gangs, recording, explained),
         measured(gangs, show.uses),
+        reclaimed(gangs, preempted),
         *late,
     ]
 
@@ -235,6 +237,13 @@ class Show:
     def _create(self, gang: Gang) -> None:
         collection = self.cluster.client.path_of(gang.document).rsplit("/", 1)[0]
         self.cluster.client.create(collection, gang.document)
+
+
+def _preempted(rest: Rest, gang: Gang) -> list[str]:
+    """Why it was preempted, each time."""
+    lines = rest.history(gang.namespace, gang.name)
+    told = (line["reason"] for line in lines)
+    return [str(one["details"].get("why")) for one in told if one["code"] == Code.PREEMPTED]
 
 
 def _state(gang: Gang, workloads: Mapping[str, Mapping[str, Any]]) -> State | None:

@@ -14,6 +14,7 @@ from queuectl.demo.audit import Finding
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import Replay, place_of
 from queuectl.demo.scenario import Act, Fate, Gang
+from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.utilization import UseState
@@ -101,6 +102,23 @@ def measured(gangs: Sequence[Gang], uses: Mapping[str, Collection[UseState]]) ->
     known = sum(not {UseState.ACTIVE, UseState.IDLE}.isdisjoint(one) for one in uses.values())
     numbers = f"{known} of {len(uses)} gangs lived long enough to be measured"
     return Finding("only whose GPUs did nothing was seen idle", numbers, problems)
+
+
+def reclaimed(gangs: Sequence[Gang], reasons: Mapping[str, Collection[str]]) -> Finding:
+    """Whether the gang that gave way did so for not using its GPUs, and nobody else was evicted for others.
+
+    Args:
+        gangs: the programme.
+        reasons: why each gang was preempted, by ``namespace/name``.
+    """
+    expected = {gang.ref for gang in gangs if gang.fate is Fate.GIVES_WAY}
+    problems = []
+    for gang in gangs:
+        wanted = {PreemptionReason.IDLE.value} if gang.ref in expected else set()
+        if (told := set(reasons.get(gang.ref, ()))) != wanted:
+            problems.append(f"{gang.ref} was preempted for {sorted(told) or 'nothing'}")
+    numbers = f"{', '.join(sorted(expected))}: {PreemptionReason.IDLE.value}"
+    return Finding("it gave way because its GPUs did nothing", numbers, tuple(problems))
 
 
 def _placed(

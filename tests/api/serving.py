@@ -7,23 +7,41 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from structlog.testing import capture_logs
+
 from queuectl.api.app import create_app
-from queuectl.api.ports import Diagnoser
-from queuectl.api.server import Address, WebServer
+from queuectl.api.auth.layers import Authenticated
+from queuectl.api.ports import Diagnoser, Lookout
+from queuectl.api.server import Address, Certificate, WebServer
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedHealth
 from tests.doubles.store import MemoryStore
 
 
 @contextmanager
-def serving(store: MemoryStore, diagnoser: Diagnoser | None = None) -> Iterator[str]:
+def serving(
+    store: MemoryStore,
+    diagnoser: Diagnoser | None = None,
+    *,
+    lookout: Lookout | None = None,
+    authenticated: Authenticated | None = None,
+    certificate: Certificate | None = None,
+) -> Iterator[str]:
     """The address of an API over this store, until the block ends."""
-    app = create_app(store, FixedHealth(), Metrics().registry, diagnoser)
-    server = WebServer(app, Address("127.0.0.1", 0))
+    app = create_app(
+        store,
+        FixedHealth(),
+        Metrics().registry,
+        diagnoser,
+        lookout=lookout,
+        authenticated=authenticated,
+    )
+    server = WebServer(app, Address("127.0.0.1", 0), certificate)
     thread = threading.Thread(target=lambda: asyncio.run(server.run()), name="api")
     thread.start()
     try:
-        yield server.address.url
+        with capture_logs():  # what the server says is not said by who talks to it
+            yield server.url
     finally:
         server.stop()
         thread.join()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from queuectl.control.tryout import Configured, TryOut
+from queuectl.control.viewer import Seen
 from queuectl.domain.changes import AddQuota
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, Way
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.floor import Floor
 from queuectl.domain.ledger import Change, Entry
 from queuectl.domain.machine import (
     Admit,
@@ -24,6 +27,7 @@ from queuectl.domain.machine import (
     Submitted,
     handle,
 )
+from queuectl.domain.preview import Preview
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -31,9 +35,13 @@ from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.domain.trial import Trial
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
+from queuectl.objects.whatif import WhatIf
+from queuectl.planner.floor import floor_of
 from queuectl.planner.queueing.overquota import over_quota
+from queuectl.state.mirror import Mirror
 
 DIAGNOSIS = Diagnosis(
     "uid-pending",
@@ -58,10 +66,15 @@ class FixedDiagnoser:
         self.asked: list[str] = []
         self.running: Snapshot | None = None
         self.uses: dict[str, GangUse] = {}
+        self.previews: dict[tuple[str, Action], Preview] = {}
+        self.starts: dict[str, float] = {}
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         self.asked.append(uid)
         return self.known
+
+    async def preview(self, entry: Entry, action: Action) -> Preview | None:
+        return self.previews.get((entry.uid, action))
 
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """Of the gangs the test says run."""
@@ -69,6 +82,39 @@ class FixedDiagnoser:
 
     def gang_use(self, uid: str) -> GangUse | None:
         return self.uses.get(uid)
+
+    def estimated_start(self, uid: str) -> float | None:
+        return self.starts.get(uid)
+
+
+class FixedLookout:
+    """Sees what the test says; None = nothing yet."""
+
+    def __init__(self, known: Floor | None) -> None:
+        self.known = known
+
+    async def floor(self) -> Floor | None:
+        return self.known
+
+    async def try_out(self, asked: WhatIf) -> Trial | None:
+        raise AssertionError("nobody asks")
+
+
+class LookingOut:
+    """Sees one snapshot, and tries out on it what it is asked."""
+
+    def __init__(self, snapshot: Snapshot | None, store: Configured) -> None:
+        self.snapshot = snapshot
+        self._tryout = TryOut(self._look, store, Mirror({}), share=1.0)
+
+    async def _look(self) -> Seen | None:
+        return Seen(self.snapshot) if self.snapshot is not None else None
+
+    async def floor(self) -> Floor | None:
+        return floor_of(self.snapshot, {}) if self.snapshot is not None else None
+
+    async def try_out(self, asked: WhatIf) -> Trial | None:
+        return await self._tryout.try_out(asked)
 
 
 CLUSTER_QUEUE: dict[str, Any] = {
@@ -111,6 +157,20 @@ TOPOLOGY: dict[str, Any] = {
     "metadata": {"name": "racks"},
     "spec": {"levels": [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
 }
+OVERRIDE: dict[str, Any] = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "QuotaOverride",
+    "metadata": {"name": "deadline"},
+    "spec": {
+        "clusterQueue": "team-a",
+        "flavor": "h100",
+        "resource": "nvidia.com/gpu",
+        "from": "2126-11-20T08:00:00Z",
+        "until": "2126-11-27T08:00:00Z",
+        "add": 16,
+        "reason": "paper deadline",
+    },
+}
 PRIORITY: dict[str, Any] = {
     "apiVersion": "kueue.x-k8s.io/v1beta1",
     "kind": "WorkloadPriorityClass",
@@ -131,6 +191,7 @@ DOCUMENTS = {
     "/api/v1/cohorts/all": COHORT,
     "/api/v1/resourceflavors/h100": FLAVOR,
     "/api/v1/topologies/racks": TOPOLOGY,
+    "/api/v1/quotaoverrides/deadline": OVERRIDE,
     "/api/v1/priorityclasses/high": PRIORITY,
     "/api/v1/configurations/default": CONFIGURATION,
 }

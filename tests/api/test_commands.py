@@ -6,10 +6,26 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastapi import FastAPI, Request
 
-from queuectl.domain.commands import Answer
-from tests.api.conftest import AnyStore
-from tests.api.support import LIVES
+from queuectl.api import problems
+from queuectl.api.access import Guard, know
+from queuectl.api.app import create_app
+from queuectl.api.routes import workloads
+from queuectl.domain.commands import Action, Answer, Command
+from queuectl.domain.identity import Caller, Right
+from queuectl.domain.plan import Cost
+from queuectl.domain.preview import Preview
+from queuectl.telemetry.metrics import Metrics
+from tests.api.conftest import AnyStore, commit, talking_to
+from tests.api.support import (
+    LIVES,
+    LOCAL_QUEUE,
+    FixedDiagnoser,
+    FixedHealth,
+    job,
+    live_through,
+)
 
 NAMED = "/api/v1/namespaces/team-a/workloads"
 UID = "/api/v1/workloads/uid-job-"
@@ -28,6 +44,8 @@ SENSIBLE: list[tuple[str, str, dict[str, Any] | None]] = [
     ("leaving", "activate", None),
     ("running", "priority", {"priority": 70, "by": "alice"}),
     ("pending", "priority", {"priority": None}),
+    ("running", "preempt", {"by": "alice", "why": "the demo is at noon"}),
+    ("starting", "preempt", None),
 ]
 SENSELESS = [
     ("pending", "release"),
@@ -36,7 +54,13 @@ SENSELESS = [
     ("deactivated", "hold"),
     ("finished", "hold"),
     ("finished", "priority"),
+    ("pending", "preempt"),
+    ("evicting", "preempt"),
+    ("running", "move"),
+    ("leaving", "move"),
+    ("finished", "move"),
 ]
+LATER = "2126-11-20T21:30:00Z"
 
 
 @pytest.mark.parametrize(("name", "action", "body"), SENSIBLE)
@@ -56,10 +80,16 @@ async def test_a_command_is_kept_and_changes_nothing_itself(
         "workload": f"team-a/{name}",
         "action": action,
         "priority": kept.priority,
+        "until": None,
+        "queue": None,
         "by": kept.by,
+        "why": (body or {}).get("why", ""),
         "requestId": "",
         "at": "",
+        "state": "Waiting",
+        "outcome": None,
     }
+    assert answer.headers["Location"] == f"/api/v1/commands/{kept.id}"
     assert await store.get_workload(f"uid-job-{name}") == before
 
 
@@ -67,7 +97,7 @@ async def test_a_command_is_kept_and_changes_nothing_itself(
 async def test_what_makes_no_sense_is_a_conflict(
     api: httpx2.AsyncClient, store: AnyStore, name: str, action: str
 ) -> None:
-    body = {"priority": 1} if action == "priority" else None
+    body = {"priority": {"priority": 1}, "move": {"queue": "other"}}.get(action)
     answer = await api.post(f"{UID}{name}/{action}", json=body)
     assert answer.status_code == 409
     assert answer.json()["type"].endswith("/not-in-this-state")
@@ -101,7 +131,7 @@ async def test_a_repetition_is_answered_even_when_the_state_has_moved_on(
         [], epoch=epoch, revision=None, cycle=1, answers=[Answer(command.id, "done")]
     )
     again = await api.post(f"{NAMED}/running/requeue", headers=key)
-    assert again.json() == first.json()
+    assert again.json() == first.json() | {"state": "Done", "outcome": "done"}
     assert await store.commands() == (), "it is not asked for twice"
 
 
@@ -122,7 +152,15 @@ async def test_commands_that_are_not_carried_out_yet_count(
         ("priority", {"json": {}}, "priority"),
         ("priority", {"json": {"priority": "high"}}, "priority"),
         ("priority", {"json": {"priority": 1 << 40}}, "priority"),
+        ("priority", {"json": {"priority": 1, "until": "2026-01-01T00:00:00Z"}}, "until"),
+        ("priority", {"json": {"priority": 1, "until": "2126-01-01T00:00:00"}}, "until"),
+        ("priority", {"json": {"priority": None, "until": LATER}}, "until"),
+        ("move", {}, "queue"),
+        ("move", {"json": {"queue": "No/Name"}}, "queue"),
+        ("move", {"json": {"queue": "nowhere"}}, "queue"),
         ("hold", {"json": {"by": ""}}, "by"),
+        ("hold", {"json": {"why": "x" * 501}}, "why"),
+        ("release", {"params": {"dry_run": "perhaps"}, "json": {"until": LATER}}, "until"),
         ("hold", {"json": {"because": "I say so"}}, "because"),
         ("hold", {"headers": {"Idempotency-Key": "a b"}}, "Idempotency-Key"),
     ],
@@ -141,4 +179,199 @@ async def test_there_must_be_such_a_workload(api: httpx2.AsyncClient) -> None:
     for path in (f"{UID}nobody/hold", f"{NAMED}/nobody/hold"):
         assert (await api.post(path)).status_code == 404
     assert "hold" not in LIVES
-    assert (await api.post(f"{NAMED}/pending/move")).status_code == 404
+    assert (await api.post(f"{NAMED}/pending/evaporate")).status_code == 404
+
+
+# -- a priority for a time, a move
+
+
+async def test_a_priority_has_an_end(api: httpx2.AsyncClient, store: AnyStore) -> None:
+    body = {"priority": 70, "until": "2126-11-20T23:30:00+02:00"}
+    answer = await api.post(f"{NAMED}/running/priority", json=body)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["until"] == LATER
+    (kept,) = await store.commands()
+    assert kept.until == 4_950_883_800.0
+
+
+async def test_a_workload_moves_only_to_a_local_queue_of_its_own_namespace(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    elsewhere = {**LOCAL_QUEUE, "metadata": {"name": "other", "namespace": "team-b"}}
+    await store.put_config(elsewhere)
+    refused = await api.post(f"{NAMED}/pending/move", json={"queue": "other"})
+    assert refused.status_code == 422
+    assert "does not exist in namespace team-a" in refused.json()["detail"]
+    await store.put_config({**LOCAL_QUEUE, "metadata": {"name": "other", "namespace": "team-a"}})
+    answer = await api.post(f"{NAMED}/pending/move", json={"queue": "other"})
+    assert (answer.status_code, answer.json()["queue"]) == (202, "other")
+    (kept,) = await store.commands()
+    assert (kept.action, kept.queue) == ("move", "other")
+
+
+# -- what became of a command
+
+
+async def test_what_became_of_commands_is_told_by_id_and_by_workload(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    for action in ("hold", "requeue", "deactivate"):
+        await api.post(f"{NAMED}/running/{action}")
+    hold, requeue, _ = await store.commands()
+    epoch = await store.take_over("test", 0)
+    answers = [Answer(hold.id, "done"), Answer(requeue.id, "it was so already")]
+    await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+    told = (await api.get(f"{NAMED}/running/commands")).json()
+    assert [(c["state"], c["outcome"]) for c in told["items"]] == [
+        ("Done", "done"),
+        ("Refused", "it was so already"),
+        ("Waiting", None),
+    ]
+    assert told["nextAfter"] is None
+    for one in told["items"]:
+        assert (await api.get(f"/api/v1/commands/{one['id']}")).json() == one
+    page = (await api.get(f"{UID}running/commands", params={"limit": 2})).json()
+    assert (len(page["items"]), page["nextAfter"]) == (2, requeue.id)
+    rest = (await api.get(f"{UID}running/commands", params={"after": requeue.id})).json()
+    assert [c["action"] for c in rest["items"]] == ["deactivate"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/v1/commands/99", 404),
+        ("/api/v1/commands/0", 422),
+        ("/api/v1/commands/last", 422),
+        (f"/api/v1/commands/{1 << 63}", 422),
+        (f"{NAMED}/nobody/commands", 404),
+    ],
+)
+async def test_a_command_that_is_none(api: httpx2.AsyncClient, path: str, status: int) -> None:
+    assert (await api.get(path)).status_code == status
+
+
+# -- previews
+
+
+@pytest.mark.parametrize("action", ["hold", "requeue", "preempt", "deactivate"])
+async def test_a_dry_run_tells_what_would_be_lost_and_who_would_start_and_asks_for_nothing(
+    store: AnyStore, health: FixedHealth, metrics: Metrics, action: str
+) -> None:
+    diagnoser = FixedDiagnoser()
+    starts = ("uid-job-pending", "uid-unheard-of")
+    preview = Preview(Cost(0, 7260, 32), 30.0, starts)
+    diagnoser.previews["uid-job-running", Action(action)] = preview
+    async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as api:
+        answer = await api.post(f"{NAMED}/running/{action}", params={"dry_run": "true"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {
+        "uid": "uid-job-running",
+        "workload": "team-a/running",
+        "action": action,
+        "evicts": True,
+        "pods": 4,
+        "gpus": 32,
+        "lostGpuSeconds": 7260,
+        "noticeSeconds": 30.0,
+        "starts": [
+            {"uid": "uid-job-pending", "workload": "team-a/pending"},
+            {"uid": "uid-unheard-of", "workload": "uid-unheard-of"},
+        ],
+    }
+    assert await store.commands() == ()
+
+
+async def test_a_dry_run_of_one_that_waits_costs_nothing(
+    store: AnyStore, health: FixedHealth, metrics: Metrics
+) -> None:
+    diagnoser = FixedDiagnoser()
+    diagnoser.previews["uid-job-pending", Action.HOLD] = Preview(None, 0.0)
+    async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as api:
+        told = (await api.post(f"{NAMED}/pending/hold", params={"dry_run": "true"})).json()
+    costs = {told[k] for k in ("pods", "gpus", "lostGpuSeconds", "noticeSeconds", "evicts")}
+    assert (costs, told["starts"]) == ({0}, [])
+
+
+async def test_a_process_that_knows_no_cluster_says_what_the_ledger_says(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    told = (await api.post(f"{NAMED}/running/preempt", params={"dry_run": "true"})).json()
+    assert (told["pods"], told["gpus"], told["starts"]) == (4, None, None)
+    refused = await api.post(f"{NAMED}/pending/preempt", params={"dry_run": "true"})
+    assert refused.status_code == 409
+    assert await store.commands() == ()
+
+
+# -- who may
+
+
+class Known:
+    """Who has these rights, by verb and resource, in namespace ``team-a``."""
+
+    def __init__(self, *rights: str) -> None:
+        self.rights = {"get workloads", *rights}
+
+    async def may(self, caller: Caller, right: Right) -> bool:
+        return right.namespace == "team-a" and f"{right.verb} {right.resource}" in self.rights
+
+
+def guarded(store: AnyStore, rights: Known, name: str = "bob") -> FastAPI:
+    """The routes of workloads, for a caller with these rights."""
+    app = FastAPI()
+    problems.install(app)
+    workloads.add_routes(app.router, Guard(rights), store)
+
+    @app.middleware("http")
+    async def is_bob(request: Request, go_on: Any) -> Any:
+        know(request.scope, Caller(name))
+        return await go_on(request)
+
+    return app
+
+
+async def test_each_action_is_a_right_of_its_own_and_the_history_names_the_caller(
+    store: AnyStore,
+) -> None:
+    async with talking_to(guarded(store, Known("create workloads/hold"))) as api:
+        for action in Action:
+            more: dict[str, dict[str, Any]] = {
+                "priority": {"priority": 1},
+                "move": {"queue": "default"},
+            }
+            body = {"by": "alice", **more.get(action, {})}
+            answer = await api.post(f"{NAMED}/held/{action}", json=body)
+            if action is Action.HOLD:
+                assert (answer.status_code, answer.json()["by"]) == (202, "bob")
+            else:
+                assert answer.status_code == 403, action
+                assert f"create workloads/{action} held" in answer.json()["detail"]
+        assert len(await store.commands()) == 1
+        dry = await api.post(f"{NAMED}/running/preempt", params={"dry_run": "true"})
+        assert dry.status_code == 403, "what it would bring is told to those who may do it"
+
+
+async def test_the_same_key_of_another_caller_is_another_request(store: AnyStore) -> None:
+    key = {"Idempotency-Key": "hold-1"}
+    told = []
+    for name in ("bob", "system:serviceaccount:team-a:robot", "bob"):
+        async with talking_to(guarded(store, Known("create workloads/hold"), name)) as api:
+            answer = await api.post(f"{NAMED}/running/hold", headers=key)
+            assert (answer.status_code, answer.json()["requestId"]) == (202, "hold-1")
+            told.append((answer.json()["id"], answer.json()["by"]))
+    first, second, again = told
+    assert first == again
+    assert first[0] != second[0]
+
+
+async def test_a_command_is_told_to_those_who_may_see_its_workload(store: AnyStore) -> None:
+    other = live_through(job("secret", namespace="team-b"))
+    await commit(store, other)
+    for uid in ("uid-job-held", "uid-job-secret"):
+        await store.add_command(Command(0, uid, Action.HOLD, "alice", uid, 1.0))
+    mine, theirs = await store.commands()
+    async with talking_to(guarded(store, Known())) as api:
+        assert (await api.get(f"/api/v1/commands/{mine.id}")).status_code == 200
+        hidden = await api.get(f"/api/v1/commands/{theirs.id}")
+        none = await api.get("/api/v1/commands/99")
+    assert hidden.status_code == none.status_code == 404
+    assert hidden.json()["title"] == none.json()["title"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from copy import deepcopy
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx2
 import pytest
 import yaml
 
+from queuectl.domain.queries import ConfigDocument, DocumentKey
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, QUEUE_PATH
 from tests.doubles.store import MemoryStore
 
@@ -103,11 +105,35 @@ async def test_a_document_another_release_stored_does_not_hide_that_the_put_work
     client: httpx2.AsyncClient, memory: MemoryStore
 ) -> None:
     await memory.put_config({**DOCUMENTS[TOPOLOGY_PATH], "spec": {"levels": []}})
-    answer = await put(client, QUEUE_PATH, CLUSTER_QUEUE)
+    answer = await put(client, FLAVOR_PATH, DOCUMENTS[FLAVOR_PATH])
     assert answer.status_code == 201
     (warning,) = answer.json()["warnings"]
-    assert warning.startswith("ClusterQueue team-a: the names it refers to were not checked: ")
+    assert warning.startswith("ResourceFlavor h100: the names it refers to were not checked: ")
     assert "Topology/racks" in warning
+
+
+async def test_a_put_reads_only_what_the_object_refers_to(
+    client: httpx2.AsyncClient, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[str]] = []
+    get_configs = memory.get_configs
+
+    async def noted(keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
+        asked.append({str(key) for key in keys})
+        return await get_configs(keys)
+
+    async def never(*_: object) -> Any:
+        raise AssertionError("it reads the whole configuration")
+
+    monkeypatch.setattr(memory, "get_configs", noted)
+    monkeypatch.setattr(memory, "configuration", never)
+    monkeypatch.setattr(memory, "list_config", never)
+    await memory.put_config({**DOCUMENTS[TOPOLOGY_PATH], "spec": {"levels": []}})  # not read
+    for path in DOCUMENTS:
+        if path != TOPOLOGY_PATH:
+            assert (await put(client, path, DOCUMENTS[path])).status_code == 201
+    of_queue = {"ClusterQueue team-a"}
+    assert asked == [{"ResourceFlavor h100"}, of_queue, {"Topology racks"}, of_queue]
 
 
 async def test_known_fields_that_are_not_honoured_are_told(api: httpx2.AsyncClient) -> None:
@@ -129,6 +155,9 @@ async def test_a_cohort_that_would_stand_above_itself_is_refused(api: httpx2.Asy
     assert answer.status_code == 422
     assert "is a cycle: b -> a -> b" in answer.json()["detail"]
     assert (await api.get("/api/v1/cohorts/b")).status_code == 404
+    assert (await put(api, "/api/v1/cohorts/c", cohort("c", "a"))).status_code == 201
+    answer = await put(api, "/api/v1/cohorts/b", cohort("b", "c"))
+    assert "is a cycle: b -> c -> a -> b" in answer.json()["detail"]
 
 
 async def test_a_document_without_namespace_is_put_where_its_path_says(

@@ -20,8 +20,9 @@ from schemathesis.specs.openapi.checks import (
 
 from queuectl.api.app import create_app
 from queuectl.telemetry.metrics import Metrics
-from tests.api.support import LIVES, FixedHealth, job, live_through
+from tests.api.support import LIVES, FixedHealth, LookingOut, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.planner.build import gang, holding, node, podset, world
 
 HOST = {"Host": "127.0.0.1"}
 CHECKS = [
@@ -38,9 +39,14 @@ database = MemoryDatabase(
         for last in [live_through(job(name), *life)[-1].after]
     }
 )
+store = MemoryStore(database)
+NODES = [node(f"n{i}", f"r{i // 2}", gpu=8) for i in range(4)]
+lookout = LookingOut(
+    world(NODES, [], [holding(gang("a", podset(count=2, gpu=8)), {"n0": 2})]), store
+)
 schema = schemathesis.openapi.from_asgi(
     "/api/v1/openapi.json",
-    create_app(MemoryStore(database), FixedHealth(), Metrics().registry),
+    create_app(store, FixedHealth(), Metrics().registry, lookout=lookout),
     headers=HOST,
     config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": False}}}),
 )
@@ -53,6 +59,12 @@ def addressed(case: Case[Any]) -> None:
     if isinstance(metadata, dict) and "name" in path:
         metadata["name"] = path["name"]
         metadata.pop("namespace", None)
+
+
+def ending(case: Case[Any]) -> None:
+    """A stream that goes on for ever is no answer to wait for."""
+    if case.path == "/api/v1/events":
+        case.query = {**(case.query or {}), "follow": "false"}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +80,7 @@ def answered() -> Iterator[Counter[int]]:
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_described(case: Case[Any], answered: Counter[int]) -> None:
     addressed(case)
+    ending(case)
     response = case.call(headers=HOST)
     answered[response.status_code] += 1
     case.validate_response(response, checks=CHECKS)

@@ -7,8 +7,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from queuectl.domain.identity import Right
 from queuectl.domain.pastuse import Account, Scope, Used
 from tests.api.conftest import AnyStore
+from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.api.support import CLUSTER_QUEUE, LOCAL_QUEUE, QUEUE_PATH
 
 PATH = "/api/v1/pastuse"
@@ -107,3 +109,23 @@ async def test_past_use_that_is_none_is_refused(api: httpx2.AsyncClient, amount:
     answer = await api.put(LOCAL_PATH, json=stated(amount))
     assert answer.status_code == 422
     assert "admissionFairSharingStatus.consumedResources.nvidia.com/gpu" in answer.text
+
+
+async def test_a_tenant_sees_the_local_queues_of_his_own_namespaces(store: AnyStore) -> None:
+    access = people()
+    access.know("token", "tenant", Right("get", "reports", "team-a"))
+    app = signed_app(store, access)
+    async with asking(app, ADMIN) as admin:
+        await configure(admin)
+        queue = {**LOCAL_QUEUE, "metadata": {"name": "theirs", "namespace": "team-b"}}
+        await admin.put("/api/v1/namespaces/team-b/localqueues/theirs", json=queue)
+        epoch = await store.take_over("test", 0)
+        used = [
+            Used(OWN, 200.0, {"cpu": 1.0}),
+            Used(Account.of_local_queue("team-b", "theirs"), 200.0, {"cpu": 1.0}),
+            Used(Account(Scope.USER, "ann"), 200.0, {"cpu": 1.0}),
+        ]
+        await store.keep_use(used, 0.0, epoch=epoch)
+        assert set(await items(admin)) == {"default", "theirs", "ann"}
+    async with asking(app, "token") as tenant:
+        assert set(await items(tenant)) == {"default"}

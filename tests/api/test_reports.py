@@ -11,8 +11,11 @@ import pytest
 
 from queuectl.domain.accounting import HOUR, Free, Held, Loss, Mark, Phase, Subject, Terms
 from queuectl.domain.folding import Fold
+from queuectl.domain.identity import Right
 from queuectl.domain.utilization import GangUse, UseState
-from tests.api.conftest import AnyStore
+from tests.api.conftest import AnyStore, commit
+from tests.api.signed import asking, people, signed_app
+from tests.api.support import job, live_through
 
 # The hour before the last full one: two hours ago at least, and within every default.
 HOUR_AT = float(int(time.time() // HOUR) * HOUR - 2 * HOUR)
@@ -205,3 +208,38 @@ async def test_a_wrong_parameter_is_named(
     (error,) = answer.json()["errors"]
     assert error["field"] == field
     assert query[field] in error["reason"] or field in error["reason"]
+
+
+# ---- who may see them
+
+
+async def seen(store: AnyStore, kind: str, by: str, *rights: Right) -> dict[str, Any]:
+    """A report as somebody with these rights sees it."""
+    access = people()
+    access.know("token", "tenant", *rights)
+    async with asking(signed_app(store, access), "token") as client:
+        return await report(client, kind, by=by)
+
+
+async def test_a_tenant_sees_the_sums_of_his_own_namespaces(books: AnyStore) -> None:
+    await commit(books, live_through(job("a", namespace="team-a")))
+    await commit(books, live_through(job("b", namespace="team-b")))
+    own, all_of_it = Right("get", "reports", "team-a"), Right("get", "reports")
+    for kind in ("usage", "cost", "waste", "waits"):
+        for by, name in (("namespace", "namespace"), ("user", "user"), ("workload", "name")):
+            mine = set(named(await seen(books, kind, by, own), name))
+            assert mine <= {"team-a", "ann"}
+            assert len(mine) == 1
+            assert len(named(await seen(books, kind, by, all_of_it), name)) == 2
+        assert (await seen(books, kind, "user"))["items"] == []
+    flavors = set(named(await seen(books, "usage", "flavor", own), "flavor"))
+    assert "h100" in flavors
+    assert "a100" not in flavors
+
+
+async def test_a_tenant_is_told_nothing_of_the_nodes(books: AnyStore) -> None:
+    await commit(books, live_through(job("a", namespace="team-a")))
+    mine = await seen(books, "waste", "user", Right("get", "reports", "team-a"))
+    everything = await seen(books, "waste", "user", Right("get", "reports"))
+    assert mine["fleet"] == []
+    assert everything["fleet"]

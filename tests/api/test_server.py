@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import socket
 
@@ -14,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from queuectl.api.server import Address, CannotListen, WebServer, require_loopback
-from queuectl.control.environment import settings_names
+from queuectl.api.server import Address, CannotListen, WebServer
 from queuectl.domain.errors import BadInput
 
 ANY = Address("127.0.0.1", 0)
@@ -39,25 +37,6 @@ def test_an_address_is_read_and_printed(text: str, expected: Address) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="HOST:PORT"):
         Address.parse(text)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_the_api_may_listen_on_loopback(host: str) -> None:
-    require_loopback(Address(host, 8000))
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example"])
-def test_the_api_may_listen_nowhere_else(host: str) -> None:
-    with pytest.raises(CannotListen, match="no authentication"):
-        require_loopback(Address(host, 8000))
-
-
-def test_the_refusal_names_the_setting_by_which_metrics_may_listen_elsewhere() -> None:
-    with pytest.raises(CannotListen) as refused:
-        require_loopback(Address("0.0.0.0", 8000))
-    named = re.findall(r"QUEUECTL_\w+", str(refused.value))
-    assert named == ["QUEUECTL_METRICS_LISTEN"]
-    assert set(named) <= settings_names()
 
 
 def test_a_taken_port_is_told_at_once() -> None:
@@ -92,7 +71,7 @@ async def test_requests_in_flight_are_finished_when_it_ends(way: str) -> None:
     server = WebServer(slow.app, ANY)
     running = asyncio.create_task(server.run())
     async with httpx2.AsyncClient(trust_env=False) as client:
-        answer = asyncio.create_task(client.get(server.address.url))
+        answer = asyncio.create_task(client.get(server.url))
         await slow.asked.wait()
         running.cancel() if way == "cancelled" else server.stop()
         slow.go.set()
@@ -108,7 +87,7 @@ async def test_it_can_be_reached_before_it_runs() -> None:
     slow.go.set()
     server = WebServer(slow.app, ANY)
     async with httpx2.AsyncClient(trust_env=False) as client:
-        early = asyncio.create_task(client.get(server.address.url))
+        early = asyncio.create_task(client.get(server.url))
         async with asyncio.TaskGroup() as group:
             running = group.create_task(server.run())
             assert (await early).text == "done"
@@ -122,7 +101,7 @@ async def test_signal_handlers_are_left_alone() -> None:
     running = asyncio.create_task(server.run())
     async with httpx2.AsyncClient(trust_env=False) as client:
         slow.go.set()
-        await client.get(server.address.url)
+        await client.get(server.url)
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
     server.stop()
     await running

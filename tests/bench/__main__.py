@@ -9,6 +9,7 @@ import time
 BENCHES = (
     "planner",
     "queues",
+    "configuration",
     "explain",
     "tidy",
     "stop",
@@ -16,6 +17,8 @@ BENCHES = (
     "repair",
     "defrag",
     "store",
+    "api",
+    "web",
     "usage",
     "utilization",
     "reflector",

@@ -5,12 +5,14 @@ A subclass gives the fixture ``world``. Tests name what they await; how long tha
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
+from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
 from queuectl.domain.records import LeaderRecord, Outcome, PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
@@ -31,6 +33,12 @@ from tests.cluster.world import (
 from tests.support.jobs import batch_job, job_of
 
 BOTH_KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+
+
+def limit_range(world: World) -> LimitRange | None:
+    """The one of the test's namespace."""
+    own = [r for r in world.view.limit_ranges.values() if r.namespace == world.namespace]
+    return own[0].limit_range if own else None
 
 
 class ClusterConformance:
@@ -58,6 +66,41 @@ class ClusterConformance:
         uid = await world.submit(batch_job("stranger", queue=None, namespace=world.namespace))
         await world.until(lambda: world.view.pods_of(uid), "the stranger's pod")
         assert world.view.pods_of(uid)[0].attempt == 0
+
+    @BOTH_KINDS
+    async def test_pods_ask_for_what_limit_ranges_make_of_their_templates(
+        self, world: World, kind: str
+    ) -> None:
+        items = [
+            {"type": "Container", "max": {"cpu": "4"}, "defaultRequest": {"memory": "1Gi"}},
+            {"type": "Pod", "max": {"cpu": "8"}, "maxLimitRequestRatio": {"cpu": "4"}},
+        ]
+        usual = {"metadata": {"name": "usual"}, "spec": {"limits": items}}
+        await world.create("limitranges", usual)
+        await world.until(lambda: limit_range(world), "the LimitRange")
+        seen = limit_range(world)
+        assert seen is not None
+        job = await submitted(world, job_of(kind, "train", pods=2, namespace=world.namespace))
+        told = {podset.name: podset.shape.requests for podset in job.podsets}
+        pods = await start(world, job, 1)
+        made = {p.name: with_ranges(p, [seen]).shape.requests for p in job.podsets}
+        assert made != told
+        assert {pod.podset: pod.requests for pod in pods} == made
+
+    async def test_pods_that_break_a_limit_range_are_not_made(self, world: World) -> None:
+        item = {"type": "Container", "min": {"cpu": "2"}}
+        await world.create(
+            "limitranges", {"metadata": {"name": "team"}, "spec": {"limits": [item]}}
+        )
+        await world.until(lambda: limit_range(world), "the LimitRange")
+        seen = limit_range(world)
+        assert seen is not None
+        job = await submitted(world, batch_job("train", namespace=world.namespace))
+        assert refusal(job.podsets, job.namespace, [seen]) is not None
+        await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
+        await patched(world, job.uid, lambda now: KINDS["Job"].start_patch(now, 1, "Starting"))
+        await asyncio.sleep(0.3)
+        assert world.view.pods_of(job.uid) == []
 
     @BOTH_KINDS
     async def test_a_lost_connection_hides_nothing(self, world: World, kind: str) -> None:
@@ -213,6 +256,20 @@ class ClusterConformance:
             ),
             "a gated replacement of rank 0",
         )
+
+    @BOTH_KINDS
+    async def test_a_waiting_job_is_named_into_another_queue_by_us(
+        self, world: World, kind: str
+    ) -> None:
+        job = await submitted(world, job_of(kind, "moved", pods=2, namespace=world.namespace))
+        await patched(
+            world, job.uid, lambda now: KINDS[kind].queue_patch(now, "Pending: QueueSet", "other")
+        )
+        await world.until(lambda: world.view.jobs[job.uid].queue == "other", "the other queue")
+        assert world.view.jobs[job.uid].suspended
+        stale = KINDS[kind].queue_patch(job, "", "third")
+        with pytest.raises(WriteConflict):
+            await world.cluster.patch_job(kind, job.namespace, job.name, stale)
 
     # ---- compare-and-swap
 

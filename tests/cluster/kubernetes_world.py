@@ -55,6 +55,10 @@ class KubernetesWorld:
         for pod in self.view.pods_of(uid):
             await self._annotate(pod, RUN)
 
+    async def create(self, resource: str, document: Mapping[str, Any]) -> None:
+        collection = f"/api/v1/namespaces/{self.namespace}/{resource}"
+        await asyncio.to_thread(self.admin.create, collection, document)
+
     async def fail(self, pod: PodRecord) -> None:
         await self._annotate(pod, FAIL)
 

@@ -44,6 +44,10 @@ class FakeWorld:
     async def delete_node(self, name: str) -> None:
         self.cluster.delete_node(name)
 
+    async def create(self, resource: str, document: Mapping[str, Any]) -> None:
+        meta = {**document["metadata"], "namespace": self.namespace}
+        self.cluster.server.create(resource, {**document, "metadata": meta})
+
     async def interrupt(self) -> None:
         self.cluster.down = True
         await asyncio.sleep(0)

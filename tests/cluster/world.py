@@ -13,6 +13,7 @@ from queuectl.domain.records import (
     Deleted,
     Delta,
     JobRecord,
+    LimitRangeRecord,
     Listed,
     NodeRecord,
     PodRecord,
@@ -34,6 +35,7 @@ class View:
     pods: dict[str, PodRecord] = field(default_factory=dict)
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     resource_quotas: dict[str, ResourceQuotaRecord] = field(default_factory=dict)
+    limit_ranges: dict[str, LimitRangeRecord] = field(default_factory=dict)
     synced: list[str] = field(default_factory=list)
 
     def sink(self, deltas: Sequence[Delta]) -> None:
@@ -47,6 +49,8 @@ class View:
                     self.nodes[node.node.name] = node
                 case Upserted(ResourceQuotaRecord() as quota):
                     self.resource_quotas[quota.uid] = quota
+                case Upserted(LimitRangeRecord() as found):
+                    self.limit_ranges[found.uid] = found
                 case Deleted():
                     self._drop(delta.resource, {delta.key})
                 case Listed():
@@ -64,7 +68,11 @@ class View:
         return {key for table in self._tables(resource) for key in table}
 
     def _tables(self, resource: str) -> list[dict[str, Any]]:
-        tables: dict[str, dict[str, Any]] = {"pods": self.pods, "nodes": self.nodes}
+        tables: dict[str, dict[str, Any]] = {
+            "pods": self.pods,
+            "nodes": self.nodes,
+            "limitranges": self.limit_ranges,
+        }
         if resource in {kind.plural for kind in KINDS.values()}:
             return [self.jobs]
         return [tables[resource]] if resource in tables else []
@@ -96,6 +104,9 @@ class World(Protocol):
     async def fail(self, pod: PodRecord) -> None: ...
 
     async def delete_node(self, name: str) -> None: ...
+
+    async def create(self, resource: str, document: Mapping[str, Any]) -> None:
+        """An admin makes an object of the core API in the test's namespace. ``resource``: plural."""
 
     async def interrupt(self) -> None:
         """The API server breaks all connections and forgets old versions."""

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from queuectl.cluster.resources import watched
 from queuectl.control.loop import Loop
@@ -25,6 +26,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.consistency import violations
+from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import Fenced
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
@@ -123,10 +125,16 @@ class KillingStore:
         revision: int | None,
         cycle: int,
         answers: Sequence[Answer] = (),
+        decision: Decision | None = None,
     ) -> None:
         number = self.commits.before()
         await self.store.commit(
-            changes, epoch=epoch, revision=revision, cycle=cycle, answers=answers
+            changes,
+            epoch=epoch,
+            revision=revision,
+            cycle=cycle,
+            answers=answers,
+            decision=decision,
         )
         self.commits.after(number)
 
@@ -201,7 +209,6 @@ class Rig:
     clock: Callable[[], float] = time.time
     loop: Loop | None = None  # of the present controller
     _task: asyncio.Task[None] | None = None
-    _requests: int = 0
 
     async def until(self, done: Callable[[], bool | Any], what: str) -> None:
         """Let the world go on, with a controller that is restarted when it dies, until ``done()``; checks as it goes."""
@@ -337,10 +344,8 @@ class Rig:
         self, uid: str, action: Action, priority: int | None = None, **more: Any
     ) -> Command:
         """Ask for something, as the API does."""
-        self._requests += 1
-        request = f"request-{self._requests}"
         return await self.store.add_command(
-            Command(0, uid, action, "alice", request, time.time(), priority, **more)
+            Command(0, uid, action, "alice", uuid4().hex, time.time(), priority, **more)
         )
 
     async def stop(self) -> None:

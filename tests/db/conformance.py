@@ -11,7 +11,9 @@ import pytest
 
 from queuectl.db.store import PostgresStore
 from queuectl.domain.commands import Action, Answer, Command
+from queuectl.domain.decisions import KEPT_SECONDS, Decision
 from queuectl.domain.errors import BadInput, Conflict, Fenced, NotFound, StaleSnapshot
+from queuectl.domain.estimates import Run
 from queuectl.domain.ledger import Change, Entry, Spent, State
 from queuectl.domain.machine import (
     Admit,
@@ -26,7 +28,8 @@ from queuectl.domain.machine import (
     RetryDue,
 )
 from queuectl.domain.pastuse import Account, Scope, Used
-from queuectl.domain.queries import DocumentKey, Line, WorkloadFilter
+from queuectl.domain.plan import Proof
+from queuectl.domain.queries import ConfigChanges, DocumentKey, Line, WorkloadFilter
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Retention
@@ -47,6 +50,24 @@ QUEUE = {
 BUSY = Used(Account.of_local_queue("team", "busy"), 7.5, {"cpu": 0.1, "nvidia.com/gpu": 8.0})
 CQ = Used(Account(Scope.CLUSTER_QUEUE, "gpus"), 8.0, {"nvidia.com/gpu": 1 / 3})
 USER = Used(Account(Scope.USER, "ann's"), 7.0, {"nvidia.com/gpu": 1e-9})
+
+
+DECISION = Decision(
+    at=1700000000.25,
+    revision=3,
+    nodes=10,
+    pending=5,
+    running=4,
+    started=1,
+    gpus=32,
+    evicted=1,
+    moved=0,
+    waiting=4,
+    reasons={"WaitingForQuota": 4},
+    proof=Proof.FEASIBLE,
+    seconds=0.0125,
+    stats={"solves": 2.0, "ratio": 0.1},
+)
 
 
 def queue(name: str, **spec: object) -> dict[str, object]:
@@ -102,6 +123,25 @@ class StoreConformance:
         assert set(await loaded(store)) == {"u2"}
         assert await store.get_workload("u1") == last.after
         assert await store.get_workload("u3") is None
+
+    async def test_past_runs_are_of_the_last_that_finished_after_they_had_run(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        waited = submitted("waited")
+        await commit(store, epoch, waited)
+        await commit(store, epoch, step(waited.after, Gone()))
+        for number, uid in enumerate(("a", "b", "c")):
+            queued = submitted(uid, queue=f"q-{uid}")
+            began = step(queued.after, Admit(HERE), 1700000010.0)
+            await commit(store, epoch, queued)
+            await commit(store, epoch, began)
+            ended = 1700000100.0 - number
+            await commit(store, epoch, step(began.after, Ended(Outcome.SUCCEEDED), ended))
+        runs = [Run("team-a", "q-b", "", 89.0), Run("team-a", "q-a", "", 90.0)]
+        assert list(await store.usage.past_runs(2)) == runs
+        assert len(await store.usage.past_runs(100)) == 3
 
     @pytest.mark.parametrize(("floor", "epoch"), [(0, 2), (1, 2), (7, 8)])
     async def test_take_over_rises_above_the_database_and_the_floor(
@@ -226,6 +266,91 @@ class StoreConformance:
         assert [line.id for line in seen] == sorted({line.id for line in seen})
         assert await store.history(None, after=seen[-1].id) == ()
 
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    async def test_a_decision_is_kept_with_the_lines_of_its_commit(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first, second = submitted("u1"), submitted("u2")
+        await commit(store, epoch, first, second, cycle=4)
+        assert await store.decisions() == ()
+        started = step(first.after, Admit(HERE))
+        await store.commit([started], epoch=epoch, revision=None, cycle=4, decision=DECISION)
+        (decided,) = await store.decisions()
+        assert (decided.epoch, decided.cycle, decided.decision) == (epoch, 4, DECISION)
+        assert await store.get_decision(decided.id) == decided
+        lines = await store.history(None)
+        own = [line for line in lines if decided.after < line.id <= decided.upto]
+        assert [(line.uid, line.to_state) for line in own] == [("u1", State.STARTING)]
+        assert await store.get_decision(decided.id + 1) is None
+
+    async def test_a_decision_in_the_first_commit_of_all_has_all_lines(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        both = [submitted("u1"), submitted("u2")]
+        await store.commit(both, epoch=epoch, revision=None, cycle=1, decision=DECISION)
+        (decided,) = await store.decisions()
+        lines = await store.history(None, decided.after)
+        assert {line.uid for line in lines if line.id <= decided.upto} == {"u1", "u2"}
+
+    async def test_decisions_are_read_from_the_newest_on(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        for n in range(5):
+            await store.commit(
+                [submitted(f"u{n}")], epoch=epoch, revision=None, cycle=n, decision=DECISION
+            )
+        newest = await store.decisions(limit=2)
+        rest = await store.decisions(before=newest[-1].id, limit=10)
+        assert [decided.cycle for decided in (*newest, *rest)] == [4, 3, 2, 1, 0]
+
+    async def test_a_commit_that_fails_keeps_no_decision(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        with pytest.raises(Fenced):
+            await store.commit(
+                [submitted("u1")], epoch=epoch - 1, revision=None, cycle=1, decision=DECISION
+            )
+        assert await store.decisions() == ()
+
+    async def test_decisions_are_deleted_after_a_while_and_history_is_not(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        await store.commit(
+            [submitted("u1")], epoch=epoch, revision=None, cycle=1, decision=DECISION
+        )
+        still = DECISION.at + KEPT_SECONDS
+        assert await store.prune(Retention(), still, epoch=epoch) == 0
+        assert await store.prune(Retention(), still + 1.0, epoch=epoch) == 1
+        assert await store.decisions() == ()
+        assert len(await store.history(None)) == 1
+
+    # -- what waits for history ---------------------------------------------------------------------------------------
+
+    async def test_who_waits_for_history_is_told_when_it_grows(self, open_store: OpenStore):
+        writer, reader = await open_store(), await open_store()
+        epoch = await leader(writer)
+        assert await reader.newest_line() == 0
+        waiting = asyncio.create_task(reader.history_grown(0, poll=self.POLL))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await commit(writer, epoch, submitted("u1"))
+        async with asyncio.timeout(10.0):
+            await waiting
+        newest = await reader.newest_line()
+        assert [line.id for line in await reader.history(None)] == [newest]
+        await reader.history_grown(newest - 1)
+
+    async def test_a_line_knows_the_cluster_queue_of_its_workload(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        new = submitted("u1")
+        await commit(store, epoch, new)
+        (line,) = await store.history("u1")
+        assert line.cluster_queue == new.after.cluster_queue != ""
+
     # -- commands -----------------------------------------------------------------------------------------------------
 
     async def test_a_command_waits_until_it_is_answered_with_what_it_changed(
@@ -266,6 +391,43 @@ class StoreConformance:
             with pytest.raises(Conflict):
                 await store.add_command(other)
         assert await store.commands() == (first,)
+
+    async def test_what_became_of_a_command_is_known_by_its_id_and_by_its_workload(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        await commit(store, epoch, submitted("u1"), submitted("u2"))
+        wish = replace(asked("u1", Action.PRIORITY, "r1", 70), until=1700000900.5, why="a demo")
+        boost = await store.add_command(wish)
+        move = await store.add_command(replace(asked("u1", Action.MOVE, "r2"), queue="other"))
+        other = await store.add_command(asked("u2", Action.HOLD, "r3"))
+        assert await store.commands() == (boost, move, other)
+        answers = [Answer(boost.id, "done"), Answer(other.id, "it was so already")]
+        await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+        done = replace(boost, outcome="done")
+        assert (boost.outcome, boost.until, boost.why) == (None, 1700000900.5, "a demo")
+        assert await store.command(boost.id) == done
+        assert await store.command(move.id) == move
+        assert await store.command(other.id + 1) is None
+        assert await store.get_command("r1") == done
+        assert await store.add_command(wish) == done, "the same request is told the same"
+        assert await store.commands_of("u1") == (done, move)
+        assert await store.commands_of("u1", limit=1) == (done,)
+        assert await store.commands_of("u1", after=boost.id) == (move,)
+        assert await store.commands_of("nobody") == ()
+
+    async def test_another_end_or_another_queue_is_another_wish(self, open_store: OpenStore):
+        store = await open_store()
+        first = replace(asked("u1", Action.PRIORITY, "r1", 70), until=1700000900.5)
+        await store.add_command(first)
+        await store.add_command(replace(asked("u1", Action.MOVE, "r2"), queue="a"))
+        for other in (
+            replace(first, until=None),
+            replace(asked("u1", Action.MOVE, "r2"), queue="b"),
+        ):
+            with pytest.raises(Conflict):
+                await store.add_command(other)
 
     async def test_a_waiter_hears_of_a_command(self, open_store: OpenStore):
         store, api = await open_store(), await open_store()
@@ -396,6 +558,42 @@ class StoreConformance:
         store = await open_store()
         with pytest.raises(BadInput):
             await store.put_config(document)
+
+    async def test_those_documents_that_exist_are_found_by_their_keys(self, open_store: OpenStore):
+        store = await open_store()
+        for name in ("b", "a", "c"):
+            await store.put_config(queue(name))
+        keys = [DocumentKey("ClusterQueue", "", name) for name in ("b", "x", "a")]
+        found = await store.get_configs(keys)
+        assert [(one.key.name, one.version) for one in found] == [("a", 2), ("b", 1)]
+        assert await store.get_configs([DocumentKey("Cohort", "", "a")]) == ()
+        assert await store.get_configs([]) == ()
+
+    async def test_who_follows_reads_what_changed_and_no_more(self, open_store: OpenStore):
+        store, api = await open_store(), await open_store()
+        for name in ("a", "b", "c"):
+            await api.put_config(queue(name))
+        known = {DocumentKey("ClusterQueue", "", name) for name in ("a", "b", "c")}
+        first = await store.config_changes(0, ())
+        assert (first.revision, len(first.written), first.deleted) == (3, 3, frozenset())
+        assert await store.config_changes(3, known) == ConfigChanges(3, ())
+
+        await api.put_config(queue("b", cohort="all"))
+        await api.put_config(queue("d"))
+        await api.delete_config(DocumentKey("ClusterQueue", "", "a"))
+        await api.delete_config(DocumentKey("ClusterQueue", "", "c"))
+        await api.put_config(queue("c"))
+        after = await store.config_changes(3, known)
+        assert after.revision == 8
+        assert sorted(one["metadata"]["name"] for one in after.written) == ["b", "c", "d"]
+        assert after.deleted == {DocumentKey("ClusterQueue", "", "a")}
+
+    async def test_a_database_from_the_past_is_read_whole(self, open_store: OpenStore):
+        store = await open_store()
+        await store.put_config(queue("a"))
+        gone = DocumentKey("ClusterQueue", "", "b")
+        changes = await store.config_changes(99, {DocumentKey("ClusterQueue", "", "a"), gone})
+        assert changes == ConfigChanges(1, (queue("a"),), frozenset({gone}))
 
     async def test_a_waiter_hears_of_a_change_made_elsewhere(self, open_store: OpenStore):
         store, api = await open_store(), await open_store()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.fleet import HOSTNAME
@@ -23,7 +24,9 @@ from queuectl.domain.machine import (
     PodsDone,
     PodsLost,
     PodsReady,
+    PriorityOver,
     Refuse,
+    Relabelled,
     Repair,
     Reserve,
     RetryDue,
@@ -69,8 +72,8 @@ WAITS = Reason(
 POLICY = Rules(eviction_grace=30.5)
 
 
-def ask(action: Action, priority: int | None = None) -> Asked:
-    return Asked(Command(1, "", action, "alice", "r", 1700000000.5, priority))
+def ask(action: Action, priority: int | None = None, **more: Any) -> Asked:
+    return Asked(Command(1, "", action, "alice", "r", 1700000000.5, priority, **more))
 
 
 def submitted(
@@ -116,6 +119,8 @@ WHOLE_LIFE: tuple[Event, ...] = (
     PodsReady(),
     PodsDone(PART),
     ask(Action.PRIORITY, 70),
+    ask(Action.PRIORITY, 80, until=1700000000.75),
+    PriorityOver(10),
     Evict(Reason(Code.PREEMPTED, "for job-x")),
     NoticeOver(),
     ask(Action.HOLD),
@@ -123,8 +128,13 @@ WHOLE_LIFE: tuple[Event, ...] = (
     ask(Action.RELEASE),
     ask(Action.DEACTIVATE),
     ask(Action.ACTIVATE),
+    ask(Action.MOVE, queue="other"),
+    Relabelled(),
     Admit(HERE),
     PodsReady(),
+    ask(Action.PREEMPT),
+    Drained(),
+    Admit(HERE),
     Ended(Outcome.SUCCEEDED),
 )
 
@@ -144,8 +154,11 @@ def legal_events(entry: Entry) -> list[Event]:
     if entry.gates:
         events += [Gated(entry.gates[1:])]
     if entry.state is not State.FINISHED:
-        events += [ask(action) for action in Action if action is not Action.PRIORITY]
+        plain = (action for action in Action if action not in (Action.PRIORITY, Action.MOVE))
+        events += [ask(action) for action in plain]
         events += [ask(Action.PRIORITY, entry.priority + 1), ask(Action.PRIORITY)]
+        events += [ask(Action.PRIORITY, 3, until=1.25), PriorityOver(entry.priority + 2)]
+        events += [ask(Action.MOVE, queue="elsewhere"), Relabelled()]
     if entry.state is State.BACKOFF:
         events.append(RetryDue())
     if entry.intent is Intent.START:

@@ -10,12 +10,13 @@ from sqlalchemy import ClauseElement, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from queuectl.db import reads, rows
+from queuectl.db import decisions, reads, rows
 from queuectl.db.bulk import arrays, update_rows
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.prune import kept_enough
 from queuectl.db.store import PostgresStore
 from queuectl.db.tables import workloads
+from queuectl.db.usage import runs_before
 from queuectl.domain.ledger import State
 from queuectl.domain.machine import Admit
 from queuectl.domain.queries import Position, WorkloadFilter
@@ -35,13 +36,22 @@ INSERT INTO history (uid, kind, namespace, name, at, epoch, cycle, attempt, even
 SELECT 'u' || n % 5000, 'Job', 'n', 'n', n, 1, 1, 1, 'Queued', 'Pending', 'Queued', '', '{}'
 FROM generate_series(1, 20000) n
 """
+FILL_SUBJECTS = """
+INSERT INTO usage_subjects
+SELECT gen_random_uuid(), 'u' || n, 'Job', 'n', 'n', 'q', 'cq', '', '', '{}' FROM generate_series(1, 20000) n
+"""
+FILL_DECISIONS = """
+INSERT INTO decisions (at, epoch, cycle, revision, history_after, history_upto, counts, reasons, proof, seconds, stats)
+SELECT n, 1, n, 1, n, n, '{}', '{}', 'optimal', 0.1, '{}'
+FROM generate_series(1, 20000) n
+"""
 AFTER = Position("team-7", "job-1057", "u1057")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled_url(postgres: TestPostgres):
     name = await postgres.fresh()
-    for statement in (FILL, FILL_HISTORY, "ANALYZE"):
+    for statement in (FILL, FILL_HISTORY, FILL_DECISIONS, FILL_SUBJECTS, "ANALYZE"):
         await postgres.execute(statement, name)
     yield postgres.server.url(name)
     await postgres.drop(name)
@@ -89,9 +99,12 @@ def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
         (reads.named("Job", "team-7", "job-57"), "workloads_listing_idx"),
         (reads.history_after("u7", 100, 100), "history_uid_id_idx"),
         (reads.history_after(None, 19000, 100), "history_pkey"),
+        (decisions.page(None, 100), "decisions_pkey"),
+        (decisions.page(19000, 100), "decisions_pkey"),
         (reads.moves_since(86_400.0), "history_moves_idx"),
         (kept_enough(Retention(after_finished=0.0), 1.0), "workloads_finished_idx"),
         (kept_enough(Retention(0.0, 0.0), 1.0), "workloads_finished_idx"),
+        (runs_before(100), "workloads_finished_idx"),
     ],
 )
 async def test_reads_use_their_index(

@@ -63,12 +63,15 @@ class Fragile:
 
 
 def job(entry: Entry) -> JobRecord:
+    """One that asks for as many GPUs as the entry says."""
+    workers = (entry.gpus - 1) // GPUS["worker"]
+    masters = entry.gpus - workers * GPUS["worker"]
     podsets = tuple(
         PodSet(name, pods, PodShape(Resources({GPU: GPUS[name]})))
-        for name, pods in (("worker", 8), ("master", 1))
+        for name, pods in (("worker", workers), ("master", masters))
     )
     return JobRecord(
-        entry.kind, entry.namespace, entry.name, entry.uid, 1, 0.0, entry.queue, podsets
+        entry.kind, entry.namespace, entry.name, entry.uid, entry.version, 0.0, entry.queue, podsets
     )
 
 
@@ -133,9 +136,7 @@ class World:
     async def step(self, choices: list[tuple[int, int]], lag: float) -> None:
         """Some workloads go on; what is committed was decided ``lag`` seconds ago."""
         changes = [self._timed(c, lag) for c in self.lives.batch(choices)]
-        for change in changes:
-            if change.before is None:
-                self.mirror.apply([Upserted(job(change.after))])
+        self.mirror.apply([Upserted(job(change.after)) for change in changes])
         changes = self.marker.marked(changes, CONFIG)
         await self.store.commit(changes, epoch=self.epoch, revision=None, cycle=1)
         self.lives.committed(changes)

@@ -21,6 +21,7 @@ from queuectl.objects.times import format_time
 from queuectl.objects.wire import TemplateSpec, WireNode, WirePod
 from tests.doubles.admission import suspended
 from tests.doubles.apiserver import Document, Server, owner_of
+from tests.doubles.limitranges import fill, lets_be
 from tests.doubles.quotas import count, lets_in
 
 BACKOFF_LIMIT = 6
@@ -81,7 +82,8 @@ def make_pod(
         "spec": copy.deepcopy(template["spec"]),
         "status": {"phase": "Pending"},
     }
-    if lets_in(server, pod):
+    fill(server, pod)
+    if lets_be(server, pod) and lets_in(server, pod):
         server.create("pods", pod)
 
 

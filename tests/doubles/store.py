@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from queuectl.db.commands import same_request
 from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
+from queuectl.domain.audit import AuditLine
 from queuectl.domain.commands import Answer, Command
+from queuectl.domain.decisions import KEPT_SECONDS, Decided, Decision
 from queuectl.domain.errors import Fenced, NotFound, StaleSnapshot, StoreUnavailable
+from queuectl.domain.identity import Session
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, Spent, State
 from queuectl.domain.pastuse import Account, Used
 from queuectl.domain.queries import (
+    IN_LINE,
     LONGEST_PAGE,
+    ConfigChanges,
     ConfigDocument,
     DocumentKey,
     HistoryLine,
@@ -33,7 +38,9 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
+from queuectl.domain.standings import Tally, WaitingOrder
 from queuectl.domain.steps import DAY
+from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
 
@@ -54,9 +61,12 @@ class MemoryDatabase:
     entries: dict[str, Entry] = field(default_factory=dict)
     documents: dict[DocumentKey, ConfigDocument] = field(default_factory=dict)
     history: list[HistoryLine] = field(default_factory=list)
+    decisions: list[Decided] = field(default_factory=list)
     commands: dict[int, Command] = field(default_factory=dict)
     used: dict[Account, Used] = field(default_factory=dict)
     usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    audit: list[AuditLine] = field(default_factory=list)
     outcomes: dict[int, str | None] = field(default_factory=dict)  # None = not answered yet
     down: bool = False
     faults: list[Fault] = field(default_factory=list)  # taken by the next commits, in order
@@ -68,7 +78,9 @@ class MemoryStore:
 
     def __init__(self, database: MemoryDatabase | None = None) -> None:
         self.database = database or MemoryDatabase()
-        self.usage = MemoryUsage(self._usage_tables)
+        self.sessions = MemorySessions(self.database.sessions, self._reach)
+        self.audit = MemoryAudit(self.database.audit, self._reach)
+        self.usage = MemoryUsage(self._usage_tables, lambda: list(self.database.entries.values()))
 
     async def _usage_tables(self) -> tuple[MemoryUsageTables, int]:
         database = await self._reach()
@@ -112,6 +124,7 @@ class MemoryStore:
         revision: int | None,
         cycle: int,
         answers: Sequence[Answer] = (),
+        decision: Decision | None = None,
     ) -> None:
         database = await self._reach()
         fault = database.faults.pop(0) if database.faults else None
@@ -126,12 +139,19 @@ class MemoryStore:
         for answer in answers:
             if database.outcomes.get(answer.id, "") is not None:
                 raise StaleSnapshot("a command was answered before")
+        end = len(database.history)
         for change in changes:
             self._write(change, cycle)
         for change in changes:
             for mark in change.marks:
                 database.usage.note(mark)
         database.outcomes |= {answer.id: answer.outcome for answer in answers}
+        if decision is not None:
+            number = max((one.id for one in database.decisions), default=0) + 1
+            upto = len(database.history)
+            database.decisions.append(Decided(number, epoch, cycle, end, upto, decision))
+        async with database.changed:
+            database.changed.notify_all()
         if fault is Fault.AFTER:
             raise StoreUnavailable("the connection was lost")
 
@@ -182,7 +202,9 @@ class MemoryStore:
             del database.entries[uid]
         for number in answered:
             del database.commands[number], database.outcomes[number]
-        return len(old) + len(answered)
+        kept = [d for d in database.decisions if d.decision.at >= now - KEPT_SECONDS]
+        outdated, database.decisions = len(database.decisions) - len(kept), kept
+        return len(old) + len(answered) + outdated
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
         database = await self._reach()
@@ -206,9 +228,11 @@ class MemoryStore:
         database = await self._reach()
         for known in database.commands.values():
             if known.request_id == command.request_id:
-                return same_request(known, command)
+                answered = self._as_answered(known)
+                assert answered is not None
+                return same_request(answered, command)
         number = max(database.commands, default=0) + 1
-        added = replace(command, id=number, by=storable(command.by))
+        added = replace(command, id=number, by=storable(command.by), why=storable(command.why))
         database.commands[number] = added
         database.outcomes[number] = None
         async with database.changed:
@@ -217,7 +241,22 @@ class MemoryStore:
 
     async def get_command(self, request_id: str) -> Command | None:
         known = (await self._reach()).commands.values()
-        return next((c for c in known if c.request_id == request_id), None)
+        return self._as_answered(next((c for c in known if c.request_id == request_id), None))
+
+    async def command(self, number: int) -> Command | None:
+        database = await self._reach()
+        return self._as_answered(database.commands.get(number))
+
+    async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
+        database = await self._reach()
+        mine = [c for c in database.commands.values() if c.uid == uid and c.id > after]
+        told = map(self._as_answered, mine[: min(limit, LONGEST_PAGE)])
+        return tuple(c for c in told if c is not None)
+
+    def _as_answered(self, command: Command | None) -> Command | None:
+        if command is None:
+            return None
+        return replace(command, outcome=self.database.outcomes[command.id])
 
     async def commands(self) -> tuple[Command, ...]:
         database = await self._reach()
@@ -271,6 +310,17 @@ class MemoryStore:
     async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
         return (await self._reach()).documents.get(key)
 
+    async def get_configs(self, keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
+        documents = (await self._reach()).documents
+        return tuple(documents[key] for key in sorted(set(keys)) if key in documents)
+
+    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
+        database = await self._reach()
+        since = since if database.revision >= since else 0
+        written = tuple(d.document for d in database.documents.values() if d.version > since)
+        gone = frozenset(known) - database.documents.keys()
+        return ConfigChanges(database.revision, written, gone)
+
     async def list_config(
         self, kind: str, namespace: str | None = None
     ) -> tuple[ConfigDocument, ...]:
@@ -297,6 +347,11 @@ class MemoryStore:
         rest = [e for e in found if Position.of(e).key > after]
         more = Position.of(rest[limit - 1]).cursor if len(rest) > limit else None
         return WorkloadPage(tuple(rest[:limit]), more)
+
+    async def namespaces(self) -> frozenset[str]:
+        database = await self._reach()
+        queues = {key.namespace for key in database.documents if key.kind == "LocalQueue"}
+        return frozenset(queues | {e.namespace for e in database.entries.values()})
 
     async def get_workload(self, uid: str) -> Entry | None:
         return (await self._reach()).entries.get(uid)
@@ -336,7 +391,73 @@ class MemoryStore:
         database = await self._reach()
         limit = max(1, min(limit, LONGEST_PAGE))
         found = [h for h in database.history if h.id > after and uid in (None, h.uid)]
-        return tuple(found[:limit])
+        return tuple(replace(h, cluster_queue=self._queue_of(h.uid)) for h in found[:limit])
+
+    def _queue_of(self, uid: str) -> str:
+        entry = self.database.entries.get(uid)
+        return entry.cluster_queue if entry is not None else ""
+
+    async def decisions(self, before: int | None = None, limit: int = 100) -> tuple[Decided, ...]:
+        known = reversed((await self._reach()).decisions)
+        limit = max(1, min(limit, LONGEST_PAGE))
+        return tuple(d for d in known if before is None or d.id < before)[:limit]
+
+    async def get_decision(self, number: int) -> Decided | None:
+        return next((d for d in (await self._reach()).decisions if d.id == number), None)
+
+    async def newest_line(self) -> int:
+        return max((line.id for line in (await self._reach()).history), default=0)
+
+    async def history_grown(self, after: int, *, poll: float = 5.0) -> None:
+        database = await self._reach()
+        async with database.changed:
+            while await self.newest_line() <= after:
+                await database.changed.wait()
+
+    async def tallies(self) -> tuple[Tally, ...]:
+        groups: dict[tuple[str, str, str, State], list[Entry]] = {}
+        for e in (await self._reach()).entries.values():
+            if e.state is not State.FINISHED:
+                groups.setdefault((e.namespace, e.queue, e.cluster_queue, e.state), []).append(e)
+        return tuple(
+            Tally(*key, len(held), sum(e.gpus for e in held), min(e.queued_at for e in held))
+            for key, held in sorted(groups.items())
+        )
+
+    async def waiting(
+        self,
+        cluster_queue: str | None = None,
+        namespaces: Collection[str] | None = None,
+        *,
+        order: WaitingOrder = WaitingOrder.TURN,
+        skip: int = 0,
+        limit: int = 100,
+    ) -> tuple[Entry, ...]:
+        found = [
+            e
+            for e in (await self._reach()).entries.values()
+            if e.state in IN_LINE
+            and cluster_queue in (None, e.cluster_queue)
+            and (namespaces is None or e.namespace in namespaces)
+        ]
+        found.sort(key=turn if order is WaitingOrder.TURN else lambda e: (e.queued_at, e.uid))
+        return tuple(found[skip : skip + max(1, min(limit, LONGEST_PAGE))])
+
+    async def evictions(
+        self,
+        namespaces: Collection[str] | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> tuple[HistoryLine, ...]:
+        found = [
+            line
+            for line in reversed((await self._reach()).history)
+            if line.to_state is State.EVICTING
+            and (before is None or line.id < before)
+            and (namespaces is None or line.namespace in namespaces)
+        ]
+        return tuple(found[: max(1, min(limit, LONGEST_PAGE))])
 
 
 def _stored(reason: Reason) -> Reason:

@@ -19,7 +19,9 @@ from queuectl.domain.accounting import (
     by_hour,
 )
 from queuectl.domain.errors import Fenced, StaleSnapshot
+from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
+from queuectl.domain.ledger import Entry
 from queuectl.domain.reports import By, FleetRow, Grouping, Period, Report, ReportRow, check_size
 
 AMOUNTS = tuple(f.name for f in fields(Amounts))
@@ -42,10 +44,16 @@ class MemoryUsageTables:
 
 
 class MemoryUsage:
-    """Same methods, errors and meanings as UsageBooks. ``reach``: the tables, and the epoch of the leader."""
+    """Same methods, errors and meanings as UsageBooks."""
 
-    def __init__(self, reach: Callable[[], Awaitable[tuple[MemoryUsageTables, int]]]) -> None:
+    def __init__(
+        self,
+        reach: Callable[[], Awaitable[tuple[MemoryUsageTables, int]]],
+        entries: Callable[[], Iterable[Entry]],
+    ) -> None:
+        """``reach``: the tables, and the epoch of the leader; ``entries``: all workloads."""
         self._reach = reach
+        self._entries = entries
 
     async def books(self) -> Books:
         tables, _ = await self._reach()
@@ -98,6 +106,16 @@ class MemoryUsage:
                     was.stranded + seconds * one.stranded,
                 )
 
+    async def past_runs(self, most: int) -> tuple[Run, ...]:
+        tables, _ = await self._reach()
+        users = {who.uid: who.user for who in tables.subjects.values()}
+        done = [(e.finished_at, e) for e in self._entries() if e.finished_at is not None]
+        done = sorted((one for one in done if one[1].attempt), key=lambda one: one[0])
+        return tuple(
+            Run(e.namespace, e.queue, users.get(e.uid, ""), e.past_seconds)
+            for _, e in done[max(len(done) - most, 0) :]
+        )
+
     async def prune(self, before: float, *, epoch: int) -> int:
         tables, current = await self._reach()
         if epoch != current:
@@ -115,7 +133,9 @@ class MemoryUsage:
         }
         return before_all - len(tables.hours) - len(tables.losses) - len(tables.fleet)
 
-    async def report(self, period: Period, grouping: Grouping) -> Report:
+    async def report(
+        self, period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
+    ) -> Report:
         tables, _ = await self._reach()
         rows: dict[tuple[str, ...], ReportRow] = {}
         workloads: dict[tuple[str, ...], set[str]] = {}
@@ -123,6 +143,8 @@ class MemoryUsage:
             if not period.since <= hour < period.until:
                 continue
             who = tables.subjects[subject]
+            if namespaces is not None and who.namespace not in namespaces:
+                continue
             names = _names(who, hour, flavor, price, grouping)
             labels = dict(who.labels) if grouping.by is By.WORKLOAD else {}
             key = (*names.values(), str(labels))
@@ -135,6 +157,8 @@ class MemoryUsage:
             if not period.since <= hour < period.until or grouping.by is By.PRICE:
                 continue
             who = tables.subjects[subject]
+            if namespaces is not None and who.namespace not in namespaces:
+                continue
             labels = dict(who.labels) if grouping.by is By.WORKLOAD else {}
             key = (*_names(who, hour, flavor, "", grouping).values(), str(labels))
             known = rows[key].losses.get(reason, Losses())
@@ -143,7 +167,7 @@ class MemoryUsage:
         check_size(len(rows), grouping)
         fleet: dict[str, FleetRow] = {}
         for (hour, flavor), one in tables.fleet.items():
-            if period.since <= hour < period.until:
+            if period.since <= hour < period.until and namespaces is None:
                 was = fleet.get(flavor) or FleetRow(flavor, 0, 0, 0, 0, 0)
                 sums = (getattr(was, f.name) + getattr(one, f.name) for f in fields(FleetRow)[1:])
                 fleet[flavor] = FleetRow(flavor, *sums)

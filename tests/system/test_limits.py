@@ -24,7 +24,7 @@ def foretold(room: Room, *queues: Document) -> dict[str, Any]:
     room.until(lambda: room.states() and all_settled(room), "nobody is on the way")
     common = [m.topology("gpus", BLOCK, RACK), m.flavor("gpu", topology="gpus")]
     queues = (*common, m.local_queue(room.namespace, "main", room.namespace), *queues)
-    listed = "jobs,pods,resourcequotas"
+    listed = "jobs,pods,resourcequotas,limitranges"
     printed = [
         kubectl(room.house, "get", "nodes", "-o", "json"),
         kubectl(room.house, "get", listed, "-n", room.namespace, "-o", "json"),
@@ -74,6 +74,29 @@ def test_a_quota_of_limits_holds_back_and_lets_in(home: House) -> None:
         remove(room, "first")
         room.until_state("second", "Running")
         assert room.workload("second")["attempt"] == 1
+
+
+def test_a_limit_range_fills_in_what_is_left_out_and_holds_back_what_breaks_it(home: House) -> None:
+    with home.room(32) as room:
+        meta = {"name": "team", "namespace": room.namespace}
+        item = {"type": "Container", "max": {"cpu": "16"}, "defaultRequest": {"cpu": "8"}}
+        limit_range = {"apiVersion": "v1", "kind": "LimitRange", "metadata": meta}
+        room.client.apply(limit_range | {"spec": {"limits": [item]}})
+        silent = m.job("silent", room.namespace, "main", Pods(2, gpus=8))
+        (container,) = silent["spec"]["template"]["spec"]["containers"]
+        container["resources"] = {"limits": {GPU: "8"}}
+        room.submit(silent)
+        room.until_state("silent", "Running")
+        assert [pod.requests["cpu"] for pod in room.pods("silent")] == [8_000, 8_000]
+        room.job("greedy", Pods(1, gpus=8, cpu="20"))
+        waits = until_reason(room, "greedy", "Pending", "LimitRangeViolated")
+        told = (waits["reason"]["code"], waits["reason"]["message"])
+        assert "is more than the max of cpu, 16" in told[1]
+        die(room)
+        assert main_reasons(foretold(room, queue_of(room, 32))) == {"greedy": told}
+        room.client.delete(f"/api/v1/namespaces/{room.namespace}/limitranges/team")
+        room.until_state("greedy", "Running")
+        assert room.workload("silent")["attempt"] == 1
 
 
 def test_a_user_holds_no_more_than_his_part_and_others_pass(home: House) -> None:

@@ -45,10 +45,10 @@ QUEUES: Final = Board(
                       [Query(f"queuectl_cluster_queue_weighted_share{{{ONE}}}", "{{cluster_queue}}")], width=12),
                 Panel("Share of Cohorts", "The same of Cohorts within their parents.",
                       [Query("queuectl_cohort_weighted_share", "{{cohort}}")], width=12),
-                Panel("Cohorts: use of quota", "What gangs in a Cohort hold or have kept, of its own quota and what its members lend.",
-                      [Query('sum by (cohort) (queuectl_cohort_subtree_resource_reservations{resource="$resource"})'
-                             ' / sum by (cohort) (queuectl_cohort_subtree_quota{resource="$resource"} > 0)', "{{cohort}}")],
-                      "percentunit", width=12),
+                Panel("Cohorts: use and shared quota", "What gangs in a Cohort hold or have kept, beside its own quota and what its members lend."
+                      " Use may be more: it includes what members keep to themselves.",
+                      [Query('sum by (cohort) (queuectl_cohort_subtree_resource_reservations{resource="$resource"})', "{{cohort}} used"),
+                       Query('sum by (cohort) (queuectl_cohort_subtree_quota{resource="$resource"})', "{{cohort}} shared")], width=12),
                 Panel("Past use of LocalQueues", "With usage-based fairness: who used less goes first.",
                       [Query(f"queuectl_local_queue_admission_fair_sharing_usage{{{ONE}}}", "{{namespace}}/{{name}}")], width=12),
             ),

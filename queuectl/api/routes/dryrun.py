@@ -7,29 +7,35 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from queuectl.api.access import Guard
 from queuectl.api.body import MAX_LIST_BYTES, read_document
-from queuectl.api.kinds import PREFIX
+from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import LIST_BODY, responses
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.rehearsal import applied, excess_views, rehearse
+from queuectl.api.rehearsal import applied, excess_views, rehearse, seen_excesses
 from queuectl.api.schemas import DryRunView
+from queuectl.domain.identity import Right
 
 P = ProblemType
 PATH = f"{PREFIX}/dryrun"
 
 
-def add_routes(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None) -> None:
+def add_routes(
+    routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None
+) -> None:
     """Offer the path."""
 
     async def dry_run(request: Request) -> Response:
-        rehearsal = await rehearse(
-            _items(await read_document(request, MAX_LIST_BYTES)), store, diagnoser
-        )
+        items = _items(await read_document(request, MAX_LIST_BYTES))
+        for right in sorted({_right(item) for item in items}, key=str):
+            await guard.require(request, right)
+        rehearsal = await rehearse(items, store, diagnoser)
+        over = await seen_excesses(guard, request, rehearsal.excesses)
         return JSONResponse(
             {
                 "objects": [applied(one) for one in rehearsal.objects],
-                "overQuota": excess_views(rehearsal.excesses),
+                "overQuota": excess_views(over),
             }
         )
 
@@ -46,6 +52,17 @@ def add_routes(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None) 
         ),
         openapi_extra=LIST_BODY,
     )
+
+
+def _right(item: dict[str, Any]) -> Right:
+    """What a write of this document would need. One that no kind reads is refused by the reader, with its reason."""
+    metadata = item.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    kind = BY_KIND.get(str(item.get("kind")))
+    if kind is None:
+        return Right("update", CONFIG_KINDS[0].plural)
+    namespace = str(metadata.get("namespace") or "") if kind.namespaced else ""
+    return Right("update", kind.plural, namespace, str(metadata.get("name") or ""))
 
 
 def _items(body: dict[str, Any]) -> list[dict[str, Any]]:

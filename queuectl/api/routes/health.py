@@ -9,15 +9,18 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.responses import JSONResponse, Response
 
+from queuectl.api.access import Guard
 from queuectl.api.ports import Health
 from queuectl.api.problems import Problem, ProblemType, respond
 
 
-def add_routes(routes: APIRouter, health: Health, registry: CollectorRegistry) -> None:
+def add_routes(
+    routes: APIRouter, guard: Guard, health: Health, registry: CollectorRegistry
+) -> None:
     """Offer the three paths. They are for machines and stand outside the OpenAPI description."""
 
     # Not async: encoding thousands of series runs in a thread, beside the loop.
-    @routes.get("/metrics", include_in_schema=False)
+    @routes.get("/metrics", include_in_schema=False, dependencies=[guard.needs("get", "metrics")])
     def metrics(request: Request) -> Response:
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"Content-Type": media_type})

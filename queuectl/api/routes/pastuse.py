@@ -5,9 +5,11 @@
 from collections.abc import Iterable
 from math import isfinite
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
+from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import responses
 from queuectl.api.ports import ApiStore
 from queuectl.api.schemas import PastUseItem, PastUseView, maybe
 from queuectl.domain.pastuse import Scope, Used, past_use
@@ -19,7 +21,7 @@ from queuectl.objects.config import build
 PATH = f"{PREFIX}/pastuse"
 
 
-def add_routes(routes: APIRouter, store: ApiStore) -> None:
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     """Offer the path."""
 
     @routes.get(
@@ -27,10 +29,18 @@ def add_routes(routes: APIRouter, store: ApiStore) -> None:
         tags=["Past use"],
         operation_id="listPastUse",
         summary="What LocalQueues, ClusterQueues and users used lately, as last sampled",
+        description="Whoever may not get reports in all namespaces sees the LocalQueues of his own.",
+        responses=responses(),
     )
-    async def list_past_use() -> PastUseView:
+    async def list_past_use(request: Request) -> PastUseView:
+        seen = await guard.visible(request, "get", "reports", store.namespaces)
         revision, documents = await store.configuration()
-        return _view(await store.past_use(), build(documents, revision))
+        view = _view(await store.past_use(), build(documents, revision))
+        if seen is None:
+            return view
+        return PastUseView(
+            as_of=view.as_of, items=[item for item in view.items if item.namespace in seen]
+        )
 
 
 def _view(stored: Iterable[Used], config: QueueConfig) -> PastUseView:

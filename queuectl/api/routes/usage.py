@@ -1,4 +1,7 @@
-"""Reports of the usage ledger: usage, cost, waste and waits."""
+"""Reports of the usage ledger: usage, cost, waste and waits.
+
+Whoever may not get reports in all namespaces gets the sums of those in which he may, and nothing of the nodes.
+"""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -7,8 +10,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
+from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.ports import ApiStore
@@ -47,17 +51,18 @@ Since = Annotated[str, Query(max_length=40, description=_WHEN)]
 Until = Annotated[str | None, Query(max_length=40, description=f"{_WHEN} None = now.")]
 
 
-def add_routes(routes: APIRouter, store: ApiStore) -> None:
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     """Offer the paths."""
 
-    async def made(by: str, since: str, until: str | None) -> Report:
+    async def made(request: Request, by: str, since: str, until: str | None) -> Report:
         try:
             grouping = Grouping.parse(by)
         except BadInput as error:
             raise _wrong("by", str(error)) from error
         period = _period(since, until, time.time())
+        seen = await guard.visible(request, "get", "reports", store.namespaces)
         try:
-            return await store.usage.report(period, grouping)
+            return await store.usage.report(period, grouping, seen)
         except BadInput as error:
             raise _wrong("since", str(error)) from error
 
@@ -69,9 +74,9 @@ def add_routes(routes: APIRouter, store: ApiStore) -> None:
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_usage(
-        by: OfGroup = "queue", since: Since = "24h", until: Until = None
+        request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
     ) -> UsageReport:
-        return usage_report(await made(by, since, until))
+        return usage_report(await made(request, by, since, until))
 
     @routes.get(
         f"{PATH}/cost",
@@ -81,9 +86,9 @@ def add_routes(routes: APIRouter, store: ApiStore) -> None:
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_cost(
-        by: OfGroup = "queue", since: Since = "24h", until: Until = None
+        request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
     ) -> CostReport:
-        report = await made(by, since, until)
+        report = await made(request, by, since, until)
         revision, documents = await store.configuration()
         return cost_report(report, build(documents, revision).rules.accounting.currency)
 
@@ -95,9 +100,9 @@ def add_routes(routes: APIRouter, store: ApiStore) -> None:
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_waste(
-        by: OfGroup = "queue", since: Since = "24h", until: Until = None
+        request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
     ) -> WasteReport:
-        return waste_report(await made(by, since, until))
+        return waste_report(await made(request, by, since, until))
 
     @routes.get(
         f"{PATH}/waits",
@@ -107,9 +112,9 @@ def add_routes(routes: APIRouter, store: ApiStore) -> None:
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_waits(
-        by: OfGroup = "queue", since: Since = "24h", until: Until = None
+        request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
     ) -> WaitsReport:
-        return waits_report(await made(by, since, until))
+        return waits_report(await made(request, by, since, until))
 
 
 def _period(since: str, until: str | None, now: float) -> Period:

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 
+from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import (
@@ -28,6 +29,7 @@ from queuectl.api.routes import commands
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
 from queuectl.api.views import explain_view, history_view, workload_view
 from queuectl.domain.errors import BadInput
+from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import Line, WorkloadFilter, in_line
 from queuectl.domain.utilization import GangUse
@@ -39,17 +41,23 @@ _TAGS: Final[list[str | Enum]] = ["Workload"]
 _ONE = responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER)
 
 
-def add_routes(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None = None) -> None:
+def add_routes(
+    routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None = None
+) -> None:
     """Offer the paths of workloads, each by uid and by namespace and name."""
-    _list(routes, store, diagnoser)
+    _list(routes, guard, store, diagnoser)
 
-    async def by_uid(uid: Uid) -> Entry:
+    async def by_uid(request: Request, uid: Uid) -> Entry:
         entry = await store.get_workload(uid)
-        if entry is None:
+        # A uid says nothing of its namespace: that one exists which he may not see is told to nobody.
+        if entry is None or not await guard.may(request, _reading(entry.namespace, entry.name)):
             raise Problem(P.NOT_FOUND, f"there is no workload with uid {uid}")
         return entry
 
-    async def by_name(namespace: Namespace, name: Name, kind: OfKind = None) -> Entry:
+    async def by_name(
+        request: Request, namespace: Namespace, name: Name, kind: OfKind = None
+    ) -> Entry:
+        await guard.require(request, _reading(namespace, name))
         return await _named(store, namespace, name, kind)
 
     for path, finder, tag in (
@@ -58,18 +66,25 @@ def add_routes(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None =
     ):
         _one(routes, store, diagnoser, path, finder, tag)
         _explain(routes, store, diagnoser, path, finder, tag)
-        commands.add_routes(routes, store, path, finder, tag)
+        commands.add_routes(routes, guard, store, diagnoser, path, finder, tag)
+    commands.add_command_routes(routes, guard, store)
 
 
-def _list(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None) -> None:
+def _reading(namespace: str, name: str) -> Right:
+    return Right("get", "workloads", namespace, name)
+
+
+def _list(routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None) -> None:
     @routes.get(
         f"{PREFIX}/workloads",
         tags=_TAGS,
         operation_id="listWorkloads",
         summary="List workloads by namespace and name",
+        description="Of the namespaces in which you may list workloads.",
         responses=responses(P.INVALID_PARAMETER),
     )
     async def list_workloads(
+        request: Request,
         namespace: OfNamespace = None,
         queue: OfQueue = None,
         cluster_queue: OfClusterQueue = None,
@@ -78,7 +93,12 @@ def _list(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None) -> No
         limit: Limit = 100,
         cursor: Cursor = None,
     ) -> WorkloadPageView:
-        wanted = WorkloadFilter(namespace, queue, cluster_queue, kind, frozenset(state or ()))
+        seen = None
+        if namespace is not None:
+            await guard.require(request, Right("list", "workloads", namespace))
+        else:
+            seen = await guard.visible(request, "list", "workloads", store.namespaces)
+        wanted = WorkloadFilter(namespace, queue, cluster_queue, kind, frozenset(state or ()), seen)
         try:
             page = await store.list_workloads(wanted, cursor, limit)
         except BadInput as error:
@@ -87,7 +107,9 @@ def _list(routes: APIRouter, store: ApiStore, diagnoser: Diagnoser | None) -> No
         lines = await _lines(store, page.entries)
         return WorkloadPageView(
             items=[
-                workload_view(entry, lines.get(entry.uid), _use(diagnoser, entry))
+                workload_view(
+                    entry, lines.get(entry.uid), _use(diagnoser, entry), _start(diagnoser, entry)
+                )
                 for entry in page.entries
             ],
             next_cursor=page.cursor,
@@ -114,7 +136,8 @@ def _one(
     )
     async def get_workload(entry: Found) -> WorkloadView:
         lines = await _lines(store, (entry,))
-        return workload_view(entry, lines.get(entry.uid), _use(diagnoser, entry))
+        use, start = _use(diagnoser, entry), _start(diagnoser, entry)
+        return workload_view(entry, lines.get(entry.uid), use, start)
 
     @routes.get(
         f"{path}/history",
@@ -157,11 +180,16 @@ def _explain(
         diagnosis = await diagnoser.diagnose(entry.uid) if diagnoser and waits else None
         line = (await _lines(store, (entry,))).get(entry.uid)
         position = line.cluster_queue if line else None
-        return explain_view(entry, position, names, diagnosis, _use(diagnoser, entry))
+        use, start = _use(diagnoser, entry), _start(diagnoser, entry)
+        return explain_view(entry, position, names, diagnosis, use, start)
 
 
 def _use(diagnoser: Diagnoser | None, entry: Entry) -> GangUse | None:
     return diagnoser.gang_use(entry.uid) if diagnoser is not None else None
+
+
+def _start(diagnoser: Diagnoser | None, entry: Entry) -> float | None:
+    return diagnoser.estimated_start(entry.uid) if diagnoser is not None else None
 
 
 async def _lines(store: ApiStore, entries: Iterable[Entry]) -> Mapping[str, Line]:

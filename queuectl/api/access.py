@@ -1,0 +1,92 @@
+"""Rights: what a request must be allowed before its route runs.
+
+Every route names what it needs, by :meth:`Guard.needs` where the path says it all and by :meth:`Guard.require` where the
+namespace is known only once the object is found. Who asks was found out before, from token or session; a route never
+looks at those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
+
+from fastapi import Depends, Request
+
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.identity import Caller, Right
+
+ANYBODY: Final = Caller("somebody at the REST API")
+"""Whoever asks where nobody is asked who he is: on loopback, without authentication."""
+_KEY: Final = "queuectl.caller"
+
+
+class Identities(Protocol):
+    """Who knows whose a token is: the cluster's authentication."""
+
+    async def who(self, token: str) -> Caller | None:
+        """Whose token this is; None = nobody's, or no longer good. May raise ClusterUnavailable."""
+
+
+class Rights(Protocol):
+    """Who knows what a caller may do: the cluster's RBAC."""
+
+    async def may(self, caller: Caller, right: Right) -> bool:
+        """Whether he may. May raise ClusterUnavailable."""
+
+
+class Access(Identities, Rights, Protocol):
+    """Both: the API server."""
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks."""
+    caller: Caller = request.scope.get(_KEY, ANYBODY)
+    return caller
+
+
+def know(scope: Any, caller: Caller) -> None:
+    """Remember who asks, for the rest of this request."""
+    scope[_KEY] = caller
+
+
+class Guard:
+    """Lets a request go on, or raises Problem."""
+
+    def __init__(self, rights: Rights | None = None) -> None:
+        """``rights``: None where everybody may do everything."""
+        self._rights = rights
+
+    async def require(self, request: Request, right: Right) -> None:
+        """Raise a FORBIDDEN problem unless who asks may do this."""
+        if not await self.may(request, right):
+            detail = f"{caller_of(request).name} may not {right}"
+            raise Problem(ProblemType.FORBIDDEN, detail)
+
+    def needs(self, verb: str, resource: str) -> Any:
+        """A dependency of a route: this right, in the namespace and on the name of its path, if it has them."""
+
+        async def check(request: Request) -> None:
+            path = request.path_params
+            right = Right(verb, resource, path.get("namespace", ""), path.get("name", ""))
+            await self.require(request, right)
+
+        return Depends(check)
+
+    async def visible(
+        self,
+        request: Request,
+        verb: str,
+        resource: str,
+        namespaces: Callable[[], Awaitable[Iterable[str]]],
+    ) -> frozenset[str] | None:
+        """In which of these namespaces he may; None = in all there are. ``namespaces`` is asked only when needed."""
+        if await self.may(request, Right(verb, resource)):
+            return None
+        rights = [Right(verb, resource, namespace) for namespace in await namespaces()]
+        allowed = await asyncio.gather(*(self.may(request, right) for right in rights))
+        return frozenset(r.namespace for r, may in zip(rights, allowed, strict=True) if may)
+
+    async def may(self, request: Request, right: Right) -> bool:
+        """Whether who asks may do this."""
+        return self._rights is None or await self._rights.may(caller_of(request), right)

@@ -1,0 +1,121 @@
+"""Every request that wants to change something leaves a line in the audit log.
+
+The line is written, and committed, before the request does anything, and completed before it is answered. So nothing
+takes effect without a line: if it cannot be written the request is refused. A line without a status is a request whose
+outcome is not known, because the process or the database went away in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from queuectl.api import problems
+from queuectl.api.access import caller_of
+from queuectl.api.auth.origin import CHANGES
+from queuectl.api.auth.requests import request_id_of
+from queuectl.api.ports import AuditBook
+from queuectl.domain.audit import AuditLine, Outcome
+from queuectl.domain.errors import StoreUnavailable
+
+_LONGEST: Final = 2000  # characters of a path or detail
+_KEY: Final = "queuectl.done"
+_DAY: Final = 86400.0
+_LOOK_SECONDS: Final = 3600.0
+_AGAIN_SECONDS: Final = 1.0  # between batches
+
+_log = structlog.get_logger(source="queuectl.api")
+
+
+def done(request: Request, what: str) -> None:
+    """Say what a request changed, for its line."""
+    request.scope[_KEY] = what
+
+
+class Audit:
+    """Writes the lines."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        book: AuditBook,
+        harmless: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``harmless``: paths below which nothing that counts is changed, whatever the method says."""
+        self._app = app
+        self._book = book
+        self._harmless = harmless
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if (
+            scope["type"] != "http"
+            or scope["method"] not in CHANGES
+            or scope["path"] in self._harmless
+        ):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        line = self._line(request)
+        try:
+            number = await self._book.begin(line)
+        except StoreUnavailable as error:
+            await problems.outage(request, error)(scope, receive, send)
+            return
+        answered = False
+
+        async def answer(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start" and not answered:
+                answered = True
+                await self._end(number, line, scope, message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        except Exception:  # a defect: answered further out
+            if not answered:
+                await self._end(number, line, scope, 500)
+            raise
+
+    def _line(self, request: Request) -> AuditLine:
+        caller, query = caller_of(request), request.url.query
+        path = request.url.path + (f"?{query}" if query else "")
+        return AuditLine(
+            0,
+            self._clock(),
+            request_id_of(request.scope),
+            caller.name,
+            caller.groups,
+            request.method,
+            path[:_LONGEST],
+        )
+
+    async def _end(self, number: int, line: AuditLine, scope: Scope, status: int) -> None:
+        operation = getattr(scope.get("route"), "operation_id", None) or ""
+        detail = (problems.refusal_of(scope) or scope.get(_KEY, ""))[:_LONGEST]
+        told = {"method": line.method, "path": scope["path"], "status": status}
+        _log.info("api_write", **told)
+        try:
+            await self._book.end(number, Outcome(operation, status, detail))
+        except StoreUnavailable as error:
+            _log.warning("audit_not_completed", line=number, error=str(error), **told)
+
+
+async def forget_old(book: AuditBook, days: float, clock: Callable[[], float] = time.time) -> None:
+    """Delete lines older than that; go on until cancelled. Every process may do it."""
+    while True:
+        deleted = 0
+        try:
+            deleted = await book.prune(clock() - days * _DAY)
+        except StoreUnavailable as error:
+            _log.info("audit_not_pruned", why=str(error))
+        await asyncio.sleep(_AGAIN_SECONDS if deleted else _LOOK_SECONDS)

@@ -1,0 +1,122 @@
+"""Who asks: a token in ``Authorization: Bearer``, or the session of a browser.
+
+Nobody goes on unknown, except to what :class:`Open` names. A browser sends its cookie whoever made it ask, so a session
+changes something only when the browser says that our own page asked, and the page proves it by a header of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
+
+from queuectl.api import problems
+from queuectl.api.access import ANYBODY, know
+from queuectl.api.auth import origin
+from queuectl.api.auth.sessions import SessionDesk
+from queuectl.api.kinds import PREFIX
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
+from queuectl.domain.identity import Caller
+
+PROOF: Final = "X-Queuectl-Session"
+SESSION_PATH: Final = f"{PREFIX}/session"
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="queuectl"'}
+_ALWAYS: Final = frozenset(
+    {
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+        ("GET", f"{PREFIX}/openapi.json"),
+        ("POST", SESSION_PATH),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """What anybody may see, beside health and the description of the API.
+
+    Attributes:
+        below: beginnings of paths that anybody may read: style sheets, the page to sign in.
+        sign_in: where a browser is sent that wants a page and is not known; empty = nowhere.
+    """
+
+    below: tuple[str, ...] = ()
+    sign_in: str = ""
+
+    def lets(self, method: str, path: str) -> bool:
+        """Whether a request needs no name."""
+        reading = method in ("GET", "HEAD")
+        return (method, path) in _ALWAYS or (reading and path.startswith(self.below))
+
+
+class Authentication:
+    """Finds out who asks, or answers that nobody knows."""
+
+    def __init__(self, app: ASGIApp, desk: SessionDesk, doors: Open) -> None:
+        self._app = app
+        self._desk = desk
+        self._doors = doors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            caller = await self._caller(request)
+        except Problem as problem:
+            await self._refuse(request, problem)(scope, receive, send)
+        except (ClusterUnavailable, StoreUnavailable) as error:
+            await problems.outage(request, error)(scope, receive, send)
+        else:
+            know(scope, caller)
+            named = {} if caller is ANYBODY else {"caller": caller.name}
+            with bound_contextvars(**named):
+                await self._app(scope, receive, send)
+
+    async def _caller(self, request: Request) -> Caller:
+        """Raises Problem."""
+        if self._doors.lets(request.method, request.url.path):
+            if request.method in origin.CHANGES and origin.foreign(request.headers):
+                raise Problem(ProblemType.FOREIGN_ORIGIN, "another site asked for a session")
+            return ANYBODY
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme:
+            caller = await self._desk.who(token.strip()) if scheme.lower() == "bearer" else None
+            if caller is None:
+                detail = "the Authorization header holds no token that the cluster takes"
+                raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
+            return caller
+        session = await self._desk.find(request)
+        if session is None:
+            detail = "send Authorization: Bearer with a token of the cluster, or sign in"
+            raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
+        if request.method in origin.CHANGES:
+            _own_page(request)
+        return session.caller
+
+    def _refuse(self, request: Request, problem: Problem) -> Response:
+        """A browser on its way to a page is shown where to sign in."""
+        wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+        unknown = problem.kind is ProblemType.UNAUTHENTICATED
+        if unknown and wants_page and self._doors.sign_in:
+            wanted = f"{request.url.path}?{request.url.query}".removesuffix("?")
+            return RedirectResponse(f"{self._doors.sign_in}?next={quote(wanted, safe='')}", 303)
+        return problems.respond(request, problem)
+
+
+def _own_page(request: Request) -> None:
+    """Raise Problem unless our own page asks."""
+    headers = request.headers
+    if not origin.told(headers) or origin.foreign(headers):
+        detail = "a session changes nothing on behalf of another site"
+        raise Problem(ProblemType.FOREIGN_ORIGIN, detail)
+    if headers.get(PROOF) != "1":
+        raise Problem(ProblemType.FOREIGN_ORIGIN, f"with a session, a change needs {PROOF}: 1")

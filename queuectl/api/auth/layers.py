@@ -1,0 +1,62 @@
+"""In which order the layers stand before the routes.
+
+From the outside in: an id and careful headers; who asks (without authentication: whether this machine asks); whether too
+often; how large; the line in the audit log. What is refused before the last one changes nothing and leaves no line, so
+that nobody unknown can fill the database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import FastAPI
+
+from queuectl.api.access import Access
+from queuectl.api.auth.audit import Audit
+from queuectl.api.auth.authentication import SESSION_PATH, Authentication, Open
+from queuectl.api.auth.limits import BodyLimit, Buckets, RateLimit
+from queuectl.api.auth.loopback import ThisMachine
+from queuectl.api.auth.requests import Requests
+from queuectl.api.auth.sessions import SessionDesk
+from queuectl.api.kinds import PREFIX
+from queuectl.api.ports import ApiStore
+
+WIDE: Final = (f"{PREFIX}/dryrun", f"{PREFIX}/plans")
+"""Paths that take many documents at once, and change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """How callers are told apart.
+
+    Attributes:
+        access: who knows them and their rights.
+        secure: browsers reach us by TLS.
+        per_second, burst: how often one of them may ask.
+        doors: what anybody may see.
+    """
+
+    access: Access
+    secure: bool = False
+    per_second: float = 50.0
+    burst: int = 500
+    doors: Open = Open()
+
+
+def install(
+    app: FastAPI, store: ApiStore, authenticated: Authenticated | None
+) -> SessionDesk | None:
+    """Put the layers before an application; the desk where sessions are opened, if there are any."""
+    app.add_middleware(Audit, book=store.audit, harmless=(*WIDE, SESSION_PATH))
+    app.add_middleware(BodyLimit, wide=WIDE)
+    desk = None
+    if authenticated is None:
+        app.add_middleware(ThisMachine)
+    else:
+        buckets = Buckets(authenticated.per_second, authenticated.burst)
+        desk = SessionDesk(authenticated.access, store.sessions, secure=authenticated.secure)
+        app.add_middleware(RateLimit, buckets=buckets)
+        app.add_middleware(Authentication, desk=desk, doors=authenticated.doors)
+    app.add_middleware(Requests)
+    return desk

@@ -1,0 +1,62 @@
+"""May the API be offered like this? Said at the start, before anything listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from queuectl.api.server import Address, CannotListen, Certificate
+from queuectl.domain.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """How the API is offered.
+
+    Attributes:
+        address: where it listens.
+        authenticated: callers are asked who they are.
+        certificate: None = without TLS.
+        secure: browsers reach us by TLS, which may end before us.
+    """
+
+    address: Address
+    authenticated: bool
+    certificate: Certificate | None
+    secure: bool
+
+
+def offer(
+    listen: str,
+    *,
+    auth: str | None,
+    cert_file: Path | None,
+    key_file: Path | None,
+    tls: bool,
+) -> Offer:
+    """What the settings come to. ``tls``: false = it ends before us.
+
+    Raises:
+        BadInput: they contradict each other.
+        CannotListen: other machines could do whatever they like, or read what is sent.
+    """
+    address = Address.parse(listen)
+    if (cert_file is None) != (key_file is None):
+        raise BadInput("QUEUECTL_TLS_CERT_FILE and QUEUECTL_TLS_KEY_FILE go together")
+    certificate = Certificate(cert_file, key_file) if cert_file and key_file else None
+    if certificate is not None and not tls:
+        raise BadInput("QUEUECTL_TLS=off, but QUEUECTL_TLS_CERT_FILE names a certificate")
+    authenticated = auth == "kubernetes" or (auth is None and not address.loopback)
+    if address.loopback:
+        return Offer(address, authenticated, certificate, certificate is not None or not tls)
+    if not authenticated:
+        raise CannotListen(
+            f"refusing to serve the API on {address} with QUEUECTL_AUTH=none: whoever reached it could do everything. "
+            "Unset QUEUECTL_AUTH, or listen on 127.0.0.1"
+        )
+    if certificate is None and tls:
+        raise CannotListen(
+            f"refusing to serve the API on {address} without TLS: tokens could be read on their way. Name a certificate "
+            "by QUEUECTL_TLS_CERT_FILE and QUEUECTL_TLS_KEY_FILE; where an ingress ends TLS before us, set QUEUECTL_TLS=off"
+        )
+    return Offer(address, True, certificate, secure=True)

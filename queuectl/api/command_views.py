@@ -1,0 +1,150 @@
+"""Commands as the API takes and tells them: bodies, what became of them, and previews; see api/schemas.py."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import AwareDatetime, Field
+
+from queuectl.api.schemas import View, maybe, moment
+from queuectl.domain.commands import DONE, LARGEST_PRIORITY, Action, Command
+from queuectl.domain.identity import Caller
+from queuectl.domain.ledger import Entry
+from queuectl.domain.preview import Preview
+
+_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+
+
+class CommandBody(View):
+    """What goes with a command; nothing of it is required."""
+
+    by: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Who asks, for the history. Believed only where nobody is asked who he is; else it is the caller.",
+    )
+    why: str | None = Field(
+        default=None, min_length=1, max_length=500, description="Why, for the history."
+    )
+
+
+class PriorityBody(CommandBody):
+    priority: int | None = Field(
+        ge=-LARGEST_PRIORITY,
+        le=LARGEST_PRIORITY,
+        description="Holds until it is set anew; null = as its classes say, from when it waits.",
+    )
+    until: AwareDatetime | None = Field(
+        default=None,
+        description="From then on it is as its classes say, whether it waits or runs; null = no end.",
+    )
+
+
+class MoveBody(CommandBody):
+    queue: str = Field(
+        pattern=_NAME, description="LocalQueue of its own namespace. It keeps its place in time."
+    )
+
+
+class CommandState(StrEnum):
+    WAITING = "Waiting"  # for the process that leads
+    DONE = "Done"
+    REFUSED = "Refused"  # the outcome says why
+
+
+class CommandView(View):
+    """A command. It is carried out by the process that leads, in the order of ids, and told for a day."""
+
+    id: int
+    uid: str
+    workload: str | None = Field(description="namespace/name; null = its row was deleted.")
+    action: Action
+    priority: int | None
+    until: datetime | None
+    queue: str | None
+    by: str
+    why: str
+    request_id: str
+    at: datetime
+    state: CommandState
+    outcome: str | None = Field(description="In words; null while it waits.")
+
+
+class CommandPage(View):
+    uid: str
+    items: list[CommandView]
+    next_after: int | None = Field(description="Give it as `after` for more; null = that was all.")
+
+
+class StarterView(View):
+    uid: str
+    workload: str = Field(description="namespace/name; a uid nobody knows stays one.")
+
+
+class PreviewView(View):
+    """What an action would do to a gang now. Nothing was asked for."""
+
+    uid: str
+    workload: str = Field(description="namespace/name")
+    action: Action
+    evicts: bool = Field(description="It holds its place now and would be taken down.")
+    pods: int = Field(description="That would end.")
+    gpus: int | None = Field(
+        description="Freed; null = this process does not know the cluster yet."
+    )
+    lost_gpu_seconds: int | None = Field(
+        description="Work lost since its last checkpoint, with a restart, priced as for any victim; null as for `gpus`."
+    )
+    notice_seconds: float | None = Field(
+        description="For which it is told before it is suspended; null as for `gpus`."
+    )
+    starts: list[StarterView] | None = Field(
+        description="Who could start then and cannot now, in queue order; itself among them if it would start again. "
+        "null = that could not be told in time, or as for `gpus`."
+    )
+
+
+def own(caller: Caller, key: str) -> str:
+    """The request id under which a caller's key is kept: another's same key is another request."""
+    return f"{caller.name} {key}"
+
+
+def command_view(command: Command, ref: str | None) -> CommandView:
+    """A command as it stands. ``ref``: ``namespace/name`` of its workload, None when nobody knows it any more."""
+    state = CommandState.DONE if command.outcome == DONE else CommandState.REFUSED
+    return CommandView(
+        id=command.id,
+        uid=command.uid,
+        workload=ref,
+        action=command.action,
+        priority=command.priority,
+        until=maybe(command.until),
+        queue=command.queue,
+        by=command.by,
+        why=command.why,
+        request_id=command.request_id.rpartition(" ")[2],  # a key has no space in it
+        at=moment(command.at),
+        state=CommandState.WAITING if command.outcome is None else state,
+        outcome=command.outcome,
+    )
+
+
+def preview_view(
+    entry: Entry, action: Action, preview: Preview | None, starts: list[StarterView] | None
+) -> PreviewView:
+    """A preview. ``starts``: of the preview, with names."""
+    evicts, cost = entry.state.live, preview.cost if preview is not None else None
+    known = preview is not None
+    return PreviewView(
+        uid=entry.uid,
+        workload=entry.ref,
+        action=action,
+        evicts=evicts,
+        pods=entry.pods if evicts else 0,
+        gpus=(cost.gpus if cost is not None else 0) if known else None,
+        lost_gpu_seconds=(cost.lost_work if cost is not None else 0) if known else None,
+        notice_seconds=preview.notice if preview is not None else None,
+        starts=starts,
+    )

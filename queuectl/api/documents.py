@@ -1,0 +1,247 @@
+"""The verbs for configuration documents of one kind: how a request becomes a change of what is stored, or an answer."""
+
+# No postponed annotations here: see routes/config.py.
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import JSONResponse, Response
+
+from queuectl.api.access import Guard
+from queuectl.api.auth.audit import done
+from queuectl.api.body import read_document, read_patch
+from queuectl.api.kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
+from queuectl.api.merge import merged
+from queuectl.api.params import Name, Namespace
+from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.preconditions import check_write, etag, unchanged
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.rehearsal import applied, changes_of, excess_views, rehearse, seen_excesses
+from queuectl.domain.errors import Conflict, NotFound
+from queuectl.domain.pastuse import Scope
+from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.objects.config import build, validate
+from queuectl.objects.config_links import dangling, references, refuse_cycle
+from queuectl.objects.documents import as_document
+from queuectl.objects.errors import DocumentError
+from queuectl.objects.pastuse import read_used
+
+P = ProblemType
+
+
+class Documents:
+    """Of one kind."""
+
+    def __init__(
+        self, guard: Guard, kind: ConfigKind, store: ApiStore, diagnoser: Diagnoser | None
+    ) -> None:
+        self._guard = guard
+        self._kind = kind
+        self._store = store
+        self._diagnoser = diagnoser
+
+    def key(self) -> Callable[..., DocumentKey]:
+        """The dependency that reads an object's identity from the path."""
+        kind = self._kind.kind
+
+        def clusterwide(name: Name) -> DocumentKey:
+            return DocumentKey(kind, "", name)
+
+        def namespaced(namespace: Namespace, name: Name) -> DocumentKey:
+            return DocumentKey(kind, namespace, name)
+
+        return namespaced if self._kind.namespaced else clusterwide
+
+    async def seen(self, request: Request) -> frozenset[str] | None:
+        """The namespaces whose objects may be listed; None = all."""
+        resource = self._kind.plural
+        return await self._guard.visible(request, "list", resource, self._store.namespaces)
+
+    async def list(self, namespace: str | None, seen: frozenset[str] | None = None) -> Response:
+        stored = await self._store.list_config(self._kind.kind, namespace)
+        if seen is not None:
+            stored = tuple(s for s in stored if s.document["metadata"]["namespace"] in seen)
+        return JSONResponse(
+            {
+                "apiVersion": API_VERSION,
+                "kind": f"{self._kind.kind}List",
+                "items": [_shown(document) for document in stored],
+            }
+        )
+
+    async def read(self, key: DocumentKey, if_none_match: str | None) -> Response:
+        stored = await self._store.get_config(key)
+        if stored is None:
+            raise Problem(P.NOT_FOUND, f"{key} does not exist")
+        headers = {"ETag": etag(stored.version)}
+        if unchanged(stored.version, if_none_match):
+            return Response(status_code=304, headers=headers)
+        return JSONResponse(_shown(stored), headers=headers)
+
+    async def write(
+        self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
+    ) -> Response:
+        given = _addressed(await read_document(request), key)
+        document, warnings = await self._checked(given)
+        stored = await self._present(key, if_match, if_none_match)
+        conditional = if_match is not None or if_none_match is not None
+        await self._take_over_use(given)
+        return await self._put(request, key, document, warnings, stored, conditional=conditional)
+
+    async def patch(
+        self, request: Request, key: DocumentKey, if_match: str | None, *, dry_run: bool
+    ) -> Response:
+        """Change what the caller has read, and nothing that was written since."""
+        if if_match is None:
+            detail = "a PATCH needs If-Match: the ETag of what you have read, or *"
+            raise Problem(P.PRECONDITION_REQUIRED, detail)
+        patch = await read_patch(request)
+        stored = await self._store.get_config(key)
+        if stored is None:
+            raise Problem(P.NOT_FOUND, f"{key} does not exist")
+        check_write(stored.version, if_match, None)
+        given = _addressed(merged(stored.document, patch), key)
+        if dry_run:
+            return await self._rehearsed(request, given)
+        document, warnings = await self._checked(given)
+        return await self._put(request, key, document, warnings, stored, conditional=True)
+
+    async def _checked(self, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The document as it is kept, and warnings."""
+        document, warnings = validate(given)
+        if document["kind"] == "Cohort":
+            refuse_cycle(document, await self._above(document))
+        return document, warnings
+
+    async def _put(
+        self,
+        request: Request,
+        key: DocumentKey,
+        document: dict[str, Any],
+        warnings: tuple[str, ...],
+        stored: ConfigDocument | None,
+        *,
+        conditional: bool,
+    ) -> Response:
+        """Store it; ``conditional``: only over what was read."""
+        before = stored.version if stored is not None else 0
+        try:
+            version = await self._store.put_config(document, before if conditional else None)
+        except Conflict as error:
+            raise Problem(P.PRECONDITION_FAILED, str(error)) from error
+        result = "unchanged" if version == before else "configured" if before else "created"
+        warnings = (*warnings, *await self._dangling(key, document))
+        shown = _shown(ConfigDocument(document, version))
+        changes = changes_of(stored.document if stored is not None else None, document)
+        body = {
+            "result": result,
+            "warnings": list(warnings),
+            "changes": changes,
+            "object": shown,
+            "overQuota": None,
+        }
+        created = result == "created"
+        headers = {"ETag": etag(version)}
+        done(request, _told(result, changes))
+        if created:
+            headers["Location"] = request.url.path
+        return JSONResponse(body, 201 if created else 200, headers=headers)
+
+    async def _take_over_use(self, given: dict[str, Any]) -> None:
+        """What a LocalQueue of Kueue's says it used lately is where ours starts, if ours knows nothing of it."""
+        stated = read_used([as_document(given)])
+        own = [used for used in stated if used.account.scope is Scope.LOCAL_QUEUE]
+        if own:
+            await self._store.start_use(own)
+
+    async def rehearse(
+        self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
+    ) -> Response:
+        """What :meth:`write` would answer, and what would be over quota then."""
+        document = _addressed(await read_document(request), key)
+        await self._present(key, if_match, if_none_match)
+        return await self._rehearsed(request, document)
+
+    async def _rehearsed(self, request: Request, document: dict[str, Any]) -> Response:
+        rehearsal = await rehearse([document], self._store, self._diagnoser)
+        (one,) = rehearsal.objects
+        over = excess_views(await seen_excesses(self._guard, request, rehearsal.excesses))
+        return JSONResponse({**applied(one), "overQuota": over})
+
+    async def remove(self, key: DocumentKey, if_match: str | None) -> Response:
+        before = None
+        if if_match is not None:
+            stored = await self._present(key, if_match, None)
+            before = stored.version if stored is not None else 0
+        try:
+            await self._store.delete_config(key, before)
+        except NotFound as error:
+            raise Problem(P.NOT_FOUND, f"{key} does not exist") from error
+        except Conflict as error:
+            raise Problem(P.PRECONDITION_FAILED, str(error)) from error
+        return Response(status_code=204)
+
+    async def _above(self, cohort: dict[str, Any]) -> dict[str, str | None]:
+        """Cohort name to its parent's, as stored, of all those above one."""
+        parents: dict[str, str | None] = {}
+        name = cohort.get("spec", {}).get("parentName")
+        while name and name not in parents:
+            stored = await self._store.get_config(DocumentKey("Cohort", "", name))
+            above = stored.document.get("spec", {}).get("parentName") if stored else None
+            parents[name], name = above, above
+        return parents
+
+    async def _dangling(self, key: DocumentKey, document: dict[str, Any]) -> tuple[str, ...]:
+        """Names in the object that lead nowhere now."""
+        named = references(document)
+        others = [other.document for other in await self._store.get_configs(named)] if named else []
+        try:
+            found = dangling(build([document, *others], 0))
+        except DocumentError as error:  # another object, stored by a more lenient release
+            return (f"{key}: the names it refers to were not checked: {error}",)
+        return tuple(sentence for sentence in found if sentence.startswith(f"{key}: "))
+
+    async def _present(
+        self, key: DocumentKey, if_match: str | None, if_none_match: str | None
+    ) -> ConfigDocument | None:
+        """The stored object, if there is one, once the preconditions hold."""
+        stored = await self._store.get_config(key)
+        check_write(stored.version if stored else None, if_match, if_none_match)
+        return stored
+
+
+def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
+    """The document, once it is the one its path speaks of. A namespace that is left out is the path's."""
+    metadata = document.get("metadata")
+    metadata = dict(metadata) if isinstance(metadata, dict) else {}
+    if key.namespace:
+        metadata.setdefault("namespace", key.namespace)
+    if BY_KIND[key.kind].single:
+        metadata.setdefault("name", ONLY_NAME)
+    found = {
+        "kind": (document.get("kind"), key.kind),
+        "metadata.name": (metadata.get("name"), key.name),
+        "metadata.namespace": (metadata.get("namespace") or "", key.namespace),
+    }
+    errors = [
+        {"field": field, "reason": f"is {given!r}, but the path says {expected!r}"}
+        for field, (given, expected) in found.items()
+        if given != expected
+    ]
+    if errors:
+        detail = "; ".join(f"{error['field']} {error['reason']}" for error in errors)
+        raise Problem(P.INVALID_DOCUMENT, detail, errors=errors)
+    return {**document, "metadata": metadata}
+
+
+def _told(result: str, changes: list[dict[str, Any]]) -> str:
+    """For the audit log."""
+    fields = (f"{c['field']}: {c['before']!r} -> {c['after']!r}" for c in changes)
+    return "; ".join([result, *fields])
+
+
+def _shown(stored: ConfigDocument) -> dict[str, Any]:
+    """The document with its version where Kubernetes' tools look for it."""
+    metadata = {**stored.document["metadata"], "resourceVersion": str(stored.version)}
+    return {**stored.document, "metadata": metadata}

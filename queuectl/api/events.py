@@ -1,0 +1,74 @@
+"""The event stream: its data, and how it is written (server-sent events, HTML §9.2)."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from pydantic import Field
+
+from queuectl.api.schemas import HistoryView
+from queuectl.api.views import history_view
+from queuectl.domain.queries import HistoryLine
+
+RETRY_MILLISECONDS: Final = 2000  # after which a browser that lost the stream asks for it again
+
+
+class EventView(HistoryView):
+    """The data of a `step`: one committed step of one workload."""
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    cluster_queue: str = Field(
+        description="Of the workload as it is now; empty when it has none, or is known no longer."
+    )
+    epoch: int = Field(description="Of the leader that decided it; cycles are counted within it.")
+
+
+def event_view(line: HistoryLine) -> EventView:
+    """One step of one workload."""
+    return EventView(
+        **dict(history_view(line)),
+        uid=line.uid,
+        kind=line.kind,
+        namespace=line.namespace,
+        name=line.name,
+        cluster_queue=line.cluster_queue,
+        epoch=line.epoch,
+    )
+
+
+def opening(position: int) -> str:
+    """The first words: from which line on is told, so that a stream that breaks before the first one loses none."""
+    return f"retry: {RETRY_MILLISECONDS}\nid: {position}\n\n"
+
+
+def step(number: int, data: str) -> str:
+    """One line of history; ``data`` is JSON."""
+    return f"id: {number}\nevent: step\ndata: {data}\n\n"
+
+
+def heartbeat(position: int) -> str:
+    """A comment that keeps proxies from closing the stream, and moves its id on past what was not for it."""
+    return f": alive\nid: {position}\n\n"
+
+
+def cut(position: int) -> str:
+    """The last words to a client that does not keep up."""
+    reason = (
+        "you take the events more slowly than they come; ask again with this id as Last-Event-ID"
+    )
+    return _special("cut", position, reason)
+
+
+def reset(position: int) -> str:
+    """History is shorter than it was: the database was restored from a backup."""
+    reason = "the database was restored from a backup: read again whatever you keep"
+    return _special("reset", position, reason)
+
+
+def _special(event: str, position: int, reason: str) -> str:
+    data = json.dumps({"after": position, "reason": reason})
+    return f"id: {position}\nevent: {event}\ndata: {data}\n\n"

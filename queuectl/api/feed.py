@@ -1,0 +1,148 @@
+"""History as it grows, read once for all streams of this process.
+
+One task waits for the database to tell that history has grown, and reads on. What it read stays in a window for a while;
+streams take it from there, each at its own pace. What is older than the window a stream reads from the database itself, to
+catch up after a pause. Nothing is kept per stream, so one that takes nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+import structlog
+
+from queuectl.api.events import event_view
+from queuectl.api.ports import ApiStore
+from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.queries import LONGEST_PAGE, HistoryLine
+
+WINDOW: Final = 4096  # lines kept at least
+RETRY_SECONDS: Final = 1.0
+
+_id_of: Final = attrgetter("id")
+_log = structlog.get_logger(source="queuectl.api")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A line, and what is sent of it: the same to all who may see it."""
+
+    id: int
+    line: HistoryLine
+    data: str
+
+
+class Feed:
+    """Of one process. It reads while somebody listens, and no longer.
+
+    Attributes:
+        closing: set when all streams must end.
+        end: id of the last line that was read.
+        restored: how often history was found shorter than before.
+    """
+
+    def __init__(self, store: ApiStore, window: int = WINDOW) -> None:
+        """``window``: lines kept at least; twice as many at most."""
+        self._store = store
+        self._size = window
+        self._window: list[Told] = []
+        self._floor: int | None = (
+            None  # every line above it and up to `end` is in the window; None = not known yet
+        )
+        self.end = 0
+        self._rung = asyncio.Event()
+        self._listening = 0
+        self._reader: asyncio.Task[None] | None = None
+        self.closing = asyncio.Event()
+        self.restored = 0
+
+    def close(self) -> None:
+        """Make all streams end, because the server stops."""
+        self.closing.set()
+        self._ring()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """While somebody is here, history is read."""
+        self._listening += 1
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read(), name="history feed")
+        try:
+            yield
+        finally:
+            self._listening -= 1
+            if not self._listening:
+                reader, self._reader = self._reader, None
+                self._window, self._floor = [], None
+                reader.cancel()
+                with suppress(asyncio.CancelledError):
+                    await reader
+
+    def keeps(self, after: int) -> bool:
+        """Whether every line above this id is in the window, or still to come."""
+        return self._floor is not None and after >= self._floor
+
+    async def more(self, after: int, patience: float) -> Sequence[Told]:
+        """Some lines above an id, in order; none when there were none for ``patience`` seconds.
+
+        May raise StoreUnavailable where they are to be read from the database.
+        """
+        restored = self.restored
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while self._floor is None or after >= self.end:
+                    if self.closing.is_set() or self.restored != restored:
+                        return ()
+                    await self._rung.wait()
+        if self._reader is not None and self._reader.done():
+            await self._reader  # it broke: so must the streams
+        if self._floor is None:
+            return ()
+        if after < self._floor:
+            return tuple(map(_told, await self._store.history(None, after, LONGEST_PAGE)))
+        first = bisect_right(self._window, after, key=_id_of)
+        return self._window[first : first + LONGEST_PAGE]
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                self._begin(await self._store.newest_line())
+                while True:
+                    await self._store.history_grown(self.end)
+                    self._keep(await self._store.history(None, self.end, LONGEST_PAGE))
+            except StoreUnavailable as error:
+                _log.info("history_not_read", why=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _begin(self, end: int) -> None:
+        """Keep the window over an outage, unless the database that is back knows less: it was restored from a backup."""
+        shorter = self._floor is not None and end < self.end
+        if self._floor is None or shorter:
+            self._window, self._floor, self.end = [], end, end
+        self.restored += shorter
+        self._ring()
+
+    def _keep(self, lines: Sequence[HistoryLine]) -> None:
+        if not lines:
+            return
+        self._window += map(_told, lines)
+        self.end = lines[-1].id
+        if len(self._window) > 2 * self._size:
+            gone = len(self._window) - self._size
+            self._floor = self._window[gone - 1].id
+            self._window = self._window[gone:]
+        self._ring()
+
+    def _ring(self) -> None:
+        rung, self._rung = self._rung, asyncio.Event()
+        rung.set()
+
+
+def _told(line: HistoryLine) -> Told:
+    return Told(line.id, line, event_view(line).model_dump_json(by_alias=True))

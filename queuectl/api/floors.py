@@ -1,0 +1,259 @@
+"""Nodes, domains and the floor plan as answers. Whose a gang is that the caller may not see is not told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import Field
+
+from queuectl.api.schemas import View
+from queuectl.domain.floor import Domain, Floor, Layout, Resident, Spot
+from queuectl.domain.quantity import CPU
+from queuectl.domain.utilization import UseState
+
+ANOTHER_TEAM: Final = "another team"
+
+Visible = Collection[str] | None
+"""Namespaces whose workloads the caller may see; None = all."""
+
+
+class TenantView(View):
+    workload: str = Field(description=f"namespace/name; `{ANOTHER_TEAM}` for one you may not see.")
+    uid: str | None = Field(description="null = you may not see it; likewise below.")
+    kind: str | None
+    cluster_queue: str | None
+    pods: int = Field(description="On this node.")
+    gpus: float = Field(description="That they hold on this node.")
+    leaving: bool = Field(description="It is being evicted.")
+    use: UseState | None = Field(description="What it does with its GPUs; null = nobody looked.")
+    utilization: float | None = Field(description="0 to 1, mean over all its GPUs.")
+
+
+class NodeView(View):
+    name: str
+    ready: bool
+    schedulable: bool = Field(description="It is not cordoned.")
+    domains: dict[str, str] = Field(description="Label value by topology level.")
+    gpus: float = Field(description="All it has; an instance of a GPU counts as a part of one.")
+    free_gpus: float = Field(description="Those that nobody holds.")
+    fragmented_gpus: float = Field(
+        description="Free ones that the next pod is expected not to be able to use."
+    )
+    capacity: dict[str, float] = Field(
+        description="What it offers, in whole units: cores, bytes, devices, pods."
+    )
+    free: dict[str, float] = Field(description="What nobody holds of it.")
+    others: dict[str, float] = Field(description="Held by pods that are of no workload here.")
+    tenants: list[TenantView] = Field(description="The largest first.")
+
+
+class NodePageView(View):
+    items: list[NodeView]
+    next_cursor: str | None = Field(
+        description="Give it as `cursor` for the next page; null = this was the last."
+    )
+
+
+class LargestView(View):
+    node: str
+    free_gpus: float
+
+
+class DomainView(View):
+    level: str = Field(description="Label of its level.")
+    path: list[str] = Field(description="Label values from the coarsest level to its own.")
+    nodes: int
+    open_nodes: int = Field(description="Those that are ready and not cordoned.")
+    gpus: float = Field(description="Of all its nodes.")
+    free_gpus: float = Field(description="That nobody holds, on open nodes.")
+    fragmented_gpus: float = Field(
+        description="Of the free ones, those the next pod is expected not to be able to use."
+    )
+    largest_free: LargestView | None = Field(
+        description="The node that has most GPUs free; null = no node is open."
+    )
+    gangs: int = Field(description="Workloads with pods in it.")
+    utilization: float | None = Field(
+        description="0 to 1, of the GPUs held in it whose utilization is known; null = of none."
+    )
+
+
+class TopologyDomains(View):
+    topology: str
+    levels: list[str] = Field(description="Labels, coarse to fine; single nodes are not listed.")
+    domains: list[DomainView] = Field(
+        description="Level by level, in the order of the topology: a domain comes after the one it is in."
+    )
+
+
+class DomainsView(View):
+    items: list[TopologyDomains]
+
+
+class LevelColumns(View):
+    topology: str
+    label: str
+    domains: list[list[str]] = Field(description="Path of each domain.")
+    of: list[int] = Field(description="Per node: place of its domain in `domains`; -1 = in none.")
+
+
+class WorkloadColumns(View):
+    names: list[str] = Field(
+        description=f"namespace/name; all that you may not see are one, `{ANOTHER_TEAM}`."
+    )
+    kinds: list[str | None]
+    cluster_queues: list[str | None]
+    gpus: list[float]
+    uses: list[UseState | None]
+    utilization: list[float | None]
+
+
+class FloorView(View):
+    """All nodes in columns, for a picture of them: number i of each is of node i."""
+
+    names: list[str]
+    gpus: list[float]
+    free: list[float] = Field(description="GPUs that nobody holds.")
+    status: list[int] = Field(description="0 = open, 1 = cordoned, 2 = not ready.")
+    utilization: list[float | None] = Field(
+        description="0 to 1, of the GPUs held on it whose utilization is known; null = of none."
+    )
+    who: list[list[int]] = Field(description="Places of its tenants in `workloads`, largest first.")
+    levels: list[LevelColumns]
+    workloads: WorkloadColumns
+
+
+def node_view(spot: Spot, floor: Floor, visible: Visible) -> NodeView:
+    """One node with its tenants."""
+    node = spot.node
+    labels = {level.label for layout in floor.layouts for level in layout.levels}
+    return NodeView(
+        name=node.name,
+        ready=node.ready,
+        schedulable=not node.unschedulable,
+        domains={label: node.labels[label] for label in sorted(labels & node.labels.keys())},
+        gpus=spot.gpus,
+        free_gpus=spot.free_gpus,
+        fragmented_gpus=spot.fragmented,
+        capacity=_units(node.allocatable),
+        free=_units(spot.free),
+        others=_units(spot.others),
+        tenants=[
+            _tenant(floor.gangs[t.gang], t.pods, t.gpus, visible=sees(floor.gangs[t.gang], visible))
+            for t in spot.tenants
+        ],
+    )
+
+
+def sees(gang: Resident, visible: Visible) -> bool:
+    """Whether the caller may know whose it is."""
+    return visible is None or gang.workload.namespace in visible
+
+
+def _tenant(gang: Resident, pods: int, gpus: float, *, visible: bool) -> TenantView:
+    workload = gang.workload
+    return TenantView(
+        workload=workload.ref if visible else ANOTHER_TEAM,
+        uid=workload.uid if visible else None,
+        kind=workload.kind if visible else None,
+        cluster_queue=gang.cluster_queue if visible else None,
+        pods=pods,
+        gpus=gpus,
+        leaving=gang.leaving,
+        use=gang.use.state if gang.use is not None else None,
+        utilization=gang.utilization,
+    )
+
+
+def _units(amounts: Mapping[str, int]) -> dict[str, float]:
+    return {name: v / 1000 if name == CPU else v for name, v in sorted(amounts.items())}
+
+
+def domains_view(layouts: Sequence[Layout]) -> DomainsView:
+    """The domains of all topologies."""
+    return DomainsView(
+        items=[
+            TopologyDomains(
+                topology=layout.name,
+                levels=[level.label for level in layout.levels],
+                domains=[
+                    _domain(lv.label, domain) for lv in layout.levels for domain in lv.domains
+                ],
+            )
+            for layout in layouts
+        ]
+    )
+
+
+def _domain(level: str, domain: Domain) -> DomainView:
+    largest = domain.largest
+    return DomainView(
+        level=level,
+        path=list(domain.path),
+        nodes=domain.nodes,
+        open_nodes=domain.open,
+        gpus=domain.gpus,
+        free_gpus=domain.free,
+        fragmented_gpus=domain.fragmented,
+        largest_free=LargestView(node=largest[0], free_gpus=largest[1]) if largest else None,
+        gangs=domain.gangs,
+        utilization=domain.utilization,
+    )
+
+
+def floor_document(floor: Floor, visible: Visible) -> dict[str, Any]:
+    """A :class:`FloorView` as plain JSON: checking 5,000 nodes against the model would take longer than all the rest."""
+    shown = [gang for gang in floor.gangs if sees(gang, visible)]
+    place = {id(gang): number for number, gang in enumerate(shown)}
+    hidden = len(shown)
+    who = [place.get(id(gang), hidden) for gang in floor.gangs]
+    spots = floor.spots
+    return {
+        "names": [spot.node.name for spot in spots],
+        "gpus": [_short(spot.gpus) for spot in spots],
+        "free": [_short(spot.free_gpus) for spot in spots],
+        "status": [0 if spot.open else 1 if spot.node.ready else 2 for spot in spots],
+        "utilization": [_utilization(spot, floor.gangs) for spot in spots],
+        "who": [list(dict.fromkeys(who[t.gang] for t in spot.tenants)) for spot in spots],
+        "levels": [
+            {
+                "topology": layout.name,
+                "label": level.label,
+                "domains": [list(domain.path) for domain in level.domains],
+                "of": list(level.of),
+            }
+            for layout in floor.layouts
+            for level in layout.levels
+        ],
+        "workloads": _columns(shown, [g for g in floor.gangs if not sees(g, visible)]),
+    }
+
+
+def _columns(shown: Sequence[Resident], hidden: Sequence[Resident]) -> dict[str, Any]:
+    """Of those that are shown, and of all others together as one."""
+    last = [None] if hidden else []
+    return {
+        "names": [g.workload.ref for g in shown] + [ANOTHER_TEAM for _ in last],
+        "kinds": [g.workload.kind for g in shown] + last,
+        "clusterQueues": [g.cluster_queue for g in shown] + last,
+        "gpus": [_short(g.gpus) for g in shown]
+        + [_short(sum(g.gpus for g in hidden)) for _ in last],
+        "uses": [g.use.state.value if g.use is not None else None for g in shown] + last,
+        "utilization": [_percent(g.utilization) for g in shown] + last,
+    }
+
+
+def _utilization(spot: Spot, gangs: Sequence[Resident]) -> float | None:
+    known = [(t.gpus, u) for t in spot.tenants if (u := gangs[t.gang].utilization) is not None]
+    weight = sum(gpus for gpus, _ in known)
+    return _percent(sum(gpus * u for gpus, u in known) / weight) if weight else None
+
+
+def _percent(part: float | None) -> float | None:
+    return round(part, 2) if part is not None else None
+
+
+def _short(gpus: float) -> float:
+    """``8``, not ``8.0``: the answer is long enough."""
+    return int(gpus) if gpus == int(gpus) else gpus

@@ -1,0 +1,305 @@
+"""What-if plans: what is asked, and what would come of it. Whose a gang is that the caller may not see is not told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from queuectl.api.floors import ANOTHER_TEAM, Visible
+from queuectl.api.rehearsal import excess_views
+from queuectl.api.schemas import (
+    ExcessView,
+    ObstacleView,
+    PlacementView,
+    ReasonView,
+    View,
+    WayView,
+    moment,
+)
+from queuectl.api.views import placement_view
+from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.plan import Cost, Eviction, Plan
+from queuectl.domain.reasons import Reason
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.trial import Trial
+from queuectl.domain.workload import Placement, Workload
+
+MOST_WAITING: Final = 200  # gangs that wait as they did, listed
+_REF: Final = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+_Named = Annotated[str, Field(pattern=_NAME)]
+
+
+class DeleteBody(View):
+    """A configuration object."""
+
+    kind: str = Field(max_length=63)
+    name: _Named
+    namespace: _Named | None = None
+
+
+class AddBody(View):
+    like: _Named = Field(description="A node; the new ones are in its domains, empty and healthy.")
+    count: int = Field(ge=1, le=1000)
+
+
+class PlanBody(View):
+    """All of it together is tried out; nothing at all = the plan as it is."""
+
+    submit: list[dict[str, Any]] = Field(
+        default=[], max_length=100, description="Jobs, as their users write them."
+    )
+    config: list[dict[str, Any]] = Field(
+        default=[], max_length=1000, description="Configuration objects to apply."
+    )
+    delete: list[DeleteBody] = Field(default=[], max_length=1000)
+    drain: list[_Named] = Field(
+        default=[], max_length=5000, description="Nodes that are cordoned and lose their pods."
+    )
+    add: list[AddBody] = Field(default=[], max_length=20, description="More nodes.")
+
+
+class Fate(StrEnum):
+    """What one plan does with a gang."""
+
+    STARTS = "starts"
+    REPAIRED = "repaired"  # runs on; pods on lost nodes move
+    RESERVES = "reserves"  # waits for others to leave, with its place kept
+    WAITS = "waits"
+    LEAVES = "leaves"  # is evicted
+    MOVES = "moves"  # is evicted, and starts again elsewhere
+    RUNS = "runs"
+
+
+class CostView(View):
+    priority: int = Field(description="Of the gang that leaves.")
+    lost_gpu_seconds: int
+    gpus: int = Field(description="That become free.")
+
+
+class FateView(View):
+    """A gang and what becomes of it."""
+
+    workload: str = Field(description=f"namespace/name; `{ANOTHER_TEAM}` for one you may not see.")
+    kind: str | None = Field(description="null = you may not see it; likewise uid.")
+    uid: str | None
+    cluster_queue: str | None
+    gpus: int = Field(description="That it asks for.")
+    submitted: bool = Field(description="It came with the question.")
+    fate: Fate
+    before: Fate | None = Field(description="Without the change; null = it is not there.")
+    placement: PlacementView | None = Field(
+        description="Where it starts, is repaired to, waits for, or moves to."
+    )
+    reason: ReasonView | None = Field(description="Why it waits or leaves.")
+    gives_way_to: str | None = Field(description="namespace/name of whom it leaves for.")
+    cost: CostView | None = Field(description="What its leaving loses.")
+    conflict: list[ObstacleView] = Field(
+        description="What keeps it from starting; of the first submitted ones only."
+    )
+    ways: list[WayView] = Field(description="What would let it start; likewise.")
+
+
+class CountsView(View):
+    starts: int
+    gpus_started: int
+    waits: int = Field(description="Those with a reservation included.")
+    leaves: int = Field(description="Moves included.")
+    lost_gpu_seconds: int
+
+
+class PlanView(View):
+    at: datetime = Field(description="Of the state of things it was planned from.")
+    revision: int = Field(description="Of the configuration then.")
+    before: CountsView = Field(description="The plan without the change.")
+    after: CountsView = Field(description="The plan with it.")
+    starts: list[FateView]
+    leaves: list[FateView]
+    waits: list[FateView] = Field(
+        description="Submitted ones first, then those that did not wait, or not so, before; in queue order."
+    )
+    omitted: int = Field(description="Gangs that wait as they did and are not listed.")
+    over_quota: list[ExcessView] = Field(
+        description="What runs and would be over quota, and is not now."
+    )
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    fate: Fate
+    placement: Placement | None = None
+    reason: Reason | None = None
+    gives_way_to: str | None = None
+    cost: Cost | None = None
+
+
+def plan_view(trial: Trial, visible: Visible) -> PlanView:
+    """What would come of it, compared with what comes without it."""
+    teller = _Teller(trial, visible)
+    before = dict(_outcomes(trial.before, trial.without, ()))
+    after = dict(_outcomes(trial.after, trial.plan, trial.evicted))
+    told: dict[Fate, list[FateView]] = {fate: [] for fate in Fate}
+    for uid, outcome in after.items():
+        if outcome.fate is not Fate.RUNS:
+            told[outcome.fate].append(teller.view(uid, outcome, before.get(uid)))
+    waits = [*told[Fate.RESERVES], *told[Fate.WAITS]]
+    new = [v for v in waits if v.submitted]
+    other = [v for v in waits if not v.submitted and v.before is not v.fate]
+    same = [v for v in waits if not v.submitted and v.before is v.fate]
+    return PlanView(
+        at=moment(trial.before.now),
+        revision=trial.before.config.revision,
+        before=_counts(before, trial.before),
+        after=_counts(after, trial.after),
+        starts=[*told[Fate.STARTS], *told[Fate.REPAIRED]],
+        leaves=[*told[Fate.LEAVES], *told[Fate.MOVES]],
+        waits=[*new, *other, *same[:MOST_WAITING]],
+        omitted=len(same[MOST_WAITING:]),
+        over_quota=[ExcessView(**e) for e in _excesses(trial, visible)],
+        warnings=list(trial.warnings),
+    )
+
+
+def _outcomes(
+    snapshot: Snapshot, plan: Plan, evicted: Collection[Eviction]
+) -> Iterator[tuple[str, _Outcome]]:
+    """Of every gang, running ones first; what is said last of one holds."""
+    for gang in snapshot.admitted:
+        yield gang.workload.uid, _Outcome(Fate.LEAVES if gang.leaving else Fate.RUNS)
+    for eviction in (*evicted, *plan.evicted):
+        yield eviction.uid, _Outcome(Fate.LEAVES, reason=Reason(eviction.code, eviction.message))
+    for victim in plan.preempted:
+        yield (
+            victim.victim,
+            _Outcome(Fate.LEAVES, gives_way_to=victim.preemptor, cost=victim.cost),
+        )
+    for move in plan.moved:
+        yield move.uid, _Outcome(Fate.MOVES, move.placement, None, move.beneficiary, move.cost)
+    for refusal in plan.pending:
+        lease = refusal.lease
+        fate = Fate.RESERVES if lease is not None else Fate.WAITS
+        place = lease.placement if lease is not None else None
+        yield refusal.uid, _Outcome(fate, place, refusal.reasons[0])
+    for admission in plan.admitted:
+        fate = Fate.REPAIRED if admission.repaired else Fate.STARTS
+        yield admission.uid, _Outcome(fate, admission.placement)
+
+
+def _counts(outcomes: Mapping[str, _Outcome], snapshot: Snapshot) -> CountsView:
+    fates = [outcome.fate for outcome in outcomes.values()]
+    gpus = {p.workload.uid: p.workload for p in snapshot.pending}
+    started = [
+        Admitted(gpus[uid], outcome.placement).gpus
+        for uid, outcome in outcomes.items()
+        if outcome.fate is Fate.STARTS and outcome.placement is not None
+    ]
+    costs = [o.cost.lost_work for o in outcomes.values() if o.cost is not None]
+    return CountsView(
+        starts=fates.count(Fate.STARTS),
+        gpus_started=sum(started),
+        waits=fates.count(Fate.WAITS) + fates.count(Fate.RESERVES),
+        leaves=fates.count(Fate.LEAVES) + fates.count(Fate.MOVES),
+        lost_gpu_seconds=sum(costs),
+    )
+
+
+class _Teller:
+    """Says what becomes of gangs to one caller."""
+
+    def __init__(self, trial: Trial, visible: Visible) -> None:
+        self._trial = trial
+        self._visible = visible
+        self._submitted = frozenset(trial.submitted)
+        self._known: dict[str, Workload] = {
+            **{a.workload.uid: a.workload for a in trial.after.admitted},
+            **{p.workload.uid: p.workload for p in trial.after.pending},
+        }
+        self._hidden = {w.ref for w in self._known.values() if not self._sees(w)}
+
+    def view(self, uid: str, outcome: _Outcome, before: _Outcome | None) -> FateView:
+        workload = self._known[uid]
+        submitted = uid in self._submitted
+        seen = submitted or self._sees(workload)
+        diagnosis = self._trial.diagnoses.get(uid) or Diagnosis(uid)
+        queue = self._trial.after.config.cluster_queue_of(workload.namespace, workload.queue)
+        shown = outcome if seen else replace(outcome, placement=None, reason=None)
+        return FateView(
+            workload=workload.ref if seen else ANOTHER_TEAM,
+            kind=workload.kind if seen else None,
+            uid=uid if seen and not submitted else None,
+            cluster_queue=queue.name if seen and queue is not None else None,
+            gpus=workload.gpus,
+            submitted=submitted,
+            fate=outcome.fate,
+            before=before.fate if before is not None else None,
+            placement=placement_view(shown.placement, planned=True) if shown.placement else None,
+            reason=self._reason(shown.reason),
+            gives_way_to=self._name(outcome.gives_way_to),
+            cost=_cost(outcome.cost),
+            conflict=[
+                ObstacleView(
+                    code=o.limit, message=self._said(o.message), details=self._details(o.details)
+                )
+                for o in diagnosis.conflict
+            ],
+            ways=[
+                WayView(
+                    code=w.remedy,
+                    message=self._said(w.message),
+                    least=w.least,
+                    details=self._details(w.details),
+                )
+                for w in diagnosis.ways
+            ],
+        )
+
+    def _reason(self, reason: Reason | None) -> ReasonView | None:
+        if reason is None:
+            return None
+        return ReasonView(
+            code=reason.code,
+            message=self._said(reason.message),
+            details=self._details(reason.details),
+        )
+
+    def _said(self, message: str) -> str:
+        """A sentence without the names of those that may not be seen."""
+        if not self._hidden:
+            return message
+        return _REF.sub(lambda m: ANOTHER_TEAM if m[0] in self._hidden else m[0], message)
+
+    def _details(self, details: Mapping[str, Any]) -> dict[str, Any]:
+        """They may name anybody, so who may not see all gets none."""
+        return dict(details) if self._visible is None else {}
+
+    def _sees(self, workload: Workload) -> bool:
+        return self._visible is None or workload.namespace in self._visible
+
+    def _name(self, uid: str | None) -> str | None:
+        if uid is None:
+            return None
+        workload = self._known[uid]
+        return workload.ref if uid in self._submitted or self._sees(workload) else ANOTHER_TEAM
+
+
+def _cost(cost: Cost | None) -> CostView | None:
+    if cost is None:
+        return None
+    return CostView(priority=cost.priority, lost_gpu_seconds=cost.lost_work, gpus=cost.gpus)
+
+
+def _excesses(trial: Trial, visible: Visible) -> list[dict[str, Any]]:
+    found = excess_views(trial.excesses) or []
+    if visible is not None:
+        for excess in found:
+            names = excess["workloads"]
+            known = (n if n.partition("/")[0] in visible else ANOTHER_TEAM for n in names)
+            excess["workloads"] = list(known)
+    return found

@@ -1,0 +1,93 @@
+"""The audit log: who changed what, and what was refused to whom."""
+
+# No postponed annotations here: see routes/config.py.
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from queuectl.api.access import Guard
+from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import responses
+from queuectl.api.params import Limit
+from queuectl.api.ports import ApiStore
+from queuectl.api.problems import ProblemType
+from queuectl.api.schemas import View, moment
+from queuectl.domain.audit import AuditFilter, AuditLine
+
+PATH = f"{PREFIX}/audit"
+_LONGEST = 1024
+
+OfCaller = Annotated[str | None, Query(alias="caller", max_length=_LONGEST, pattern=r"^[^\x00]*$")]
+OfPath = Annotated[
+    str | None,
+    Query(alias="path", max_length=_LONGEST, pattern=r"^[^\x00]*$", description="Beginning of it."),
+]
+Before = Annotated[
+    int | None, Query(ge=1, lt=1 << 63, description="`nextBefore` of the page before.")
+]
+Since = Annotated[float | None, Query(ge=0, le=1e11, description="Unix seconds.")]
+
+
+class AuditLineView(View):
+    """A request that wanted to change something."""
+
+    id: int
+    at: datetime
+    request_id: str = Field(description="As in the answer's X-Request-Id, and in the log.")
+    caller: str
+    groups: list[str]
+    method: str
+    path: str
+    operation: str = Field(description="operationId; empty for what reached none.")
+    status: int | None = Field(description="Of the answer. null = begun, and its outcome unknown.")
+    detail: str = Field(description="Why it was refused, or what it changed.")
+
+
+class AuditPage(View):
+    """Newest first."""
+
+    items: list[AuditLineView]
+    next_before: int | None = Field(description="Ask on with `before`; null = that was all.")
+
+
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
+    """Offer the path."""
+
+    @routes.get(
+        PATH,
+        dependencies=[guard.needs("get", "audit")],
+        tags=["Audit"],
+        operation_id="listAudit",
+        summary="Who changed what, and what was refused, newest first",
+        responses=responses(ProblemType.INVALID_PARAMETER),
+    )
+    async def list_audit(
+        caller: OfCaller = None,
+        path: OfPath = None,
+        since: Since = None,
+        before: Before = None,
+        limit: Limit = 100,
+    ) -> AuditPage:
+        found = await store.audit.lines(AuditFilter(caller, path, since, before), limit)
+        return AuditPage(
+            items=[_view(line) for line in found],
+            next_before=found[-1].id if len(found) == limit else None,
+        )
+
+
+def _view(line: AuditLine) -> AuditLineView:
+    return AuditLineView(
+        id=line.id,
+        at=moment(line.at),
+        request_id=line.request_id,
+        caller=line.caller,
+        groups=list(line.groups),
+        method=line.method,
+        path=line.path,
+        operation=line.operation,
+        status=line.status,
+        detail=line.detail,
+    )

@@ -1,0 +1,82 @@
+"""What planning cycles decided, the newest first, each with its steps."""
+
+# No postponed annotations here: see routes/config.py.
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query, Request
+
+from queuectl.api.access import Guard
+from queuectl.api.decisions import (
+    DecisionDetailView,
+    DecisionPageView,
+    decision_view,
+)
+from queuectl.api.events import event_view
+from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import responses
+from queuectl.api.params import After, Limit
+from queuectl.api.ports import ApiStore
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.queries import LONGEST_PAGE
+
+P = ProblemType
+PATH: Final = f"{PREFIX}/decisions"
+_TAGS: Final[list[str | Enum]] = ["Decisions"]
+_ID: Final = {"ge": 1, "lt": 1 << 63}
+
+Before = Annotated[int | None, Query(**_ID, description="Only with smaller ids.")]
+Number = Annotated[int, Path(**_ID, description="Its `id`.")]
+
+
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
+    """Offer the paths."""
+
+    @routes.get(
+        PATH,
+        tags=_TAGS,
+        operation_id="listDecisions",
+        summary="Planning cycles that changed something, the newest first",
+        responses=responses(P.FORBIDDEN, P.INVALID_PARAMETER),
+        dependencies=[guard.needs("list", "decisions")],
+    )
+    async def list_decisions(before: Before = None, limit: Limit = 100) -> DecisionPageView:
+        found = await store.decisions(before, limit)
+        return DecisionPageView(
+            items=[decision_view(decided) for decided in found],
+            next_before=found[-1].id if len(found) == limit else None,
+        )
+
+    @routes.get(
+        f"{PATH}/{{number}}",
+        tags=_TAGS,
+        operation_id="getDecision",
+        summary="One planning cycle, and what it did to whom",
+        responses=responses(P.FORBIDDEN, P.NOT_FOUND, P.INVALID_PARAMETER),
+        dependencies=[guard.needs("get", "decisions")],
+    )
+    async def get_decision(
+        request: Request,
+        number: Number,
+        after: After = 0,
+    ) -> DecisionDetailView:
+        decided = await store.get_decision(number)
+        if decided is None:
+            raise Problem(P.NOT_FOUND, f"there is no decision {number}: they are kept for a week")
+        lines = await store.history(None, max(after, decided.after), LONGEST_PAGE)
+        own = [line for line in lines if line.id <= decided.upto]
+
+        async def namespaces() -> Iterable[str]:
+            return {line.namespace for line in own}
+
+        visible = await guard.visible(request, "list", "workloads", namespaces)
+        more = len(own) == LONGEST_PAGE and own[-1].id < decided.upto
+        return DecisionDetailView(
+            **dict(decision_view(decided)),
+            steps=[
+                event_view(line) for line in own if visible is None or line.namespace in visible
+            ],
+            next_after=own[-1].id if more else None,
+        )

@@ -1,0 +1,234 @@
+"""What happens to workloads, as it happens: server-sent events that can be resumed. Any replica answers."""
+
+# No postponed annotations here: see routes/config.py.
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from queuectl.api import events
+from queuectl.api.access import Guard
+from queuectl.api.events import EventView
+from queuectl.api.feed import RETRY_SECONDS, Feed, Told
+from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import responses
+from queuectl.api.params import OfClusterQueue, OfNamespace
+from queuectl.api.ports import ApiStore
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
+from queuectl.domain.identity import Right
+from queuectl.domain.queries import HistoryLine
+
+PATH: Final = f"{PREFIX}/events"
+HEARTBEAT_SECONDS: Final = 15.0
+TRUST_SECONDS: Final = 30.0  # who may see what is asked again after that
+
+_LAST_WORDS: Final = {
+    "type": "object",
+    "description": "Of `cut` and `reset`.",
+    "properties": {"after": {"type": "integer"}, "reason": {"type": "string"}},
+    "required": ["after", "reason"],
+    "additionalProperties": False,
+}
+_EVENT: Final = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "Ask on from here after an interruption."},
+        "event": {"enum": ["step", "cut", "reset"]},
+        "retry": {"type": "integer"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {
+                "anyOf": [{"$ref": f"#/components/schemas/{EventView.__name__}"}, _LAST_WORDS]
+            },
+        },
+    },
+}
+_LINE: Final = {"ge": 0, "lt": 1 << 63}
+FromLine = Annotated[
+    int | None,
+    Query(
+        **_LINE,
+        description="Only what came after this id; 0 = from the beginning; none = from now on.",
+    ),
+]
+LastEventId = Annotated[
+    int | None,
+    Header(
+        **_LINE,
+        description="The same, as browsers send it when they ask again. It goes before `after`.",
+    ),
+]
+OfUid = Annotated[
+    str | None,
+    Query(alias="uid", pattern=r"^[0-9A-Za-z._-]{1,128}$", description="Of one workload."),
+]
+Follow = Annotated[
+    bool, Query(description="false = end when all is told that has happened so far.")
+]
+
+
+class EventStream(StreamingResponse):
+    """Ends its generator when the client is gone, not when somebody collects the garbage."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, told: AsyncIterator[str]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(told, headers=headers)
+        self._told = told
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._told):  # type: ignore[type-var]  # an async generator
+            await super().__call__(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which lines a stream is about; each field that is set must match."""
+
+    namespace: str | None
+    cluster_queue: str | None
+    uid: str | None
+
+    def matches(self, line: HistoryLine) -> bool:
+        """Whether it is about this one."""
+        wanted = (
+            (self.namespace, line.namespace),
+            (self.cluster_queue, line.cluster_queue),
+            (self.uid, line.uid),
+        )
+        return all(value is None or value == actual for value, actual in wanted)
+
+
+class Sight:
+    """What the caller of one stream may see; asked for again now and then, because rights are taken away, too."""
+
+    def __init__(self, guard: Guard, request: Request) -> None:
+        self._guard = guard
+        self._request = request
+        self._known: dict[str, bool] = {}
+        self._until = 0.0
+
+    async def of(self, lines: Sequence[HistoryLine]) -> frozenset[str]:
+        """The namespaces of these lines in which he may watch workloads. May raise ClusterUnavailable."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._until:
+            self._known, self._until = {}, now + TRUST_SECONDS
+        new = {line.namespace for line in lines} - self._known.keys()
+        if new:
+
+            async def named() -> Iterable[str]:
+                return new
+
+            visible = await self._guard.visible(self._request, "watch", "workloads", named)
+            self._known |= {name: visible is None or name in visible for name in new}
+        return frozenset(name for name, seen in self._known.items() if seen)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One client's. ``until``: id of the line after which it ends; None = it goes on."""
+
+    feed: Feed
+    wanted: Wanted
+    sight: Sight
+    after: int
+    until: int | None
+
+    async def told(self) -> AsyncIterator[str]:
+        """What is sent, piece by piece."""
+        clock = asyncio.get_running_loop().time
+        position, said, live = self.after, clock(), False
+        async with self.feed.listening():
+            restored = self.feed.restored
+            yield events.opening(position)
+            while not self.feed.closing.is_set() and not self._ended(position):
+                if self.feed.restored != restored:
+                    yield events.reset(self.feed.end)
+                    return
+                if live and not self.feed.keeps(position):
+                    yield events.cut(position)
+                    return
+                try:
+                    lines = await self.feed.more(position, HEARTBEAT_SECONDS)
+                    text = await self._shown(lines)
+                except (StoreUnavailable, ClusterUnavailable):
+                    await asyncio.sleep(RETRY_SECONDS)
+                    lines, text = (), ""
+                position = lines[-1].id if lines else position
+                live = live or self.feed.keeps(position)
+                if not text and clock() - said >= HEARTBEAT_SECONDS:
+                    text = events.heartbeat(position)
+                if text:
+                    yield text
+                    said = clock()
+
+    def _ended(self, position: int) -> bool:
+        return self.until is not None and position >= self.until
+
+    async def _shown(self, lines: Sequence[Told]) -> str:
+        matching = [told for told in lines if self.wanted.matches(told.line)]
+        seen = await self.sight.of([told.line for told in matching])
+        return "".join(
+            events.step(told.id, told.data) for told in matching if told.line.namespace in seen
+        )
+
+
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> None:
+    """Offer the path."""
+
+    @routes.get(
+        PATH,
+        tags=["Events"],
+        operation_id="streamEvents",
+        status_code=200,
+        summary="What happens to workloads, as server-sent events",
+        response_class=EventStream,
+        responses={
+            200: {
+                "content": {"text/event-stream": {"schema": _EVENT}},
+                "description": "A stream of `step` events; `cut` and `reset` end it, and say why. Comments come every "
+                "15 seconds in which nothing else does.",
+            },
+            **responses(
+                ProblemType.FORBIDDEN, ProblemType.NOT_FOUND, ProblemType.INVALID_PARAMETER
+            ),
+        },
+    )
+    async def stream_events(
+        request: Request,
+        namespace: OfNamespace = None,
+        cluster_queue: OfClusterQueue = None,
+        uid: OfUid = None,
+        after: FromLine = None,
+        last_event_id: LastEventId = None,
+        follow: Follow = True,
+    ) -> EventStream:
+        if namespace is not None:
+            await guard.require(request, Right("watch", "workloads", namespace))
+        if uid is not None:
+            entry = await store.get_workload(uid)
+            if entry is None:
+                raise Problem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
+            await guard.require(request, Right("watch", "workloads", entry.namespace, entry.name))
+        newest = await store.newest_line()
+        start = last_event_id if last_event_id is not None else after
+        if start is not None and start > newest:
+            return EventStream(_once(events.reset(newest)))
+        position = newest if start is None else start
+        until = None if follow else newest
+        sight = Sight(guard, request)
+        stream = Stream(feed, Wanted(namespace, cluster_queue, uid), sight, position, until)
+        return EventStream(stream.told())
+
+
+async def _once(text: str) -> AsyncIterator[str]:
+    yield text

@@ -1,0 +1,67 @@
+"""What-if plans: what would happen if something were submitted, configured, drained or bought. Nothing is written."""
+
+# No postponed annotations here: see routes/config.py.
+
+from collections.abc import Iterable
+from typing import Final
+
+from fastapi import APIRouter, Request
+
+from queuectl.api.access import Guard
+from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import responses
+from queuectl.api.plans import PlanBody, PlanView, plan_view
+from queuectl.api.ports import Lookout
+from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType
+from queuectl.domain.errors import TookTooLong
+from queuectl.domain.queries import DocumentKey
+from queuectl.objects.whatif import WhatIf
+
+P = ProblemType
+PATH: Final = f"{PREFIX}/plans"
+
+
+def add_routes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
+    """Offer the path. ``lookout``: None where nobody watches the cluster."""
+
+    @routes.post(
+        PATH,
+        tags=["Plans"],
+        operation_id="createPlan",
+        summary="What would happen if; nothing is written",
+        responses=responses(
+            P.MALFORMED_BODY,
+            P.FORBIDDEN,
+            P.INVALID_DOCUMENT,
+            P.INVALID_PARAMETER,
+            P.NOT_KNOWN_YET,
+            P.TOOK_TOO_LONG,
+        ),
+        dependencies=[guard.needs("create", "plans")],
+    )
+    async def create_plan(request: Request, body: PlanBody) -> PlanView:
+        retry = {"Retry-After": str(RETRY_SECONDS)}
+        try:
+            trial = await lookout.try_out(_asked(body)) if lookout is not None else None
+        except TookTooLong as error:
+            raise Problem(P.TOOK_TOO_LONG, str(error), retry) from error
+        if trial is None:
+            detail = "this process has not seen the whole cluster yet; another replica may have"
+            raise Problem(P.NOT_KNOWN_YET, detail, retry)
+        known = trial.after
+
+        async def namespaces() -> Iterable[str]:
+            waiting = {pending.workload.namespace for pending in known.pending}
+            return waiting | {gang.workload.namespace for gang in known.admitted}
+
+        return plan_view(trial, await guard.visible(request, "list", "workloads", namespaces))
+
+
+def _asked(body: PlanBody) -> WhatIf:
+    return WhatIf(
+        submit=body.submit,
+        config=body.config,
+        delete=[DocumentKey(one.kind, one.namespace or "", one.name) for one in body.delete],
+        drain=body.drain,
+        add=[(one.like, one.count) for one in body.add],
+    )

@@ -1,0 +1,97 @@
+"""Who asks, and signing in: a browser shows a token once and has a cookie from then on."""
+
+# No postponed annotations here: see routes/config.py.
+
+from datetime import datetime
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
+
+from queuectl.api.access import ANYBODY, caller_of
+from queuectl.api.auth.authentication import PROOF, SESSION_PATH
+from queuectl.api.auth.sessions import SessionDesk
+from queuectl.api.openapi import responses
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.schemas import View, moment
+
+P = ProblemType
+_LONGEST_TOKEN = 16_384
+_log = structlog.get_logger(source="queuectl.api")
+
+
+class SignInBody(View):
+    """A token the cluster takes, as ``kubectl create token`` prints it."""
+
+    token: Annotated[str, Field(min_length=1, max_length=_LONGEST_TOKEN)]
+
+
+class CallerView(View):
+    """Who asks, as the cluster knows him."""
+
+    name: str
+    groups: list[str]
+    authenticated: bool = Field(description="false: nobody is asked who he is, and all is allowed.")
+    expires_at: datetime | None = Field(
+        default=None, description="End of the session, in the answer that opens it."
+    )
+
+
+def add_routes(routes: APIRouter, desk: SessionDesk | None) -> None:
+    """Offer the path. ``desk``: None where nobody is asked who he is. To be known is all it needs, so no guard."""
+
+    @routes.get(
+        SESSION_PATH,
+        tags=["Session"],
+        operation_id="getSession",
+        summary="Who you are",
+        responses=responses(),
+    )
+    async def get_session(request: Request) -> CallerView:
+        caller = caller_of(request)
+        known = caller is not ANYBODY
+        return CallerView(name=caller.name, groups=list(caller.groups), authenticated=known)
+
+    @routes.post(
+        SESSION_PATH,
+        tags=["Session"],
+        operation_id="openSession",
+        summary="Sign in with a token; a cookie stands for it from then on",
+        description=f"A change asked for with the cookie needs the header `{PROOF}: 1`.",
+        response_model=CallerView,
+        status_code=201,
+        responses=responses(P.INVALID_PARAMETER, P.NOT_IN_THIS_STATE, P.MALFORMED_BODY),
+    )
+    async def open_session(body: SignInBody) -> Response:
+        if desk is None:
+            raise Problem(P.NOT_IN_THIS_STATE, "nobody is asked who he is here: QUEUECTL_AUTH=none")
+        opened = await desk.open(body.token.strip())
+        if opened is None:
+            raise Problem(P.UNAUTHENTICATED, "the cluster does not take this token, or no longer")
+        name, session = opened
+        _log.info("signed_in", who=session.caller.name)
+        view = CallerView(
+            name=session.caller.name,
+            groups=list(session.caller.groups),
+            authenticated=True,
+            expires_at=moment(session.until),
+        )
+        response = JSONResponse(view.model_dump(mode="json", by_alias=True), 201)
+        desk.give(response, name, session)
+        return response
+
+    @routes.delete(
+        SESSION_PATH,
+        tags=["Session"],
+        operation_id="closeSession",
+        summary="Sign out",
+        status_code=204,
+        responses=responses(),
+    )
+    async def close_session(request: Request) -> Response:
+        response = Response(status_code=204)
+        if desk is not None:
+            await desk.close(request, response)
+        return response

@@ -1,0 +1,54 @@
+"""From a cycle to its record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from queuectl.domain.decisions import Decision
+from queuectl.domain.ledger import Change, State
+from queuectl.domain.plan import Plan
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Admitted, Snapshot
+
+
+def record_of(
+    snapshot: Snapshot, plan: Plan, changes: Iterable[Change], seconds: float
+) -> Decision | None:
+    """What one cycle decided; None when nothing of it is worth a line of history.
+
+    Args:
+        snapshot: the plan was made from.
+        plan: what was decided.
+        changes: what is committed of it.
+        seconds: it took, by the clock.
+    """
+    noted = {c.after.uid: c.after for c in changes if c.note is not None}
+    if not noted:
+        return None
+    asked = {p.workload.uid: p.workload for p in snapshot.pending}
+    started = [
+        Admitted(asked[admission.uid], admission.placement).gpus
+        for admission in plan.admitted
+        if not admission.repaired
+        and (entry := noted.get(admission.uid)) is not None
+        and entry.state is State.STARTING
+    ]
+    leaving = [entry.reason.code for entry in noted.values() if entry.state is State.EVICTING]
+    moved = leaving.count(Code.DEFRAGMENTED)
+    return Decision(
+        at=snapshot.now,
+        revision=snapshot.config.revision,
+        nodes=len(snapshot.fleet.nodes),
+        pending=len(snapshot.pending),
+        running=len(snapshot.admitted),
+        started=len(started),
+        gpus=sum(started),
+        evicted=len(leaving) - moved,
+        moved=moved,
+        waiting=len(plan.pending),
+        reasons=dict(sorted(Counter(str(r.reasons[0].code) for r in plan.pending).items())),
+        proof=plan.proof,
+        seconds=seconds,
+        stats=dict(plan.stats),
+    )

@@ -1,0 +1,164 @@
+"""Trying out changes on a copy of what there is: the planner of the loop decides, and nothing is written.
+
+In a thread of its own, one question at a time, within a time of its own; and after each a rest in proportion to what it took,
+as the loop's own cycles have it: who asks much must not slow down who is to be started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import structlog
+
+from queuectl.control.viewer import Seen
+from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.errors import TookTooLong
+from queuectl.domain.ledger import Document
+from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.trial import Trial
+from queuectl.objects.nodes import priority_values
+from queuectl.objects.whatif import Around, Changed, WhatIf, changed
+from queuectl.planner import StopSignal, plan
+from queuectl.planner.queueing.overquota import over_quota
+from queuectl.planner.verify import verify
+from queuectl.planner.why.diagnosing import diagnose_those
+from queuectl.state.mirror import Mirror
+
+PATIENCE_SECONDS: Final = 20.0  # of one question, from when it is its turn
+MOST_WAITING: Final = 8  # questions
+LOOKED_INTO: Final = 3  # submitted gangs that wait and are told why
+
+_log = structlog.get_logger()
+
+
+class Configured(Protocol):
+    """Where the configuration is."""
+
+    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
+        """Revision and all documents. May raise StoreUnavailable."""
+
+
+class TryOut:
+    """Of one process."""
+
+    def __init__(
+        self,
+        look: Callable[[], Awaitable[Seen | None]],
+        store: Configured,
+        mirror: Mirror,
+        share: float,
+    ) -> None:
+        """``look``: what there is now; ``share``: largest part of one core spent on this."""
+        self._look = look
+        self._store = store
+        self._mirror = mirror
+        self._share = share
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+        self._stop = StopSignal()
+        self._rested_at = 0.0
+        self._planned: tuple[Seen, Plan] | None = None
+
+    async def try_out(self, asked: WhatIf) -> Trial | None:
+        """What would be after a change; None while this process does not know yet what there is.
+
+        Raises:
+            BadInput: it cannot be done as asked.
+            TookTooLong: the planner had not enough time, or too many ask.
+            StoreUnavailable: no answer from the database.
+        """
+        if self._waiting >= MOST_WAITING:
+            raise TookTooLong("too much else is being tried out just now")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                await asyncio.sleep(self._rested_at - asyncio.get_running_loop().time())
+                return await self._answer(asked)
+        finally:
+            self._waiting -= 1
+
+    def stop(self) -> None:
+        """End what is running at once."""
+        self._stop.stop()
+
+    async def _answer(self, asked: WhatIf) -> Trial | None:
+        seen = await self._look()
+        if seen is None:
+            return None
+        _, documents = await self._store.configuration()
+        around = Around(
+            priority_values(self._mirror.priority_classes.values()), dict(self._mirror.ranges)
+        )
+        known = self._planned[1] if self._planned and self._planned[0] is seen else None
+        stop = self._stop = StopSignal()
+        task = asyncio.ensure_future(
+            asyncio.to_thread(_worked_out, seen.snapshot, known, documents, asked, around, stop)
+        )
+        done, _ = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
+        if not done:
+            await asyncio.to_thread(stop.stop)
+        trial, took = await task
+        self._rested_at = (
+            asyncio.get_running_loop().time() + took * (1.0 - self._share) / self._share
+        )
+        if trial is None:
+            raise TookTooLong("the planner did not come to an end in time")
+        self._planned = seen, trial.without
+        return trial
+
+
+def _worked_out(
+    snapshot: Snapshot,
+    known: Plan | None,
+    documents: Iterable[Mapping[str, Any]],
+    asked: WhatIf,
+    around: Around,
+    stop: StopSignal,
+) -> tuple[Trial | None, float]:
+    """The trial, None when it was cut; and the processor time it took, in seconds."""
+    began = time.thread_time()
+    done = changed(snapshot, documents, asked, around)
+    without = known or _checked(snapshot, stop)
+    after = _checked(done.snapshot, stop)
+    if without is None or after is None:
+        return None, time.thread_time() - began
+    excesses = over_quota(done.snapshot, done.snapshot.config)
+    old = set(over_quota(snapshot, snapshot.config))
+    trial = Trial(
+        before=snapshot,
+        without=without,
+        after=done.snapshot,
+        plan=after,
+        submitted=done.submitted,
+        evicted=done.evicted,
+        excesses=tuple(excess for excess in excesses if excess not in old),
+        diagnoses=_diagnoses(done, after, stop),
+        warnings=done.warnings,
+    )
+    return trial, time.thread_time() - began
+
+
+def _checked(snapshot: Snapshot, stop: StopSignal) -> Plan | None:
+    """A plan that the loop would carry out; None when it was cut."""
+    decided = plan(snapshot, stop)
+    if decided.cut or stop.stopped:
+        return None
+    violations = verify(snapshot, decided)
+    for violation in violations:
+        _log.error("plan_refused_by_verifier", violation=str(violation))
+    assert not violations, "the plan failed its verification"
+    return decided
+
+
+def _diagnoses(done: Changed, after: Plan, stop: StopSignal) -> dict[str, Diagnosis]:
+    """Of the first submitted gangs that wait for something else than victims on their way out."""
+    new = set(done.submitted)
+    waits = [r.uid for r in after.pending if r.uid in new and r.lease is None][:LOOKED_INTO]
+    if not waits:
+        return {}
+    found = diagnose_those(done.snapshot, frozenset(waits), stop, after)
+    return {diagnosis.uid: diagnosis for diagnosis in found if not diagnosis.cut}

@@ -1,0 +1,169 @@
+"""What this process can show of the cluster, whether it leads or stands by.
+
+While it leads, from its own books. While it stands by, from its watch and a copy of the ledger that is loaded when somebody
+asks, and is about a second old at most: so replicas answer alike. A standby does not look at what GPUs do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import structlog
+
+from queuectl.control.books import Books
+from queuectl.control.consult import Consultation
+from queuectl.control.ports import Clock, Store
+from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.errors import BadInput
+from queuectl.domain.floor import Floor
+from queuectl.domain.ledger import Loaded
+from queuectl.domain.overrides import in_force
+from queuectl.domain.pastuse import past_use
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.utilization import GangUse
+from queuectl.objects.config import build
+from queuectl.planner import StopSignal, plan
+from queuectl.planner.floor import floor_of
+from queuectl.state.freeze import Freezer
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from queuectl.state.spending import Spending
+from queuectl.state.usage import Usage
+
+LOOK_SECONDS: Final = 1.0  # how old what is shown may be
+PLAN_SECONDS: Final = 5.0  # how old the plan of a standby may be, by which it says why gangs wait
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything at one moment. ``uses``: what gangs do with their GPUs, by uid."""
+
+    snapshot: Snapshot
+    uses: Mapping[str, GangUse] = field(default_factory=dict)
+
+
+class Viewer:
+    """Of one process. Who asks at the same time gets the same."""
+
+    def __init__(
+        self,
+        store: Store,
+        mirror: Mirror,
+        limits: SolverLimits,
+        clock: Clock,
+        *,
+        leading: Callable[[], Books | None],
+        watching: Callable[[], bool],
+    ) -> None:
+        """``leading``: our books while we lead and they are loaded; ``watching``: whether the watch has listed everything."""
+        self._store = store
+        self._mirror = mirror
+        self._limits = limits
+        self._clock = clock
+        self._leading = leading
+        self._watching = watching
+        self._lock = asyncio.Lock()
+        self._seen: tuple[float, Seen] | None = None
+        self._floor: tuple[Seen, Floor] | None = None
+        self._consultation = Consultation()
+        self._consulted: float | None = None
+        self._stop = StopSignal()
+
+    async def seen(self) -> Seen | None:
+        """What there is now; None while this process does not know yet. May raise StoreUnavailable."""
+        async with self._lock:
+            return await self._look()
+
+    async def floor(self) -> Floor | None:
+        """What stands where; None while this process does not know yet. May raise StoreUnavailable."""
+        async with self._lock:
+            seen = await self._look()
+            if seen is None:
+                return None
+            if self._floor is None or self._floor[0] is not seen:
+                made = await asyncio.to_thread(floor_of, seen.snapshot, seen.uses)
+                self._floor = (seen, made)
+            return self._floor[1]
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        """Of a standby: why a waiting gang does not start, by a plan of its own that nobody carries out."""
+        return await self._consultation.diagnose(uid) if await self._planned() else None
+
+    async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
+        """Of a standby: what runs and would be over quota under another configuration."""
+        return await self._consultation.over_quota(config) if await self._planned() else None
+
+    def stop(self) -> None:
+        """End what is running at once, and for good."""
+        self._stop.stop()
+        self._consultation.stop()
+
+    async def _look(self) -> Seen | None:
+        now = asyncio.get_running_loop().time()
+        if self._seen is not None and now - self._seen[0] < LOOK_SECONDS:
+            return self._seen[1]
+        books = self._leading()
+        if books is not None:
+            seen = _of_books(books)
+        elif self._watching():
+            copied = await self._copied()
+            if copied is None:
+                return None
+            seen = copied
+        else:
+            return None
+        self._seen = (asyncio.get_running_loop().time(), seen)
+        return seen
+
+    async def _copied(self) -> Seen | None:
+        loaded = await self._store.load()
+        try:
+            return Seen(self._snapshot(loaded))
+        except BadInput as error:  # only a hand in the database gets here
+            _log.warning("configuration_unreadable", why=str(error))
+            return None
+
+    def _snapshot(self, loaded: Loaded) -> Snapshot:
+        """As a leader would see it that begins now."""
+        now = self._clock()
+        config = in_force(build(loaded.documents, loaded.revision), now)
+        ledger = Ledger(loaded.entries)
+        usage = Usage(self._mirror, ledger)
+        usage.refresh(list(self._mirror.pods))
+        frozen = Freezer(self._mirror, ledger, usage).freeze(config, now, self._limits)
+        return replace(
+            frozen,
+            moved_work=Spending(loaded.spent).by_queue(now),
+            past_use=past_use(loaded.used, config),
+        )
+
+    async def _planned(self) -> bool:
+        """Whether the consultation knows a plan that is not too old."""
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if self._consulted is not None and now - self._consulted < PLAN_SECONDS:
+                return True
+            seen = await self._look()
+            if seen is None:
+                return False
+            decided = await asyncio.to_thread(plan, seen.snapshot, self._stop)
+            if decided.cut:
+                return False
+            self._consultation.planned(seen.snapshot, decided)
+            self._consulted = asyncio.get_running_loop().time()
+            return True
+
+
+def _of_books(books: Books) -> Seen:
+    uses = {
+        uid: use
+        for uid, use in books.gang_uses.items()
+        if (entry := books.ledger.get(uid)) is not None and entry.attempt == use.attempt
+    }
+    return Seen(books.snapshot(seek_room=True), uses)

@@ -1,0 +1,78 @@
+"""Who changed what, in Postgres: any process writes its own requests; see :mod:`queuectl.domain.audit`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import CursorResult, Select, delete, insert, select, update
+
+from queuectl.db.engine import storable
+from queuectl.db.tables import audit
+from queuectl.db.usage import Transaction
+from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+
+_BATCH: Final = 5000
+
+
+class AuditLog:
+    """Methods may raise StoreUnavailable. Made by the store, over its connections."""
+
+    def __init__(self, statement: Transaction) -> None:
+        """``statement``: a connection for one statement that is a transaction by itself."""
+        self._statement = statement
+
+    async def begin(self, line: AuditLine) -> int:
+        """Write a line whose outcome is not known yet; its id is given here."""
+        values = {
+            "at": line.at,
+            "request_id": line.request_id,
+            "caller": storable(line.caller),
+            "groups": list(line.groups),
+            "method": line.method,
+            "path": storable(line.path),
+            "operation": line.operation,
+            "status": line.status,
+            "detail": storable(line.detail),
+        }
+        written = insert(audit).values(values).returning(audit.c.id)
+        async with self._statement("writing the audit log") as connection:
+            return int((await connection.scalars(written)).one())
+
+    async def end(self, number: int, outcome: Outcome) -> None:
+        """Complete a line."""
+        values = {
+            "operation": outcome.operation,
+            "status": outcome.status,
+            "detail": storable(outcome.detail),
+        }
+        async with self._statement("completing the audit log") as connection:
+            await connection.execute(update(audit).where(audit.c.id == number).values(values))
+
+    async def lines(self, wanted: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
+        """The newest of these lines, newest first."""
+        async with self._statement("reading the audit log") as connection:
+            rows = await connection.execute(listing(wanted, limit))
+            return tuple(AuditLine(**{**row._mapping, "groups": tuple(row.groups)}) for row in rows)
+
+    async def prune(self, before: float) -> int:
+        """Delete some lines older than ``before`` (unix seconds); how many."""
+        c = audit.c
+        old = select(c.id).where(c.at < before).order_by(c.at).limit(_BATCH)
+        async with self._statement("deleting old lines of the audit log") as connection:
+            gone: CursorResult[Any] = await connection.execute(delete(audit).where(c.id.in_(old)))
+            return gone.rowcount
+
+
+def listing(wanted: AuditFilter, limit: int) -> Select[Any]:
+    """The statement behind :meth:`AuditLog.lines`."""
+    c = audit.c
+    statement = select(audit).order_by(c.id.desc()).limit(limit)
+    if wanted.caller is not None:
+        statement = statement.where(c.caller == wanted.caller)
+    if wanted.path is not None:
+        statement = statement.where(c.path.startswith(wanted.path, autoescape=True))
+    if wanted.since is not None:
+        statement = statement.where(c.at >= wanted.since)
+    if wanted.before is not None:
+        statement = statement.where(c.id < wanted.before)
+    return statement

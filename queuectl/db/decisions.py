@@ -1,0 +1,91 @@
+"""The records of planning cycles: written with their commits, read by the API, deleted when they are old."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import CursorResult, Result, Row, Select, delete, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.tables import decisions, history
+from queuectl.domain.decisions import KEPT_SECONDS, Decided, Decision
+from queuectl.domain.plan import Proof
+from queuectl.domain.queries import LONGEST_PAGE
+
+_BATCH: Final = 500
+_COUNTS: Final = ("nodes", "pending", "running", "started", "gpus", "evicted", "moved", "waiting")
+
+
+async def add(
+    connection: AsyncConnection, decision: Decision, *, epoch: int, cycle: int, lines: int
+) -> None:
+    """Write a record after the last so many lines of history, which are its own: commits are serial."""
+    newest = select(history.c.id).order_by(history.c.id.desc()).limit(lines + 1).subquery()
+    ends = select(func.min(newest.c.id), func.max(newest.c.id), func.count()).select_from(newest)
+    first, last, found = (await connection.execute(ends)).one()
+    after = first if found > lines else 0
+    values = {name: getattr(decision, name) for name in _COUNTS}
+    await connection.execute(
+        insert(decisions).values(
+            at=decision.at,
+            epoch=epoch,
+            cycle=cycle,
+            revision=decision.revision,
+            history_after=after or 0,
+            history_upto=last or 0,
+            counts=values,
+            reasons=dict(decision.reasons),
+            proof=decision.proof.value,
+            seconds=decision.seconds,
+            stats=dict(decision.stats),
+        )
+    )
+
+
+def page(before: int | None, limit: int) -> Select[Any]:
+    """The statement behind :func:`newest`; the tests pin its plan."""
+    statement = select(decisions).order_by(decisions.c.id.desc()).limit(limit)
+    return statement if before is None else statement.where(decisions.c.id < before)
+
+
+async def newest(
+    connection: AsyncConnection, before: int | None, limit: int
+) -> tuple[Decided, ...]:
+    """Records with smaller ids than ``before`` (None = all), the newest first."""
+    rows: Result[Any] = await connection.execute(page(before, max(1, min(limit, LONGEST_PAGE))))
+    return tuple(map(_decided, rows))
+
+
+async def one(connection: AsyncConnection, number: int) -> Decided | None:
+    """The record with this id, or None."""
+    found = await connection.execute(select(decisions).where(decisions.c.id == number))
+    row = found.one_or_none()
+    return _decided(row) if row is not None else None
+
+
+async def prune(connection: AsyncConnection, now: float) -> int:
+    """Delete some that are kept long enough; how many."""
+    d = decisions.c
+    oldest = select(d.id, d.at).order_by(d.id).limit(_BATCH).subquery()
+    old = select(oldest.c.id).where(oldest.c.at < now - KEPT_SECONDS)
+    gone: CursorResult[tuple[()]] = await connection.execute(delete(decisions).where(d.id.in_(old)))
+    return gone.rowcount
+
+
+def _decided(row: Row[Any]) -> Decided:
+    return Decided(
+        id=row.id,
+        epoch=row.epoch,
+        cycle=row.cycle,
+        after=row.history_after,
+        upto=row.history_upto,
+        decision=Decision(
+            at=row.at,
+            revision=row.revision,
+            reasons=row.reasons,
+            proof=Proof(row.proof),
+            seconds=row.seconds,
+            stats=row.stats,
+            **{name: row.counts[name] for name in _COUNTS},
+        ),
+    )

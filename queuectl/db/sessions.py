@@ -1,0 +1,52 @@
+"""Sessions of browsers, in Postgres, so that every replica knows them. Only hashes of their ids are here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+
+from queuectl.db.engine import storable
+from queuectl.db.tables import sessions
+from queuectl.db.usage import Transaction
+from queuectl.domain.identity import Caller, Session
+
+
+class SessionBooks:
+    """Methods may raise StoreUnavailable. Made by the store, over its connections."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def open(self, key: str, session: Session) -> None:
+        """Keep a session under the hash of its id; those that are over go."""
+        c, caller = sessions.c, session.caller
+        values = {
+            "key": key,
+            "caller": storable(caller.name),
+            "identity": [list(caller.groups), caller.uid, dict(caller.extra)],
+            "since": session.since,
+            "until": session.until,
+        }
+        async with self._transaction("opening a session") as connection:
+            await connection.execute(delete(sessions).where(c.until <= session.since))
+            await connection.execute(insert(sessions).values(values))
+
+    async def find(self, key: str, now: float) -> Session | None:
+        """The session, unless it is over; or None."""
+        c = sessions.c
+        found = select(sessions).where(c.key == key, c.until > now)
+        async with self._transaction("looking for a session") as connection:
+            row = (await connection.execute(found)).one_or_none()
+        return _session(row) if row is not None else None
+
+    async def close(self, key: str) -> None:
+        """End a session, if there is one."""
+        async with self._transaction("closing a session") as connection:
+            await connection.execute(delete(sessions).where(sessions.c.key == key))
+
+
+def _session(row: Any) -> Session:
+    groups, uid, extra = row.identity
+    known = {name: tuple(values) for name, values in extra.items()}
+    return Session(Caller(row.caller, tuple(groups), uid, known), row.since, row.until)

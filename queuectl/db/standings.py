@@ -1,0 +1,97 @@
+"""How queues stand: sums over live workloads, who waits in order, and the latest evictions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.rows import ENTRY_COLUMNS, history_line_from
+from queuectl.db.tables import history, workloads
+from queuectl.domain.ledger import State
+from queuectl.domain.queries import IN_LINE, HistoryLine
+from queuectl.domain.standings import Tally, WaitingOrder
+
+REACH: Final = 200_000  # history lines that are looked through for evictions, newest first
+
+_W: Final = workloads.c
+_KEY: Final = (_W.namespace, _W.queue, _W.cluster_queue, _W.state)
+_PLACE: Final = func.coalesce(_W.requeued_at, _W.queued_at)
+_ORDERS: Final = {
+    WaitingOrder.TURN: (_W.priority.desc(), _PLACE, _W.uid),
+    WaitingOrder.AGE: (_W.queued_at, _W.uid),
+}
+
+
+def tallying() -> Select[Any]:
+    """The statement behind :func:`tallies`."""
+    return (
+        select(
+            *_KEY,
+            func.count().label("workloads"),
+            func.sum(_W.gpus).label("gpus"),
+            func.min(_W.queued_at).label("oldest"),
+        )
+        .where(_W.finished_at.is_(None))
+        .group_by(*_KEY)
+        .order_by(*_KEY)
+    )
+
+
+async def tallies(connection: AsyncConnection) -> tuple[Tally, ...]:
+    """Counts of everything that is not Finished."""
+    rows = await connection.execute(tallying())
+    return tuple(
+        Tally(
+            row.namespace,
+            row.queue,
+            row.cluster_queue,
+            State(row.state),
+            row.workloads,
+            int(row.gpus),
+            row.oldest,
+        )
+        for row in rows
+    )
+
+
+def waiting(
+    cluster_queue: str | None,
+    namespaces: Collection[str] | None,
+    order: WaitingOrder,
+    skip: int,
+    limit: int,
+) -> Select[Any]:
+    """Rows of those that wait; see :meth:`queuectl.web.ports.PageStore.waiting`."""
+    statement = select(*ENTRY_COLUMNS).where(
+        _W.finished_at.is_(None), _W.state.in_([state.value for state in IN_LINE])
+    )
+    if cluster_queue is not None:
+        statement = statement.where(_W.cluster_queue == cluster_queue)
+    if namespaces is not None:
+        statement = statement.where(_W.namespace.in_(sorted(namespaces)))
+    return statement.order_by(*_ORDERS[order]).offset(skip).limit(limit)
+
+
+def evicting(namespaces: Collection[str] | None, before: int | None, limit: int) -> Select[Any]:
+    """The statement behind :func:`evictions`; the newest lines alone are looked through."""
+    h = history.c
+    newest = select(func.max(h.id)).scalar_subquery()
+    statement = select(history).where(
+        h.to_state == State.EVICTING.value, h.id > func.coalesce(newest, 0) - REACH
+    )
+    if before is not None:
+        statement = statement.where(h.id < before)
+    if namespaces is not None:
+        statement = statement.where(h.namespace.in_(sorted(namespaces)))
+    return statement.order_by(h.id.desc()).limit(limit)
+
+
+async def evictions(
+    connection: AsyncConnection, namespaces: Collection[str] | None, before: int | None, limit: int
+) -> tuple[HistoryLine, ...]:
+    """The latest evictions, newest first."""
+    rows = await connection.execute(evicting(namespaces, before, limit))
+    return tuple(history_line_from(row) for row in rows)

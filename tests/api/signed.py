@@ -1,0 +1,48 @@
+"""The API as callers meet who must say who they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+from fastapi import FastAPI
+
+from queuectl.api.access import Access
+from queuectl.api.app import create_app
+from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.layers import Authenticated
+from queuectl.telemetry.metrics import Metrics
+from tests.api.support import FixedDiagnoser, FixedHealth
+from tests.doubles.access import MemoryAccess
+
+HOST = "https://queuectl.example"
+ADMIN, NOBODY = "of-the-admin", "of-nobody"
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def people() -> MemoryAccess:
+    """An admin who may do everything, and somebody who may do nothing."""
+    access = MemoryAccess()
+    access.know(ADMIN, "admin", master=True)
+    access.know(NOBODY, "nobody")
+    return access
+
+
+def signed_app(store: Any, access: Access, **how: Any) -> FastAPI:
+    known = Authenticated(access, **{"secure": True, "doors": Open(), **how})
+    health, registry = FixedHealth(), Metrics().registry
+    return create_app(store, health, registry, FixedDiagnoser(), authenticated=known)
+
+
+@asynccontextmanager
+async def asking(app: FastAPI, token: str | None = None) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client that shows this token with every request."""
+    transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+    headers = bearer(token) if token else {}
+    async with httpx2.AsyncClient(transport=transport, base_url=HOST, headers=headers) as client:
+        yield client

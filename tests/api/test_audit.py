@@ -1,0 +1,207 @@
+"""Every request that wants to change something leaves a line, refused or not; nothing takes effect without one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+
+from queuectl.api.auth.audit import forget_old
+from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.errors import StoreUnavailable
+from tests.api.conftest import AnyStore, commit, talking_to
+from tests.api.signed import ADMIN, NOBODY, asking, people, signed_app
+from tests.api.support import CLUSTER_QUEUE, COHORT, LIVES, job, live_through
+from tests.doubles.store import MemoryStore
+
+COHORT_PATH, QUEUE_PATH = "/api/v1/cohorts/all", "/api/v1/clusterqueues/team-a"
+HOLD = "/api/v1/namespaces/team-a/workloads/running/hold"
+
+
+@pytest.fixture
+def signed(store: AnyStore) -> FastAPI:
+    return signed_app(store, people())
+
+
+@pytest.fixture
+async def admin(signed: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
+    async with asking(signed, ADMIN) as client:
+        yield client
+
+
+async def log(client: httpx2.AsyncClient, query: str = "") -> list[dict[str, Any]]:
+    answer = await client.get(f"/api/v1/audit{query}")
+    assert answer.status_code == 200
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+async def test_a_write_says_who_what_and_what_it_changed(admin: httpx2.AsyncClient) -> None:
+    await admin.put(QUEUE_PATH, json=CLUSTER_QUEUE)
+    spec = {**CLUSTER_QUEUE["spec"], "queueingStrategy": "BestEffortFIFO"}
+    changed = await admin.put(
+        QUEUE_PATH, json={**CLUSTER_QUEUE, "spec": spec}, headers={"X-Request-Id": "change-1"}
+    )
+    assert changed.status_code == 200
+    newest, first = await log(admin)
+    assert first["detail"] == "created"
+    del newest["id"], newest["at"]
+    assert newest == {
+        "requestId": "change-1",
+        "caller": "admin",
+        "groups": ["system:authenticated"],
+        "method": "PUT",
+        "path": QUEUE_PATH,
+        "operation": "putClusterQueue",
+        "status": 200,
+        "detail": "configured; spec.queueingStrategy: 'StrictFIFO' -> 'BestEffortFIFO'",
+    }
+
+
+async def test_refusals_are_told_with_their_reason(
+    admin: httpx2.AsyncClient, signed: FastAPI
+) -> None:
+    async with asking(signed, NOBODY) as nobody:
+        await nobody.put(QUEUE_PATH, json=CLUSTER_QUEUE)
+    await admin.put(QUEUE_PATH, json={"kind": "ClusterQueue"})
+    await admin.delete(QUEUE_PATH)
+    await admin.post("/api/v1/nothing")
+    await admin.patch("/api/v1/audit")
+    found = [(line["caller"], line["status"], line["operation"]) for line in await log(admin)]
+    assert found[::-1] == [
+        ("nobody", 403, "putClusterQueue"),
+        ("admin", 422, "putClusterQueue"),
+        ("admin", 404, "deleteClusterQueue"),
+        ("admin", 404, ""),
+        ("admin", 405, "listAudit"),
+    ]
+    assert all(line["detail"] for line in await log(admin))
+
+
+async def test_a_command_leaves_a_line(admin: httpx2.AsyncClient, store: AnyStore) -> None:
+    await commit(store, live_through(job("running"), *LIVES["running"]))
+    assert (await admin.post(HOLD)).status_code == 202
+    [line] = await log(admin)
+    assert (line["path"], line["status"], line["operation"]) == (HOLD, 202, "holdNamedWorkload")
+
+
+async def test_reading_leaves_none_and_neither_does_asking_what_would_be(
+    admin: httpx2.AsyncClient,
+) -> None:
+    await admin.get("/api/v1/cohorts")
+    await admin.post("/api/v1/dryrun", json={"items": [COHORT]})
+    assert await log(admin) == []
+
+
+async def test_whom_nobody_knows_leaves_none(admin: httpx2.AsyncClient, signed: FastAPI) -> None:
+    """Else anybody who can reach us could fill the database."""
+    async with asking(signed) as stranger:
+        await stranger.put(COHORT_PATH, json=COHORT)
+        await stranger.post("/api/v1/session", json={"token": "guess"})
+    assert await log(admin) == []
+
+
+async def test_without_authentication_lines_say_so(app: FastAPI) -> None:
+    async with talking_to(app) as client:
+        await client.put(COHORT_PATH, json=COHORT)
+        [line] = await log(client)
+        assert line["caller"] == "somebody at the REST API"
+
+
+async def test_the_log_is_read_page_by_page_and_by_caller_path_and_time(
+    admin: httpx2.AsyncClient, signed: FastAPI
+) -> None:
+    for _ in range(3):
+        await admin.put(COHORT_PATH, json=COHORT)
+    async with asking(signed, NOBODY) as nobody:
+        await nobody.delete(QUEUE_PATH)
+    page = (await admin.get("/api/v1/audit?limit=2")).json()
+    rest = (await admin.get(f"/api/v1/audit?limit=2&before={page['nextBefore']}")).json()
+    ids = [line["id"] for line in page["items"] + rest["items"]]
+    assert ids == sorted(ids, reverse=True)
+    assert len(ids) == 4
+    assert [line["caller"] for line in await log(admin, "?caller=nobody")] == ["nobody"]
+    assert len(await log(admin, "?path=/api/v1/cohorts")) == 3
+    assert await log(admin, "?since=99999999999") == []
+    assert len(await log(admin, "?since=0")) == 4
+    for wrong in ("before=0", "before=x", "limit=501", "since=-1", "since=nan", "path=%00"):
+        assert (await admin.get(f"/api/v1/audit?{wrong}")).status_code == 422, wrong
+
+
+# ---- what is guaranteed
+
+
+class Book:
+    """The log of a store, with failures arranged by the test."""
+
+    def __init__(self, memory: MemoryStore) -> None:
+        self._real = memory.audit
+        self.begins = self.ends = True
+
+    async def begin(self, line: AuditLine) -> int:
+        if not self.begins:
+            raise StoreUnavailable("away")
+        return await self._real.begin(line)
+
+    async def end(self, number: int, outcome: Outcome) -> None:
+        if not self.ends:
+            raise StoreUnavailable("away")
+        await self._real.end(number, outcome)
+
+    async def lines(self, wanted: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
+        return await self._real.lines(wanted, limit)
+
+    async def prune(self, before: float) -> int:
+        return await self._real.prune(before)
+
+
+@pytest.fixture
+def book(memory: MemoryStore) -> Book:
+    memory.audit = Book(memory)  # type: ignore[assignment]  # the same, as far as the API knows
+    return memory.audit  # type: ignore[return-value]
+
+
+async def test_what_cannot_be_written_down_is_not_done(memory: MemoryStore, book: Book) -> None:
+    book.begins = False
+    async with asking(signed_app(memory, people()), ADMIN) as client:
+        answer = await client.put(COHORT_PATH, json=COHORT)
+        assert answer.status_code == 503
+        assert not memory.database.documents
+        assert (await client.get("/api/v1/cohorts")).status_code == 200
+
+
+async def test_a_line_that_cannot_be_completed_is_there_all_the_same(
+    memory: MemoryStore, book: Book
+) -> None:
+    book.ends = False
+    async with asking(signed_app(memory, people()), ADMIN) as client:
+        assert (await client.put(COHORT_PATH, json=COHORT)).status_code == 201
+        [line] = await log(client)
+        assert (line["path"], line["status"]) == (COHORT_PATH, None)
+
+
+async def test_a_defect_is_a_line_too(memory: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(memory, "put_config", broken)
+    async with asking(signed_app(memory, people()), ADMIN) as client:
+        assert (await client.put(COHORT_PATH, json=COHORT)).status_code == 500
+        [line] = await log(client)
+    assert (line["status"], line["operation"]) == (500, "putCohort")
+    assert "secret" not in str(line)
+
+
+async def test_old_lines_are_forgotten(memory: MemoryStore) -> None:
+    day = 86400.0
+    for at in (1 * day, 5 * day, 9 * day):
+        await memory.audit.begin(AuditLine(0, at, "", "a", (), "PUT", "/"))
+    forgetting = asyncio.create_task(forget_old(memory.audit, 3.0, lambda: 10.0 * day))
+    while len(memory.database.audit) > 1:  # noqa: ASYNC110 - of what is in the log
+        await asyncio.sleep(0)
+    forgetting.cancel()
+    assert [line.at for line in memory.database.audit] == [9 * day]

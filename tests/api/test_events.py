@@ -1,0 +1,404 @@
+"""The event stream: every committed step in order, to whoever may see it, and none lost over any interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from starlette.requests import Request
+
+from queuectl.api import feed as feeding
+from queuectl.api.access import Guard
+from queuectl.api.app import create_app
+from queuectl.api.feed import Feed
+from queuectl.api.routes import events as route
+from queuectl.api.routes.events import Sight, Stream, Wanted
+from queuectl.db.embedded import EmbeddedServer
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.migrate import upgrade
+from queuectl.db.store import PostgresStore
+from queuectl.domain.identity import Caller, Right
+from queuectl.domain.ledger import Change
+from queuectl.domain.machine import Event
+from queuectl.telemetry.metrics import Metrics
+from tests.api.conftest import AnyStore, talking_to
+from tests.api.support import LIVES, FixedHealth, job, live_through
+from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.support.postgres import server_directory
+
+PATIENCE = 20.0  # seconds; a hang is a failure
+ALL = Wanted(None, None, None)
+
+
+@dataclass
+class Heard:
+    """One block of a stream. ``data`` is None for a comment, and for the opening."""
+
+    id: int
+    event: str = ""
+    data: dict[str, object] | None = None
+
+    @property
+    def name(self) -> object:
+        return (self.data or {})["name"]
+
+
+def blocks(text: str) -> list[Heard]:
+    """As a browser reads it."""
+    found = []
+    for block in text.split("\n\n")[:-1]:
+        fields = dict(
+            line.split(": ", 1) for line in block.splitlines() if not line.startswith(":")
+        )
+        data = json.loads(fields["data"]) if "data" in fields else None
+        found.append(Heard(int(fields["id"]), fields.get("event", ""), data))
+    return found
+
+
+class Writer:
+    """The leader, as far as history is concerned."""
+
+    def __init__(self, store: AnyStore) -> None:
+        self.store = store
+        self.epoch = 0
+        self.cycle = 0
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """Each in a transaction of its own."""
+        self.epoch = self.epoch or await self.store.take_over("test", 0)
+        for change in changes:
+            self.cycle += 1
+            await self.store.commit([change], epoch=self.epoch, revision=None, cycle=self.cycle)
+
+    async def submit(self, *names: str, namespace: str = "team-a") -> None:
+        for name in names:
+            await self.commit(live_through(job(name, namespace=namespace)))
+
+    async def live(self, name: str, *events: Event) -> None:
+        await self.commit(live_through(job(name), *events))
+
+
+@pytest.fixture
+def writer(store: AnyStore) -> Writer:
+    return Writer(store)
+
+
+class Sees:
+    """Rights to watch in these namespaces."""
+
+    def __init__(self, *namespaces: str) -> None:
+        self.namespaces = set(namespaces)
+
+    async def may(self, caller: Caller, right: Right) -> bool:
+        return right.namespace in self.namespaces
+
+
+def stream(
+    feed: Feed,
+    *,
+    after: int = 0,
+    until: int | None = None,
+    wanted: Wanted = ALL,
+    guard: Guard | None = None,
+) -> Stream:
+    request = Request({"type": "http"})
+    return Stream(feed, wanted, Sight(guard or Guard(), request), after, until)
+
+
+@asynccontextmanager
+async def open_stream(opened: Stream) -> AsyncIterator[Callable[[], Awaitable[list[Heard]]]]:
+    """Gives what comes next of a stream, its opening aside."""
+    told = opened.told()
+
+    async def more() -> list[Heard]:
+        async with asyncio.timeout(PATIENCE):
+            return blocks(await anext(told))
+
+    (first,) = await more()
+    assert first.id == opened.after
+    assert not first.event
+    try:
+        yield more
+    finally:
+        await told.aclose()  # type: ignore[attr-defined]
+
+
+async def take(more: Callable[[], Awaitable[list[Heard]]], count: int) -> list[Heard]:
+    """So many steps."""
+    found: list[Heard] = []
+    while len(found) < count:
+        found += [heard for heard in await more() if heard.event == "step"]
+    assert len(found) == count
+    return found
+
+
+async def answered(
+    store: AnyStore, query: str = "after=0&follow=false", **headers: str
+) -> list[Heard]:
+    """What a client gets who asks over HTTP and does not stay."""
+    app = create_app(store, FixedHealth(), Metrics().registry)
+    async with talking_to(app) as client, asyncio.timeout(PATIENCE):
+        answer = await client.get(f"/api/v1/events?{query}", headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return [heard for heard in blocks(answer.text) if heard.event]
+
+
+async def test_what_is_committed_is_told_to_who_listens(store: AnyStore, writer: Writer) -> None:
+    async with open_stream(stream(Feed(store))) as more:
+        await writer.submit("a")
+        (heard,) = await take(more, 1)
+        assert (heard.name, heard.data and heard.data["toState"]) == ("a", "Pending")
+        await writer.submit("b", "c")
+        assert [heard.name for heard in await take(more, 2)] == ["b", "c"]
+
+
+async def test_a_step_says_all_that_history_says_of_it(store: AnyStore, writer: Writer) -> None:
+    await writer.live("running", *LIVES["running"])
+    told = await answered(store)
+    lines = await store.history("uid-job-running")
+    assert [heard.id for heard in told] == [line.id for line in lines]
+    started = told[1].data
+    assert started is not None
+    assert (started["id"], started["uid"], started["kind"]) == (
+        told[1].id,
+        "uid-job-running",
+        "Job",
+    )
+    assert (started["fromState"], started["toState"]) == ("Pending", "Starting")
+    assert (started["clusterQueue"], started["namespace"]) == ("team-a", "team-a")
+    assert started["placement"]
+
+
+async def test_all_streams_live_from_one_reader(store: AnyStore, writer: Writer) -> None:
+    reads = 0
+    history = store.history
+
+    async def counted(*args: object, **more: object) -> object:
+        nonlocal reads
+        reads += 1
+        return await history(*args, **more)  # type: ignore[arg-type]
+
+    store.history = counted  # type: ignore[assignment]
+    feed = Feed(store)
+    streams = [stream(feed) for _ in range(50)]
+    async with open_stream(streams[0]) as first:
+        told = [opened.told() for opened in streams[1:]]
+        for each in told:
+            await anext(each)
+        waiting = [asyncio.ensure_future(anext(each)) for each in told]
+        await asyncio.sleep(0)
+        await writer.submit("a")
+        await take(first, 1)
+        for text in await asyncio.gather(*waiting):
+            assert [heard.name for heard in blocks(text)] == ["a"]
+        for each in told:
+            await each.aclose()  # type: ignore[attr-defined]
+    assert reads == 1
+
+
+@pytest.mark.parametrize("how", ["header", "parameter"])
+async def test_who_asks_again_gets_what_he_missed_and_nothing_twice(
+    store: AnyStore, writer: Writer, how: str
+) -> None:
+    await writer.submit("a", "b", "c", "d")
+    whole = await answered(store)
+    seen = whole[1].id
+    if how == "header":
+        rest = await answered(store, "after=0&follow=false", **{"Last-Event-ID": str(seen)})
+    else:
+        rest = await answered(store, f"after={seen}&follow=false")
+    assert [heard.name for heard in rest] == ["c", "d"]
+    assert [heard.id for heard in rest] == [heard.id for heard in whole[2:]]
+
+
+async def test_who_names_no_line_hears_only_what_is_new(store: AnyStore, writer: Writer) -> None:
+    await writer.submit("a")
+    assert await answered(store, "follow=false") == []
+
+
+async def test_more_than_a_page_is_caught_up_with_and_followed_without_a_gap(
+    store: AnyStore, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "LONGEST_PAGE", 3)
+    await writer.submit(*(f"job-{n:02}" for n in range(10)))
+    async with open_stream(stream(Feed(store))) as more:
+        before = await take(more, 10)
+        await writer.submit("late")
+        after = await take(more, 1)
+    assert [heard.name for heard in before] == [f"job-{n:02}" for n in range(10)]
+    assert [heard.name for heard in after] == ["late"]
+
+
+async def test_a_slow_client_is_cut_off_and_resumes_without_a_loss(
+    store: AnyStore, writer: Writer
+) -> None:
+    feed = Feed(store, window=4)
+    async with open_stream(stream(feed)) as quick, open_stream(stream(feed)) as slow:
+        await writer.submit("first")
+        await take(quick, 1)
+        (seen,) = await take(slow, 1)
+        names = [f"job-{n:02}" for n in range(12)]
+        for name in names:
+            await writer.submit(name)
+            await take(quick, 1)
+        (last,) = await slow()
+        assert last.event == "cut"
+        assert (last.id, last.data and last.data["after"]) == (seen.id, seen.id)
+        with pytest.raises(StopAsyncIteration):
+            await slow()
+    missed = await answered(store, f"after={last.id}&follow=false")
+    assert [heard.name for heard in missed] == names
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["a", "b"]),
+        ("&namespace=team-b", ["b"]),
+        ("&cluster_queue=team-a", ["a", "b"]),
+        ("&cluster_queue=other", []),
+        ("&uid=uid-job-a", ["a"]),
+    ],
+)
+async def test_filters_choose(
+    store: AnyStore, writer: Writer, query: str, expected: list[str]
+) -> None:
+    await writer.submit("a")
+    await writer.submit("b", namespace="team-b")
+    told = await answered(store, "after=0&follow=false" + query)
+    assert [heard.name for heard in told] == expected
+
+
+async def test_what_one_may_not_see_is_not_told(store: AnyStore, writer: Writer) -> None:
+    await writer.submit("ours")
+    await writer.submit("theirs", namespace="team-b")
+    await writer.submit("ours-too")
+    guard = Guard(Sees("team-a"))
+    async with open_stream(stream(Feed(store), guard=guard)) as more:
+        assert [heard.name for heard in await take(more, 2)] == ["ours", "ours-too"]
+
+
+async def test_rights_that_are_taken_away_end_what_is_told(
+    store: AnyStore, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "TRUST_SECONDS", 0.0)
+    rights = Sees("team-a", "team-b")
+    async with open_stream(stream(Feed(store), guard=Guard(rights))) as more:
+        await writer.submit("seen")
+        await take(more, 1)
+        rights.namespaces = {"team-b"}
+        await writer.submit("unseen")
+        await writer.submit("still-seen", namespace="team-b")
+        assert [heard.name for heard in await take(more, 1)] == ["still-seen"]
+
+
+async def test_silence_is_filled_and_the_id_moves_on_past_what_is_not_shown(
+    store: AnyStore, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "HEARTBEAT_SECONDS", 0.01)
+    await writer.submit("a", "b")
+    none = Wanted("team-c", None, None)
+    async with open_stream(stream(Feed(store), wanted=none)) as more:
+        newest = await store.newest_line()
+        while (await more())[0].id < newest:
+            pass
+
+
+async def test_an_id_that_is_not_given_yet_means_another_database(
+    store: AnyStore, writer: Writer
+) -> None:
+    await writer.submit("a")
+    (told,) = await answered(store, "after=1000")
+    assert told.event == "reset"
+    assert told.id == await store.newest_line()
+
+
+async def test_streams_end_when_the_server_stops(store: AnyStore) -> None:
+    feed = Feed(store)
+    told = stream(feed).told()
+    await anext(told)
+    waiting = asyncio.ensure_future(anext(told))
+    await asyncio.sleep(0)
+    feed.close()
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "problem"),
+    [
+        ("after=-1", 422, "invalid-parameter"),
+        ("after=nonsense", 422, "invalid-parameter"),
+        ("uid=nobody", 404, "not-found"),
+        ("namespace=Team_A", 422, "invalid-parameter"),
+    ],
+)
+async def test_a_wrong_question_is_a_problem(query: str, status: int, problem: str) -> None:
+    app = create_app(MemoryStore(), FixedHealth(), Metrics().registry)
+    async with talking_to(app) as client:
+        answer = await client.get(f"/api/v1/events?{query}")
+    assert answer.status_code == status
+    assert answer.json()["type"].endswith(f"/{problem}")
+
+
+async def test_an_outage_of_the_database_interrupts_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeding, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(route, "HEARTBEAT_SECONDS", 0.01)
+    database = MemoryDatabase()
+    store = MemoryStore(database)
+    writer = Writer(store)
+    async with open_stream(stream(Feed(store))) as more:
+        await writer.submit("before")
+        assert [heard.name for heard in await take(more, 1)] == ["before"]
+        database.down = True
+        async with database.changed:
+            database.changed.notify_all()
+        assert not (await more())[0].event
+        database.down = False
+        await writer.submit("after")
+        assert [heard.name for heard in await take(more, 1)] == ["after"]
+
+
+async def test_a_restart_of_postgres_interrupts_and_loses_nothing() -> None:
+    with server_directory() as directory:
+        server = EmbeddedServer(directory, durable=True)
+        await server.start()
+        try:
+            await upgrade(server.url())
+            store = await PostgresStore.connect(DatabaseSettings(server.url()))
+            writer = Writer(store)
+            async with open_stream(stream(Feed(store))) as more:
+                await writer.submit("before")
+                assert [heard.name for heard in await take(more, 1)] == ["before"]
+                await server.stop(immediate=True)
+                await server.start()
+                await writer.submit("after", "later")
+                assert [heard.name for heard in await take(more, 2)] == ["after", "later"]
+            await store.close()
+        finally:
+            await server.stop(immediate=True)
+
+
+async def test_a_database_that_was_restored_ends_the_streams_with_a_word() -> None:
+    database = MemoryDatabase()
+    store = MemoryStore(database)
+    writer = Writer(store)
+    async with open_stream(stream(Feed(store))) as more:
+        await writer.submit("a", "b", "c")
+        await take(more, 3)
+        database.down = True
+        async with database.changed:
+            database.changed.notify_all()
+        await asyncio.sleep(0.01)
+        del database.history[1:]
+        database.down = False
+        (last,) = await more()
+        assert (last.event, last.id) == ("reset", 1)

@@ -1,0 +1,214 @@
+"""How much one caller may ask, what every answer says to browsers, and the ids of requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from queuectl.api.auth.limits import Buckets
+from queuectl.api.body import MAX_BYTES
+from tests.api.conftest import talking_to
+from tests.api.signed import ADMIN, NOBODY, asking, bearer, people, signed_app
+from tests.api.support import job
+from tests.doubles.store import MemoryStore
+
+COHORTS = "/api/v1/cohorts"
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# ---- how often
+
+
+def test_a_burst_is_let_through_and_then_so_many_a_second() -> None:
+    clock = Clock()
+    buckets = Buckets(2.0, 3, clock)
+    assert [buckets.take("a") for _ in range(5)] == [0.0, 0.0, 0.0, 0.5, 0.5]
+    assert buckets.take("b") == 0.0
+    clock.now = 0.5
+    assert [buckets.take("a") for _ in range(2)] == [0.0, 0.5]
+    clock.now = 100.0
+    assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+
+
+@given(
+    per_second=st.floats(0.1, 1000),
+    burst=st.integers(1, 50),
+    pauses=st.lists(st.floats(0, 10), max_size=200),
+)
+def test_nobody_gets_more_than_his_share(
+    per_second: float, burst: int, pauses: list[float]
+) -> None:
+    clock = Clock()
+    buckets = Buckets(per_second, burst, clock)
+    let = 0
+    for pause in pauses:
+        clock.now += pause
+        wait = buckets.take("a")
+        let += not wait
+        assert 0 <= wait <= 1 / per_second + 1e-9
+        assert let <= burst + clock.now * per_second + 1e-6
+
+
+async def test_who_asks_too_often_is_told_when_to_go_on_and_others_go_on(
+    memory: MemoryStore,
+) -> None:
+    app = signed_app(memory, people(), per_second=0.5, burst=3)
+    async with asking(app, ADMIN) as busy, asking(app, NOBODY) as other:
+        assert [(await busy.get(COHORTS)).status_code for _ in range(3)] == [200] * 3
+        refused = await busy.get(COHORTS)
+        assert refused.status_code == 429
+        assert refused.json()["type"].endswith("/too-many-requests")
+        assert refused.headers["retry-after"] == "2"
+        assert (await other.get(COHORTS)).status_code == 403
+        assert (await busy.put(f"{COHORTS}/all", json={})).status_code == 429
+        assert not memory.database.audit
+
+
+async def test_guessing_tokens_is_slow(memory: MemoryStore) -> None:
+    app = signed_app(memory, people(), per_second=0.5, burst=3)
+    async with asking(app) as client:
+        guesses = [
+            (await client.post("/api/v1/session", json={"token": f"guess-{n}"})).status_code
+            for n in range(5)
+        ]
+    assert guesses == [401, 401, 401, 429, 429]
+    assert not memory.database.audit
+
+
+# ---- how much
+
+
+@pytest.fixture(params=["with authentication", "without"])
+def either(request: pytest.FixtureRequest, memory: MemoryStore, app: FastAPI) -> FastAPI:
+    return app if request.param == "without" else signed_app(memory, people())
+
+
+@pytest.fixture
+async def client(either: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
+    async with talking_to(either) as made:
+        made.headers.update(bearer(ADMIN))
+        yield made
+
+
+async def in_pieces(size: int, piece: int = 1 << 16) -> AsyncIterator[bytes]:
+    """A body whose size is not told beforehand."""
+    for _ in range(-(-size // piece)):
+        yield b" " * piece
+
+
+@pytest.mark.parametrize("pieces", [False, True], ids=["at once", "in pieces"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", f"{COHORTS}/all"),
+        ("POST", "/api/v1/workloads/uid-1/hold"),
+        ("POST", "/api/v1/workloads/uid-1/priority"),
+        ("POST", "/api/v1/session"),
+        ("DELETE", f"{COHORTS}/all"),
+    ],
+)
+async def test_a_body_that_is_too_large_is_refused_wherever_it_goes(
+    client: httpx2.AsyncClient, method: str, path: str, pieces: bool
+) -> None:
+    body = in_pieces(MAX_BYTES + 1) if pieces else b" " * (MAX_BYTES + 1)
+    json = {"Content-Type": "application/json"}
+    answer = await client.request(method, path, content=body, headers=json)
+    if method == "DELETE" and pieces:
+        assert answer.status_code == 404  # nobody reads it
+    else:
+        assert answer.status_code == 413
+        assert answer.json()["type"].endswith("/body-too-large")
+
+
+async def test_a_list_of_documents_may_be_larger(client: httpx2.AsyncClient) -> None:
+    json = {"Content-Type": "application/json"}
+    body = b'{"items": []' + b" " * (2 * MAX_BYTES) + b"}"
+    answer = await client.post("/api/v1/dryrun", content=body, headers=json)
+    assert answer.status_code == 200
+    more = await client.post("/api/v1/dryrun", content=in_pieces(1 << 26), headers=json)
+    assert more.status_code == 413
+
+
+# ---- ids
+
+
+@pytest.mark.parametrize("given", ["abc", "01J9Z3", "a.b:c/d+e=f_g-h", "x" * 128])
+async def test_a_sane_id_is_kept(client: httpx2.AsyncClient, given: str) -> None:
+    answer = await client.get(COHORTS, headers={"X-Request-Id": given})
+    assert answer.headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize(
+    "given", ["", " ", "-a", "a b", "x" * 129, "a\tb", '"quoted"', "a;b", "caf\xe9", "{}"]
+)
+async def test_another_is_replaced(client: httpx2.AsyncClient, given: str) -> None:
+    answer = await client.get(COHORTS, headers={b"X-Request-Id": given.encode("latin-1")})
+    assert UUID.fullmatch(answer.headers["x-request-id"])
+
+
+async def test_every_request_has_its_own(client: httpx2.AsyncClient) -> None:
+    ids = {(await client.get(COHORTS)).headers["x-request-id"] for _ in range(3)}
+    assert len(ids) == 3
+
+
+async def test_a_defect_is_logged_with_the_id_that_its_answer_has(
+    client: httpx2.AsyncClient, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(memory, "get_workload", broken)
+    with capture_logs() as logs:
+        answer = await client.get(f"/api/v1/workloads/{job('a').uid}")
+    assert answer.status_code == 500
+    [line] = [line for line in logs if line["event"] == "api_defect"]
+    assert line["request_id"] == answer.headers["x-request-id"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+# ---- headers
+
+ANSWERS: dict[str, Callable[[httpx2.AsyncClient], object]] = {
+    "data": lambda client: client.get(COHORTS),
+    "refused": lambda client: client.put(f"{COHORTS}/all", json={}),
+    "unknown": lambda client: client.get("/api/v1/nothing"),
+    "unauthenticated": lambda client: client.get(COHORTS, headers={"Authorization": "Bearer x"}),
+    "misdirected": lambda client: client.get(COHORTS, headers={"Host": "evil.example"}),
+    "too large": lambda client: client.put(f"{COHORTS}/all", content=b" " * (MAX_BYTES + 1)),
+}
+
+
+@pytest.mark.parametrize("ask", ANSWERS.values(), ids=ANSWERS.keys())
+async def test_browsers_are_told_to_be_careful(
+    client: httpx2.AsyncClient, ask: Callable[[httpx2.AsyncClient], object]
+) -> None:
+    answer: httpx2.Response = await ask(client)  # type: ignore[misc]  # a table
+    headers = answer.headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert headers["cache-control"] == "no-store"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert UUID.fullmatch(headers["x-request-id"])
+
+
+async def test_pages_may_load_what_is_ours_and_nothing_inline(client: httpx2.AsyncClient) -> None:
+    policy = (await client.get("/elsewhere")).headers["content-security-policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'self'"
+    assert rules["frame-ancestors"] == "'none'"
+    assert "unsafe" not in policy

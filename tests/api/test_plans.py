@@ -1,0 +1,334 @@
+"""What-if plans over REST: what the planner would do after a change, compared with what it does without; nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from queuectl.api.app import create_app
+from queuectl.api.floors import ANOTHER_TEAM
+from queuectl.control import tryout
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.identity import Caller, Right
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.objects.config import build
+from queuectl.objects.documents import as_document
+from queuectl.objects.nodes import read_node
+from queuectl.objects.wire import WireNode
+from queuectl.planner import StopSignal, plan
+from queuectl.telemetry.metrics import Metrics
+from tests.api.conftest import talking_to
+from tests.api.support import FixedHealth, LookingOut
+from tests.control.rig import configuration, nodes
+from tests.doubles.store import MemoryStore
+from tests.planner.build import NOW, gang, podset
+
+FLAVORS = dict.fromkeys(("nvidia.com/gpu", "cpu", "pods"), "gpu")
+
+
+def of(uid: str, pods: int, *, priority: int = 10, namespace: str = "default") -> Any:
+    workload = gang(uid, podset(count=pods, gpu=8, cpu=1000), priority=priority, queue="research")
+    return replace(workload, namespace=namespace)
+
+
+def runs(uid: str, *where: str, priority: int = 10, namespace: str = "default") -> Admitted:
+    places = tuple((name, 1) for name in where)
+    return Admitted(
+        of(uid, len(where), priority=priority, namespace=namespace),
+        Placement((PodSetPlacement("w", places, FLAVORS),)),
+        started_at=NOW - 100.0,
+    )
+
+
+def job(name: str, pods: int, priority: str = "low", **options: Any) -> dict[str, Any]:
+    shape = Pods(count=pods, gpus=8)
+    return dict(m.job(name, "default", "research", shape, priority_class=priority, **options))
+
+
+DOCUMENTS = [*configuration(32), m.local_queue("other", "research", "pool")]
+
+
+def seen(*admitted: Admitted, waits: tuple[Any, ...] = (), machines: int = 4) -> Snapshot:
+    """Four nodes of 8 GPUs in one rack, quota for all of them."""
+    wires = [as_document(node).convert(WireNode) for node in nodes(machines)]
+    fleet = Fleet(tuple(read_node(wire).node for wire in wires))
+    return Snapshot(
+        NOW,
+        fleet,
+        build(DOCUMENTS, 7),
+        tuple(map(Pending, waits)),
+        admitted,
+        namespaces={"default": {}, "other": {}},
+    )
+
+
+async def app_of(snapshot: Snapshot | None) -> FastAPI:
+    store = MemoryStore()
+    for document in DOCUMENTS:
+        await store.put_config(document)
+    lookout = LookingOut(snapshot, store)
+    return create_app(store, FixedHealth(), Metrics().registry, lookout=lookout)
+
+
+async def tried(snapshot: Snapshot, **asked: Any) -> dict[str, Any]:
+    """The answer to a question."""
+    async with talking_to(await app_of(snapshot)) as client:
+        answer = await client.post("/api/v1/plans", json=asked)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def fates(body: Mapping[str, Any]) -> dict[str, tuple[str, str | None]]:
+    """Of all gangs that are listed: with the change, and without it."""
+    listed = [*body["starts"], *body["leaves"], *body["waits"]]
+    return {each["workload"]: (each["fate"], each["before"]) for each in listed}
+
+
+async def test_nothing_asked_is_the_plan_as_it_is() -> None:
+    body = await tried(seen(runs("a", "n0", "n1"), waits=(of("b", 2), of("c", 2))))
+    assert fates(body) == {
+        "default/b": ("starts", "starts"),
+        "default/c": ("waits", "waits"),
+    }
+    assert body["before"] == body["after"]
+    assert (body["after"]["starts"], body["after"]["gpusStarted"], body["after"]["waits"]) == (
+        1,
+        16,
+        1,
+    )
+    assert body["revision"] == 7
+
+
+async def test_a_submitted_job_is_told_where_it_would_start() -> None:
+    body = await tried(seen(runs("a", "n0", "n1")), submit=[job("new", 2)])
+    (starts,) = body["starts"]
+    assert (starts["workload"], starts["submitted"], starts["before"]) == (
+        "default/new",
+        True,
+        None,
+    )
+    (placed,) = starts["placement"]["podSets"]
+    assert placed["nodes"] == {"n2": 1, "n3": 1}
+    assert placed["flavors"]["nvidia.com/gpu"] == "gpu"
+    assert (starts["clusterQueue"], starts["gpus"]) == ("pool", 16)
+
+
+async def test_a_submitted_job_that_waits_is_told_why_and_what_would_help() -> None:
+    body = await tried(seen(runs("a", "n0", "n1", "n2")), submit=[job("new", 2)])
+    (waits,) = body["waits"]
+    assert (waits["workload"], waits["submitted"], waits["fate"]) == ("default/new", True, "waits")
+    assert waits["reason"]["message"]
+    assert waits["conflict"]
+    assert waits["ways"]
+
+
+async def test_who_would_be_evicted_for_whom_at_which_price() -> None:
+    body = await tried(
+        seen(runs("a", "n0", "n1"), runs("b", "n2", "n3")), submit=[job("urgent", 2, "high")]
+    )
+    (leaves,) = body["leaves"]
+    (waits,) = body["waits"]
+    assert (leaves["fate"], leaves["before"], leaves["givesWayTo"]) == (
+        "leaves",
+        "runs",
+        "default/urgent",
+    )
+    assert leaves["cost"]["gpus"] == 16
+    assert leaves["cost"]["lostGpuSeconds"] == body["after"]["lostGpuSeconds"] > 0
+    assert (waits["workload"], waits["fate"]) == ("default/urgent", "reserves")
+    assert waits["placement"]["planned"]
+
+
+async def test_more_quota_starts_who_waits_for_it() -> None:
+    small = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 16, "cpu": "1k", "pods": 1000})
+    grown = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 32, "cpu": "1k", "pods": 1000})
+    documents = [small if d["kind"] == "ClusterQueue" else d for d in DOCUMENTS]
+    now = seen(runs("a", "n0", "n1"), waits=(of("b", 2),))
+    body = await tried(replace(now, config=build(documents, 7)), config=[grown])
+    assert fates(body)["default/b"] == ("starts", "waits")
+
+
+async def test_less_quota_is_told_by_what_would_be_over_it() -> None:
+    small = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000})
+    body = await tried(seen(runs("a", "n0", "n1")), config=[small])
+    (excess,) = body["overQuota"]
+    assert (excess["name"], excess["used"], excess["allowed"]) == ("pool", 16, 8)
+    assert excess["workloads"] == ["default/a"]
+
+
+async def test_what_is_over_quota_already_is_not_told_again() -> None:
+    small = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000})
+    documents = [small if d["kind"] == "ClusterQueue" else d for d in DOCUMENTS]
+    now = replace(seen(runs("a", "n0", "n1")), config=build(documents, 7))
+    assert (await tried(now, submit=[job("new", 1)]))["overQuota"] == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("Hold", {"default/b": ("waits", "starts")}),
+        (
+            "HoldAndDrain",
+            {"default/a": ("leaves", "runs"), "default/b": ("waits", "starts")},
+        ),
+    ],
+)
+async def test_a_queue_that_stops_holds_or_drains(policy: str, expected: object) -> None:
+    stopped = dict(
+        m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 32, "cpu": "1k", "pods": 1000})
+    )
+    stopped["spec"] = {**stopped["spec"], "stopPolicy": policy}
+    body = await tried(seen(runs("a", "n0", "n1"), waits=(of("b", 2),)), config=[stopped])
+    assert fates(body) == expected
+
+
+async def test_without_its_queue_a_gang_waits() -> None:
+    gone = {"kind": "LocalQueue", "namespace": "default", "name": "research"}
+    body = await tried(seen(waits=(of("b", 2),)), delete=[gone])
+    assert fates(body) == {"default/b": ("waits", "starts")}
+    assert body["waits"][0]["reason"]["code"] == "Misconfigured"
+
+
+async def test_a_drained_node_sends_its_pods_elsewhere() -> None:
+    body = await tried(seen(runs("a", "n0", "n1")), drain=["n1"])
+    (moved,) = body["starts"]
+    assert (moved["workload"], moved["fate"], moved["before"]) == ("default/a", "repaired", "runs")
+    where = moved["placement"]["podSets"][0]["nodes"]
+    assert "n0" in where
+    assert "n1" not in where
+
+
+async def test_draining_where_nothing_is_free_stops_who_is_there() -> None:
+    full = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3", priority=100))
+    body = await tried(full, drain=["n1"])
+    assert fates(body)["default/a"][0] in ("leaves", "waits")
+    assert "default/b" not in fates(body)
+
+
+async def test_more_nodes_start_who_waits_for_room() -> None:
+    quota = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 64, "cpu": "1k", "pods": 1000})
+    full = seen(runs("a", "n0", "n1", "n2", "n3"), waits=(of("b", 2),))
+    body = await tried(full, config=[quota], add=[{"like": "n0", "count": 2}])
+    assert fates(body) == {"default/b": ("starts", "waits")}
+    (placed,) = body["starts"][0]["placement"]["podSets"]
+    assert sorted(placed["nodes"]) == ["n0-more-1", "n0-more-2"]
+
+
+async def test_a_job_copied_from_the_cluster_counts_as_new() -> None:
+    copied = job("copied", 1)
+    copied["metadata"] |= {"uid": "1-2-3", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    copied["status"] = {"active": 1}
+    copied["spec"]["suspend"] = False
+    body = await tried(seen(), submit=[copied])
+    assert [each["workload"] for each in body["starts"]] == ["default/copied"]
+
+
+async def test_waiting_gangs_that_wait_as_before_are_counted_beyond_a_number() -> None:
+    many = tuple(of(f"w{n:03}", 5) for n in range(205))
+    body = await tried(seen(waits=many), submit=[job("new", 5)])
+    assert body["waits"][0]["workload"] == "default/new"
+    assert (len(body["waits"]), body["omitted"]) == (201, 5)
+    assert body["after"]["waits"] == 206
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"drain": ["n9"]}, "drain: there is no node n9"),
+        ({"add": [{"like": "n9", "count": 1}]}, "add: there is no node n9"),
+        ({"delete": [{"kind": "Cohort", "name": "none"}]}, "delete: Cohort none does not exist"),
+        ({"submit": [job("a", 1), job("a", 2)]}, "given twice"),
+        ({"submit": [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}]}, "v1 Pod"),
+        ({"submit": [{}]}, "kind"),
+        ({"config": [{"kind": "ClusterQueue"}]}, "apiVersion"),
+        ({"config": [m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": -1})]}, "nominalQuota"),
+    ],
+)
+async def test_what_cannot_be_done_is_named(asked: dict[str, Any], says: str) -> None:
+    async with talking_to(await app_of(seen())) as client:
+        answer = await client.post("/api/v1/plans", json=asked)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["type"].endswith("/invalid-document")
+    assert says in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"submit": "x"}, {"drain": ["Not A Name"]}, {"add": [{"like": "n0", "count": 0}]}, {"x": 1}],
+)
+async def test_a_body_of_another_shape_is_refused(asked: dict[str, Any]) -> None:
+    async with talking_to(await app_of(seen())) as client:
+        answer = await client.post("/api/v1/plans", json=asked)
+    assert answer.status_code == 422
+    assert answer.json()["type"].endswith("/invalid-parameter")
+
+
+class Rights:
+    async def may(self, caller: Caller, right: Right) -> bool:
+        return right.resource == "plans" or right.namespace == "default"
+
+
+async def test_gangs_of_others_are_anonymous() -> None:
+    theirs = runs("secret", "n0", "n1", "n2", "n3", namespace="other")
+    app = await app_of(seen(theirs, waits=(of("hidden", 9, namespace="other"),)))
+    app.state.guard._rights = Rights()
+    async with talking_to(app) as client:
+        answer = await client.post("/api/v1/plans", json={"submit": [job("mine", 2, "high")]})
+    body = answer.json()
+    assert [each["workload"] for each in body["leaves"]] == [ANOTHER_TEAM]
+    assert {each["workload"] for each in body["waits"]} == {"default/mine", ANOTHER_TEAM}
+    assert "secret" not in answer.text
+    assert "hidden" not in answer.text
+
+
+async def test_a_process_that_has_not_seen_the_cluster_says_so() -> None:
+    async with talking_to(await app_of(None)) as client:
+        answer = await client.post("/api/v1/plans", json={})
+    assert answer.status_code == 503
+    assert answer.json()["type"].endswith("/not-known-yet")
+
+
+async def test_a_question_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tryout, "PATIENCE_SECONDS", 0.0)
+
+    def slow(snapshot: Snapshot, stop: StopSignal) -> object:
+        while not stop.stopped:
+            pass
+        return plan(snapshot, stop)
+
+    monkeypatch.setattr(tryout, "plan", slow)
+    async with talking_to(await app_of(seen(waits=(of("b", 2),)))) as client:
+        answer = await client.post("/api/v1/plans", json={})
+    assert answer.status_code == 503
+    assert answer.json()["type"].endswith("/took-too-long")
+    assert answer.headers["Retry-After"]
+
+
+async def test_more_questions_than_can_wait_are_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tryout, "MOST_WAITING", 2)
+    async with talking_to(await app_of(seen())) as client:
+        asked = [client.post("/api/v1/plans", json={}) for _ in range(6)]
+        statuses = [answer.status_code for answer in await asyncio.gather(*asked)]
+    assert sorted(set(statuses)) == [200, 503]
+    assert statuses.count(200) == 2
+
+
+async def test_nothing_is_written() -> None:
+    app = await app_of(seen(waits=(of("b", 2),)))
+    async with talking_to(app) as client:
+        before = (await client.get("/api/v1/clusterqueues")).json()
+        small = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000})
+        await client.post("/api/v1/plans", json={"config": [small], "submit": [job("x", 1)]})
+        assert (await client.get("/api/v1/clusterqueues")).json() == before
+        assert (await client.get("/api/v1/workloads")).json()["items"] == []

@@ -1,0 +1,233 @@
+"""Every route asks for a right; whoever has none sees nothing and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from queuectl.domain.identity import Right
+from tests.api.conftest import commit
+from tests.api.signed import ADMIN, NOBODY, asking, signed_app
+from tests.api.support import DOCUMENTS, LIVES, job, live_through
+from tests.doubles.access import MemoryAccess
+from tests.doubles.store import MemoryDatabase, MemoryStore
+
+OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/api/v1/openapi.json")}
+"""Routes for everybody."""
+KNOWN = {(method, "/api/v1/session") for method in ("GET", "POST", "DELETE")}
+"""Routes for which it is enough to be known, or to become so."""
+PARAMETERS = {"namespace": "team-a", "name": "running", "uid": "uid-job-running", "number": "1"}
+
+
+def operations(app: FastAPI) -> Iterator[tuple[str, str]]:
+    for route in app.routes:
+        assert isinstance(route, Route), f"{route} is not covered by this test"
+        for method in (route.methods or set()) - {"HEAD"}:
+            yield method, route.path
+
+
+STORE = MemoryStore()
+ACCESS = MemoryAccess()
+APP = signed_app(STORE, ACCESS)  # made once: it takes longer than a request
+ALL = sorted(set(operations(APP)))
+GUARDED = [one for one in ALL if one not in OPEN | KNOWN]
+
+
+@pytest.fixture
+async def store() -> MemoryStore:
+    """A workload in every state, all of team-a, and a document of every kind."""
+    fresh, database = MemoryDatabase(), STORE.database
+    for name in ("entries", "documents", "history", "commands", "outcomes"):
+        setattr(database, name, getattr(fresh, name))
+    database.audit.clear()
+    for name, life in LIVES.items():
+        await commit(STORE, live_through(job(name), *life))
+    for document in DOCUMENTS.values():
+        await STORE.put_config(document)
+    return STORE
+
+
+@pytest.fixture
+def access() -> MemoryAccess:
+    for known in (ACCESS.callers, ACCESS.granted, ACCESS.masters, ACCESS.asked):
+        known.clear()
+    ACCESS.down = False
+    ACCESS.know(ADMIN, "admin", master=True)
+    ACCESS.know(NOBODY, "nobody")
+    return ACCESS
+
+
+@pytest.fixture
+def app(store: MemoryStore, access: MemoryAccess) -> FastAPI:
+    return APP
+
+
+async def asked(app: FastAPI, method: str, path: str, token: str | None) -> httpx2.Response:
+    """What one request is answered."""
+    filled = path.format_map(PARAMETERS | {"kind": "Job"})
+    stream = "?follow=false&after=0" if path.endswith("/events") else ""
+    body = {"items": [next(iter(DOCUMENTS.values()))]} if path.endswith("/dryrun") else None
+    async with asking(app, token) as client:
+        return await client.request(method, filled + stream, json=body)
+
+
+def test_the_walk_knows_all_its_parameters() -> None:
+    for _, path in ALL:
+        path.format_map(PARAMETERS)
+    assert len(GUARDED) > 60
+
+
+@pytest.mark.parametrize(("method", "path"), [o for o in ALL if o not in OPEN], ids=" ".join)
+async def test_without_a_name_nothing_is_answered(app: FastAPI, method: str, path: str) -> None:
+    answer = await asked(app, method, path, None)
+    if (method, path) == ("POST", "/api/v1/session"):
+        assert answer.status_code == 422  # the token is in the body
+        return
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert answer.json()["type"].endswith("/unauthenticated")
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(OPEN), ids=" ".join)
+async def test_what_is_for_everybody_is_answered(app: FastAPI, method: str, path: str) -> None:
+    assert (await asked(app, method, path, None)).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED, ids=" ".join)
+async def test_without_rights_nothing_is_seen_and_nothing_changes(
+    app: FastAPI, store: MemoryStore, access: MemoryAccess, method: str, path: str
+) -> None:
+    before = (dict(store.database.documents), dict(store.database.commands))
+    answer = await asked(app, method, path, NOBODY)
+    assert access.asked, "the route asked for no right"
+    assert (store.database.documents, store.database.commands) == before
+    if answer.status_code == 200:
+        assert method == "GET"
+        assert not any(known in answer.text for known in ("uid-job", "team-a", "h100", "racks"))
+    else:
+        assert answer.status_code in (403, 404), answer.text
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED, ids=" ".join)
+async def test_with_every_right_nothing_is_forbidden(app: FastAPI, method: str, path: str) -> None:
+    assert (await asked(app, method, path, ADMIN)).status_code not in (401, 403)
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED, ids=" ".join)
+async def test_when_the_api_server_is_away_nobody_is_let_in(
+    app: FastAPI, access: MemoryAccess, method: str, path: str
+) -> None:
+    access.down = True
+    answer = await asked(app, method, path, ADMIN)
+    assert answer.status_code == 503
+    assert answer.json()["type"].endswith("/cluster-unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+# ---- what a tenant sees
+
+TENANT = "of-the-tenant"
+
+
+@pytest.fixture
+async def tenant(app: FastAPI, access: MemoryAccess, store: MemoryStore) -> MemoryAccess:
+    """Of team-b, beside team-a."""
+    resources = ("workloads", "localqueues", "reports")
+    rights = [Right(v, r, "team-b") for r in resources for v in ("get", "list", "watch")]
+    access.know(TENANT, "tenant", *rights, Right("create", "workloads/hold", "team-b"))
+    await commit(store, live_through(job("own", namespace="team-b"), *LIVES["pending"]))
+    for where in ("team-b", "team-c"):
+        queue = DOCUMENTS["/api/v1/namespaces/team-a/localqueues/default"]
+        await store.put_config({**queue, "metadata": {"name": "default", "namespace": where}})
+    return access
+
+
+async def test_a_list_holds_ones_own_namespaces_alone(app: FastAPI, tenant: MemoryAccess) -> None:
+    async with asking(app, TENANT) as client:
+        workloads = (await client.get("/api/v1/workloads")).json()["items"]
+        queues = (await client.get("/api/v1/localqueues")).json()["items"]
+        assert [w["namespace"] for w in workloads] == ["team-b"]
+        assert [q["metadata"]["namespace"] for q in queues] == ["team-b"]
+        for path in ("workloads", "localqueues"):
+            theirs = await client.get(f"/api/v1/{path}?namespace=team-a")
+            assert theirs.status_code == 403
+            assert "team-a" in theirs.json()["detail"]
+            own = await client.get(f"/api/v1/{path}?namespace=team-b")
+            assert len(own.json()["items"]) == 1
+
+
+async def test_pages_of_a_list_hold_ones_own_alone(
+    app: FastAPI, tenant: MemoryAccess, store: MemoryStore
+) -> None:
+    for name in ("b1", "b2"):
+        await commit(store, live_through(job(name, namespace="team-b")))
+    async with asking(app, TENANT) as client:
+        names: list[str] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = (await client.get(f"/api/v1/workloads?limit=1{cursor}")).json()
+            names += [w["name"] for w in page["items"]]
+            cursor = f"&cursor={page['nextCursor']}" if page["nextCursor"] else None
+    assert names == ["b1", "b2", "own"]
+
+
+async def test_the_uid_of_anothers_workload_is_as_one_that_is_not_there(
+    app: FastAPI, tenant: MemoryAccess
+) -> None:
+    async with asking(app, TENANT) as client:
+        for path in ("", "/history", "/explain"):
+            theirs = await client.get(f"/api/v1/workloads/uid-job-running{path}")
+            none = await client.get(f"/api/v1/workloads/uid-job-nothing{path}")
+            assert theirs.status_code == none.status_code == 404
+            assert theirs.json()["detail"].replace("running", "nothing") == none.json()["detail"]
+            assert (await client.get(f"/api/v1/workloads/uid-job-own{path}")).status_code == 200
+        assert (await client.post("/api/v1/workloads/uid-job-running/hold")).status_code == 404
+
+
+async def test_one_may_act_where_one_may_and_is_told_what_is_missing(
+    app: FastAPI, tenant: MemoryAccess
+) -> None:
+    async with asking(app, TENANT) as client:
+        for path in ("workloads/uid-job-own", "namespaces/team-b/workloads/own"):
+            held = await client.post(f"/api/v1/{path}/hold")
+            assert held.status_code == 202
+            assert held.json()["by"] == "tenant"
+            refused = await client.post(f"/api/v1/{path}/requeue")
+            assert refused.status_code == 403
+            assert (
+                "create workloads/requeue own of queuectl.dev in namespace team-b"
+                in (refused.json()["detail"])
+            )
+
+
+async def test_who_is_known_cannot_act_in_anothers_name(app: FastAPI, tenant: MemoryAccess) -> None:
+    async with asking(app, TENANT) as client:
+        held = await client.post("/api/v1/workloads/uid-job-own/hold", json={"by": "somebody"})
+    assert held.json()["by"] == "tenant"
+
+
+async def test_a_dry_run_needs_what_the_writes_would(app: FastAPI, tenant: MemoryAccess) -> None:
+    tenant.know(TENANT, "tenant", Right("update", "localqueues", "team-b"))
+    queue = DOCUMENTS["/api/v1/namespaces/team-a/localqueues/default"]
+    own = {**queue, "metadata": {"name": "default", "namespace": "team-b"}}
+    async with asking(app, TENANT) as client:
+        assert (await client.post("/api/v1/dryrun", json={"items": [own]})).status_code == 200
+        both = await client.post("/api/v1/dryrun", json={"items": [own, queue]})
+        assert both.status_code == 403
+        assert "localqueues default" in both.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "item", [{}, {"kind": 1}, {"kind": "Pod"}, {"kind": "LocalQueue", "metadata": 5}]
+)
+async def test_a_dry_run_of_nothing_known_needs_more_than_a_team_has(
+    app: FastAPI, tenant: MemoryAccess, item: object
+) -> None:
+    async with asking(app, TENANT) as client:
+        assert (await client.post("/api/v1/dryrun", json={"items": [item]})).status_code == 403
+    async with asking(app, ADMIN) as client:
+        assert (await client.post("/api/v1/dryrun", json={"items": [item]})).status_code == 422

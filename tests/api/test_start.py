@@ -1,0 +1,176 @@
+"""Whether the API may be offered, by what the settings say, and how: a table."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from cryptography import x509
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from queuectl.api import server
+from queuectl.api.auth.start import Offer, offer
+from queuectl.api.server import Address, CannotListen, Certificate, WebServer
+from queuectl.cli.main import run
+from queuectl.control.environment import settings_names
+from queuectl.domain.errors import BadInput
+from tests.support.logs import restored_logs
+from tests.support.tls import write_certificate
+
+__all__ = ["restored_logs"]
+
+LOOPBACK, ANYWHERE = "127.0.0.1:8000", "0.0.0.0:8000"
+CERT = {"cert_file": Path("tls.crt"), "key_file": Path("tls.key")}
+
+
+def offered(listen: str, **given: Any) -> Offer:
+    nothing: dict[str, Any] = {"auth": None, "cert_file": None, "key_file": None, "tls": True}
+    return offer(listen, **{**nothing, **given})
+
+
+@pytest.mark.parametrize(
+    ("listen", "given", "authenticated", "encrypts", "secure"),
+    [
+        (LOOPBACK, {}, False, False, False),
+        ("localhost:8000", {}, False, False, False),
+        ("[::1]:8000", {}, False, False, False),
+        (LOOPBACK, {"auth": "none"}, False, False, False),
+        (LOOPBACK, {"auth": "kubernetes"}, True, False, False),
+        (LOOPBACK, {"auth": "kubernetes", **CERT}, True, True, True),
+        (LOOPBACK, {"auth": "kubernetes", "tls": False}, True, False, True),  # an ingress beside us
+        (ANYWHERE, CERT, True, True, True),
+        (ANYWHERE, {"auth": "kubernetes", **CERT}, True, True, True),
+        (ANYWHERE, {"tls": False}, True, False, True),
+    ],
+)
+def test_the_settings_say_how_it_is_offered(
+    listen: str, given: dict[str, Any], authenticated: bool, encrypts: bool, secure: bool
+) -> None:
+    found = offered(listen, **given)
+    assert found.authenticated is authenticated
+    assert (found.certificate is not None) is encrypts
+    assert found.secure is secure
+
+
+@pytest.mark.parametrize(
+    ("listen", "given", "why"),
+    [
+        (ANYWHERE, {"auth": "none"}, "could do everything"),
+        (ANYWHERE, {"auth": "none", **CERT}, "could do everything"),
+        (ANYWHERE, {"auth": "none", "tls": False}, "could do everything"),
+        ("10.0.0.1:80", {}, "without TLS"),
+        ("[::]:80", {"auth": "kubernetes"}, "without TLS"),
+        ("localhost.example:80", {}, "without TLS"),
+    ],
+)
+def test_what_others_could_abuse_is_refused(listen: str, given: dict[str, Any], why: str) -> None:
+    with pytest.raises(CannotListen, match=why) as refused:
+        offered(listen, **given)
+    named = set(re.findall(r"QUEUECTL_[A-Z_]*[A-Z]", str(refused.value)))
+    assert named
+    assert named <= settings_names()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cert_file": Path("tls.crt")},
+        {"key_file": Path("tls.key")},
+        {**CERT, "tls": False},
+    ],
+)
+def test_what_contradicts_itself_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="QUEUECTL_TLS"):
+        offered(ANYWHERE, **given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "says"),
+    [
+        ({"LISTEN": "0.0.0.0:0"}, 1, "without TLS"),
+        ({"LISTEN": "0.0.0.0:0", "AUTH": "none"}, 1, "could do everything"),
+        ({"TLS_KEY_FILE": "x"}, 1, "go together"),
+        ({"AUTH": "maybe"}, 2, "QUEUECTL_AUTH"),
+        ({"REQUEST_BURST": "0"}, 2, "QUEUECTL_REQUEST_BURST"),
+    ],
+)
+@pytest.mark.usefixtures("restored_logs")
+def test_serve_says_so_before_it_connects_to_anything(
+    settings: dict[str, str],
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(f"QUEUECTL_{name}", value)
+    monkeypatch.setattr("sys.argv", ["queuectl", "serve"])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == code
+    assert says in capsys.readouterr().err
+
+
+# ---- TLS
+
+
+async def subject_of(address: Address) -> str:
+    """The name in the certificate that a new connection is shown."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    [name] = x509.load_der_x509_certificate(shown).subject
+    return str(name.value)
+
+
+async def test_it_answers_by_tls_and_takes_up_a_renewed_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "RENEWED_SECONDS", 0.01)
+    served = WebServer(app(), Address("127.0.0.1", 0), write_certificate(tmp_path, "first"))
+    running = asyncio.create_task(served.run())
+    trusted = ssl.create_default_context()
+    trusted.check_hostname, trusted.verify_mode = False, ssl.CERT_NONE
+    async with httpx2.AsyncClient(verify=trusted, trust_env=False) as client:
+        assert served.url.startswith("https://")
+        assert (await client.get(served.url)).text == "https"
+    assert await subject_of(served.address) == "first"
+
+    (tmp_path / "tls.key").write_text("half written")
+    await asyncio.sleep(0.05)
+    assert await subject_of(served.address) == "first"
+
+    write_certificate(tmp_path, "second")
+    while await subject_of(served.address) != "second":  # noqa: ASYNC110 - of what is on disk
+        await asyncio.sleep(0.01)
+    served.stop()
+    await running
+
+
+def app() -> Starlette:
+    async def scheme(request: Request) -> Response:
+        return PlainTextResponse(request.url.scheme)
+
+    return Starlette(routes=[Route("/", scheme)])
+
+
+def test_a_certificate_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+    missing = Certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+    with pytest.raises(BadInput, match=r"tls\.crt"):
+        WebServer(app(), Address("127.0.0.1", 0), missing)
+    other = write_certificate(tmp_path, "other")
+    (tmp_path / "own").mkdir()
+    own = write_certificate(tmp_path / "own", "own")
+    with pytest.raises(BadInput, match="TLS certificate"):
+        WebServer(app(), Address("127.0.0.1", 0), Certificate(own.chain, other.key))

@@ -1,0 +1,359 @@
+"""What people do by hand to one gang, on a real Postgres: priorities that end, preemption, moves to another queue."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queuectl.control.preview import Previewer
+from queuectl.control.viewer import Seen
+from queuectl.demo import manifests as m
+from queuectl.domain.commands import DONE, EVICTING, Action
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.preview import Preview
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Snapshot
+from tests.control.rig import Rig, configuration, gang, live, rig
+from tests.control.test_crash_matrix import fresh, survives
+from tests.control.test_lifecycle import document_of, rules
+from tests.support.postgres import TestPostgres
+
+KINDS = ("Job", "PyTorchJob")
+QUEUE = "queuectl.dev/queue-name"
+
+
+async def entry_of(world: Rig, uid: str) -> Entry:
+    entry = await world.store.get_workload(uid)
+    assert entry is not None
+    return entry
+
+
+async def told(world: Rig, uid: str) -> list[str]:
+    return [line.reason.message for line in await world.store.history(uid)]
+
+
+async def answered(world: Rig, uid: str, action: Action, **more: Any) -> str:
+    """Ask for something, and what became of it."""
+    kept = await world.ask(uid, action, **more)
+    outcome: str | None = None
+
+    async def settled() -> bool:
+        nonlocal outcome
+        command = await world.store.command(kept.id)
+        assert command is not None
+        outcome = command.outcome
+        return outcome is not None
+
+    await world.until(settled, f"{action} of {uid} is answered")
+    assert outcome is not None
+    return outcome
+
+
+def previewer(world: Rig) -> Previewer:
+    """As the process has it that leads."""
+
+    async def look() -> Seen:
+        assert world.loop is not None
+        return Seen(world.loop.books.snapshot(seek_room=False))
+
+    return Previewer(look, share=1.0)
+
+
+# -- a priority for a time
+
+
+async def test_a_priority_set_for_a_time_ends_by_itself_though_nothing_else_happens(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang("Job", "first", 2, "high"))
+        await world.until_state(first, State.RUNNING)
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.PENDING)
+        until = time.time() + 1.5
+        assert await answered(world, low, Action.PRIORITY, priority=90, until=until) == DONE
+        boosted = await entry_of(world, low)
+        assert (boosted.priority, boosted.priority_until) == (90, until)
+
+        async def over() -> bool:
+            return (await entry_of(world, low)).priority == 10
+
+        await world.until(over, "its priority is as its class says again")
+        after = await entry_of(world, low)
+        assert (after.priority_set, after.priority_until) == (None, None)
+        assert time.time() >= until
+        assert "priority as its classes say: the time set for 90 is over" in await told(world, low)
+
+
+async def test_a_running_gang_loses_its_place_to_others_when_its_priority_is_over(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        until = time.time() + 2.0
+        assert await answered(world, low, Action.PRIORITY, priority=200, until=until) == DONE
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.PENDING)
+        assert len(live(world.cluster.pods_of(low))) == 2
+        await world.until_state(high, State.RUNNING)
+        assert (await entry_of(world, low)).evictions == 1
+
+
+async def test_a_priority_that_ended_while_nobody_led_is_over_when_somebody_leads(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        until = time.time() + 1.0
+        assert await answered(world, uid, Action.PRIORITY, priority=200, until=until) == DONE
+    await asyncio.sleep(max(0.0, until - time.time()))
+    async with rig(database_url, 2, cluster=world.cluster) as later:
+        assert (await entry_of(later, uid)).priority == 200
+        late = await answered(later, uid, Action.PRIORITY, priority=300, until=until)
+        assert late == "the time it was for is over"
+
+        async def over() -> bool:
+            return (await entry_of(later, uid)).priority == 10
+
+        await later.until(over, "the next leader ends it")
+
+
+# -- preemption
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_gang_preempted_by_hand_makes_room_for_whoever_is_next(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang(kind, "first", 2))
+        await world.until_state(first, State.RUNNING)
+        second = world.cluster.submit(gang(kind, "second", 2))
+        await world.until_state(second, State.PENDING)
+        assert await answered(world, first, Action.PREEMPT, why="a demo at noon") == DONE
+        await world.until_state(second, State.RUNNING)
+        waits = await world.until_state(first, State.PENDING)
+        assert (waits.evictions, len(waits.preempted_at)) == (1, 1)
+        assert "preempted by alice: a demo at noon" in await told(world, first)
+        world.cluster.finish(second)
+        again = await world.until_state(first, State.RUNNING)
+        assert again.requeued_at is None, "the next time it has its old place again"
+        await world.until(
+            lambda: any(
+                e.uid == first and e.reason == "Preempted" and "by alice" in e.message
+                for e in world.cluster.events
+            ),
+            "an Event says so",
+        )
+        await world.at_rest()
+
+
+async def test_a_process_that_sees_nothing_or_not_this_gang_previews_nothing() -> None:
+    async def blind() -> None:
+        return None
+
+    async def empty() -> Seen:
+        return Seen(Snapshot(1.0, Fleet(()), QueueConfig()))
+
+    runs = Entry("u1", "Job", "a", "train", State.RUNNING)
+    for look in (blind, empty):
+        assert await Previewer(look, share=1.0).preview(runs, Action.HOLD) is None
+    waits = replace(runs, state=State.PENDING)
+    assert await Previewer(empty, share=1.0).preview(waits, Action.HOLD) == Preview(None, 0.0)
+
+
+async def test_it_is_told_first_where_the_rules_give_victims_time(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(rules(queuectl={"evictionGrace": "1h"}))
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        assert await answered(world, uid, Action.PREEMPT) == DONE
+        leaving = await entry_of(world, uid)
+        assert leaving.stop_at == leaving.since + 3600.0
+        assert len(live(world.cluster.pods_of(uid))) == 2
+
+
+async def test_a_preview_says_what_is_lost_and_who_would_start_and_does_nothing(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang("Job", "first", 2))
+        await world.until_state(first, State.RUNNING)
+        before = await entry_of(world, first)
+        second = world.cluster.submit(gang("Job", "second", 2))
+        await world.until_state(second, State.PENDING)
+        previews = previewer(world)
+        found = {action: await previews.preview(before, action) for action in EVICTING}
+        for action in (Action.HOLD, Action.DEACTIVATE, Action.PREEMPT):
+            preview = found[action]
+            assert preview is not None
+            assert preview.cost is not None
+            assert preview.cost.gpus == 16
+            assert preview.cost.lost_work >= 60, "a restart at least"
+            assert preview.starts == (second,), action
+        back = found[Action.REQUEUE]
+        assert back is not None
+        assert back.starts == (first,), "at its old place it is next itself"
+        waits = await entry_of(world, second)
+        assert await previews.preview(waits, Action.HOLD) == Preview(None, 0.0)
+        assert await entry_of(world, first) == before
+        assert await world.store.commands() == ()
+
+
+async def test_a_preview_tells_the_truth(database_url: str) -> None:
+    """Whoever it says would start is who starts."""
+    async with rig(database_url, 3) as world:
+        first = world.cluster.submit(gang("Job", "first", 2))
+        await world.until_state(first, State.RUNNING)
+        names = (("wide", 3, "low"), ("narrow", 2, "low"))
+        others = [world.cluster.submit(gang("Job", *asked)) for asked in names]
+        for uid in others:
+            await world.until_state(uid, State.PENDING)
+        told = await previewer(world).preview(await entry_of(world, first), Action.PREEMPT)
+        assert told is not None
+        promised = told.starts
+        assert promised
+        assert await answered(world, first, Action.PREEMPT) == DONE
+        for uid in promised:
+            await world.until_state(uid, State.RUNNING)
+        for uid in {first, *others} - set(promised):
+            await world.until_state(uid, State.PENDING)
+
+
+# -- a move to another queue
+
+
+async def two_queues(world: Rig, gpus: int, other_gpus: int) -> None:
+    """Beside ``research`` in ``pool``, a LocalQueue ``spare`` in a ClusterQueue of its own."""
+    for document in configuration(gpus):
+        await world.store.put_config(document)
+    quota: dict[str, int | str] = {"nvidia.com/gpu": other_gpus, "cpu": "1k", "pods": 1000}
+    await world.store.put_config(m.cluster_queue("reserve", "gpu", quota))
+    await world.store.put_config(m.local_queue("default", "spare", "reserve"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_waiting_gang_is_moved_and_starts_where_there_is_room(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 4) as world:
+        await two_queues(world, 16, 16)
+        first = world.cluster.submit(gang(kind, "first", 2))
+        await world.until_state(first, State.RUNNING)
+        uid = world.cluster.submit(gang(kind, "second", 2))
+        waits = await world.until_state(uid, State.PENDING)
+        assert await answered(world, uid, Action.MOVE, queue="spare", why="it is free") == DONE
+        runs = await world.until_state(uid, State.RUNNING)
+        assert (runs.queue, runs.cluster_queue, runs.queue_set) == ("spare", "reserve", None)
+        assert runs.queued_at == waits.queued_at
+        assert "to LocalQueue spare, by alice: it is free; it was in research" in await told(
+            world, uid
+        )
+        resource = "jobs" if kind == "Job" else "pytorchjobs"
+        assert document_of(world, uid, resource)["metadata"]["labels"][QUEUE] == "spare"
+        await world.at_rest()
+
+
+@pytest.mark.parametrize(
+    ("queue", "why"),
+    [
+        ("nowhere", "LocalQueue nowhere does not exist in namespace default"),
+        ("lost", "LocalQueue lost points to ClusterQueue gone, which does not exist"),
+        ("shut", "ClusterQueue private does not take namespace default"),
+    ],
+)
+async def test_a_move_to_a_queue_that_does_not_take_it_comes_to_nothing(
+    database_url: str, queue: str, why: str
+) -> None:
+    async with rig(database_url, 2) as world:
+        private = m.cluster_queue("private", "gpu", {"nvidia.com/gpu": 8})
+        selector = {"matchLabels": {"team": "secret"}}
+        private = {**private, "spec": {**private["spec"], "namespaceSelector": selector}}
+        await world.store.put_config(private)
+        await world.store.put_config(m.local_queue("default", "shut", "private"))
+        await world.store.put_config(m.local_queue("default", "lost", "gone"))
+        uid = world.cluster.submit(gang("Job", "huge", 3))
+        await world.until_state(uid, State.PENDING)
+        assert await answered(world, uid, Action.MOVE, queue=queue) == why
+        assert (await entry_of(world, uid)).queue_set is None
+
+
+async def test_a_held_gang_is_moved_and_stays_held(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await two_queues(world, 16, 16)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        refused = await answered(world, uid, Action.MOVE, queue="spare")
+        assert refused == "default/train is Running: hold it first, and move it when it is Held"
+        await world.ask(uid, Action.HOLD)
+        await world.until_state(uid, State.HELD)
+        assert await answered(world, uid, Action.MOVE, queue="spare") == DONE
+
+        async def there() -> bool:
+            return (await entry_of(world, uid)).queue == "spare"
+
+        await world.until(there, "it is in the other queue")
+        assert (await entry_of(world, uid)).state is State.HELD
+        await world.ask(uid, Action.RELEASE)
+        assert (await world.until_state(uid, State.RUNNING)).cluster_queue == "reserve"
+
+
+async def test_what_is_held_for_a_gang_is_free_for_others_once_it_moves(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await two_queues(world, 16, 0)
+        await world.store.put_config(rules(queuectl={"evictionGrace": "1h"}))
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.RESERVED)
+        assert await answered(world, high, Action.MOVE, queue="spare") == DONE
+        waits = await world.until_state(high, State.PENDING)
+        assert waits.lease is None
+
+
+# -- dying on the way
+
+
+async def story(world: Rig) -> None:
+    """A gang that finds no quota is boosted for a time, moved, starts in the other queue and ends."""
+    await two_queues(world, 8, 16)
+    uid = world.cluster.submit(gang("Job", "train", 2))
+    waits = await world.until_state(uid, State.PENDING)
+    boost = await world.ask(uid, Action.PRIORITY, 77, until=time.time() + 0.2)
+
+    async def over() -> bool:
+        """It was set and ended; or it came too late, where the controller was dead for so long."""
+        command = await world.store.command(boost.id)
+        entry = await entry_of(world, uid)
+        return command is not None and command.outcome is not None and entry.priority == 10
+
+    await world.until(over, "its priority is over")
+    await world.ask(uid, Action.MOVE, queue="spare")
+    runs = await world.until_state(uid, State.RUNNING)
+    assert (runs.cluster_queue, runs.attempt, runs.evictions) == ("reserve", 1, 0)
+    assert (runs.priority, runs.queued_at) == (10, waits.queued_at)
+    assert document_of(world, uid)["metadata"]["labels"][QUEUE] == "spare"
+    world.cluster.finish(uid)
+    await world.until_state(uid, State.FINISHED)
+    assert await world.store.commands() == ()
+    lines = await world.store.history(uid)
+    assert sum(line.reason.code is Code.QUEUE_SET for line in lines) == 1
+    await world.at_rest()
+
+
+@pytest.mark.timeout(600)
+async def test_the_controller_may_die_at_any_step_of_it(postgres: TestPostgres) -> None:
+    async with fresh(postgres) as url, rig(url, 2) as world:
+        await story(world)
+        assert world.deaths == 0
+        steps = world.commits.seen, world.patches.seen
+    assert min(steps) >= 4, "it commits each step, and writes the label, the start and the pins"
+    await survives(postgres, steps, story)

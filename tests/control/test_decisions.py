@@ -1,0 +1,67 @@
+"""Each cycle that changes something leaves a record, and one that changes nothing leaves none."""
+
+from __future__ import annotations
+
+from queuectl.control.record import record_of
+from queuectl.domain.ledger import Change, State
+from queuectl.domain.plan import Plan
+from tests.control.rig import gang, rig
+from tests.db.lives import submitted
+from tests.planner.build import world as snapshot_of
+
+
+async def test_a_cycle_that_starts_a_gang_is_recorded_with_its_steps(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang("Job", "first", 2))
+        await world.until_state(first, State.RUNNING)
+        (started,) = [d for d in await world.store.decisions() if d.decision.started]
+        assert (started.decision.gpus, started.decision.nodes, started.decision.waiting) == (
+            16,
+            2,
+            0,
+        )
+        lines = await world.store.history(None, started.after)
+        own = [line for line in lines if line.id <= started.upto]
+        assert [(line.uid, line.to_state) for line in own] == [(first, State.STARTING)]
+        assert {(line.epoch, line.cycle) for line in own} == {(started.epoch, started.cycle)}
+
+
+async def test_a_cycle_that_evicts_is_recorded_with_who_waits_for_what(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.RUNNING)
+        (evicted,) = [d.decision for d in await world.store.decisions() if d.decision.evicted]
+        assert (evicted.evicted, evicted.started, evicted.running, evicted.pending) == (1, 0, 1, 1)
+        assert evicted.reasons == {"WaitingForPreemptedWorkloads": 1}
+
+
+async def test_cycles_that_find_nothing_new_leave_no_record(database_url: str) -> None:
+    async with rig(database_url, 1) as world:
+        first = world.cluster.submit(gang("Job", "first", 1))
+        await world.until_state(first, State.RUNNING)
+        waits = world.cluster.submit(gang("Job", "waits", 1))
+
+        async def told() -> bool:
+            return any(line.event != "Queued" for line in await world.store.history(waits))
+
+        await world.until(told, "the second gang waits with a reason")
+        before = await world.store.decisions()
+        loop = world.loop
+        assert loop is not None
+        cycle = loop._cycle
+
+        def planned() -> bool:
+            loop._plan_anew()
+            return loop._cycle > cycle + 5
+
+        await world.until(planned, "five more plans")
+        assert await world.store.decisions() == before
+
+
+def test_changes_that_are_not_worth_a_line_of_history_are_not_worth_a_record() -> None:
+    new = submitted("u1")
+    quiet = Change(new.after, new.after, new.at, note=None)
+    assert record_of(snapshot_of([]), Plan(), [quiet], 0.1) is None
+    assert record_of(snapshot_of([]), Plan(), [quiet, new], 0.1) is not None

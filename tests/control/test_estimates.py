@@ -1,0 +1,86 @@
+"""The loop tells gangs in line when they may start, learns from those that have ended, and counts how far off it was."""
+
+from __future__ import annotations
+
+from queuectl.control.estimate import Estimator
+from queuectl.domain.ledger import Document, State
+from queuectl.domain.queries import Line
+from queuectl.state.estimates import ENOUGH
+from tests.control.rig import Rig, gang, rig
+from tests.control.test_pastuse import Clock
+
+
+def limited(name: str, seconds: int) -> Document:
+    document = gang("Job", name, 2)
+    document["metadata"]["labels"]["queuectl.dev/max-exec-time-seconds"] = str(seconds)
+    return document
+
+
+async def estimates(world: Rig) -> dict[str, float]:
+    """Made now: the leader itself makes them too seldom for a test."""
+    assert world.loop is not None
+    books, metrics = world.loop.books, world.metrics.estimates
+    maker = Estimator(books, world.store.usage, metrics, world.clock)
+    await maker.estimate()
+    return dict(books.estimates.starts)
+
+
+async def dismiss(world: Rig) -> None:
+    """The next leader has nothing but the database and the watch."""
+    await world.stop()
+    world.running, world.loop, world._task = True, None, None
+
+
+def counted(world: Rig, name: str) -> float:
+    labels = {"cluster_queue": "pool"}
+    found = world.metrics.registry.get_sample_value(f"queuectl_{name}", labels)
+    return 0.0 if found is None else found
+
+
+async def test_a_gang_in_line_is_told_when_what_runs_must_have_ended(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        runs = world.cluster.submit(limited("runs", 600))
+        entry = await world.until_state(runs, State.RUNNING)
+        waits = world.cluster.submit(gang("Job", "waits", 2))
+
+        async def in_line() -> bool:
+            return await world.store.positions([waits]) == {waits: Line(1, 1)}
+
+        await world.until(in_line, "it waits")
+        assert entry.started_at is not None
+        found = await estimates(world)
+        assert found.keys() == {waits}
+        assert abs(found[waits] - (entry.started_at + 600.0)) < 0.001
+        assert await estimates(world) == found
+        assert counted(world, "estimated_wait_seconds_count") == 1, "each gang once"
+        world.cluster.finish(runs)
+        started = (await world.until_state(waits, State.RUNNING)).started_at
+        assert started is not None
+        assert counted(world, "estimated_wait_error_seconds_count") == 1
+        off = counted(world, "estimated_wait_error_seconds_sum")
+        assert abs(off - (found[waits] - started)) < 0.001
+
+
+async def test_a_new_leader_knows_how_long_gangs_ran_before_it_came(database_url: str) -> None:
+    clock = Clock()
+    async with rig(database_url, 2, clock=clock) as world:
+        for number in range(ENOUGH):
+            uid = world.cluster.submit(gang("Job", f"done-{number}", 2))
+            await world.until_state(uid, State.RUNNING)
+            clock.now += 100.0
+            world.cluster.finish(uid)
+            await world.until_state(uid, State.FINISHED)
+        runs = world.cluster.submit(gang("Job", "runs", 2))
+        entry = await world.until_state(runs, State.RUNNING)
+        waits = world.cluster.submit(gang("Job", "waits", 2))
+        await world.until_state(waits, State.PENDING)
+        await dismiss(world)
+
+        def told() -> bool:
+            return world.loop is not None and waits in world.loop.books.estimates.starts
+
+        await world.until(told, "the new leader estimates")
+        assert world.loop is not None
+        assert entry.started_at is not None
+        start = world.loop.books.estimates.starts[waits]
+        assert abs(start - (entry.started_at + 100.0)) < 0.001

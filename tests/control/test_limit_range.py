@@ -1,0 +1,129 @@
+"""LimitRanges of namespaces, on a real Postgres with the API server double."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuectl.domain.ledger import State
+from queuectl.domain.quantity import CPU
+from queuectl.domain.reasons import Code
+from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_lifecycle import until_reason
+
+KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+
+
+def limit_range(name: str = "usual", **item: Any) -> dict[str, Any]:
+    item = {"type": "Container", **item}
+    metadata = {"name": name, "namespace": "default"}
+    return {"metadata": metadata, "spec": {"limits": [item]}}
+
+
+def silent(kind: str, name: str, pods: int, gpus: int = 8) -> Any:
+    """A gang whose templates say nothing of CPU and memory."""
+    document: Any = gang(kind, name, pods)
+    spec = document["spec"]
+    parts = [spec] if kind == "Job" else spec["pytorchReplicaSpecs"].values()
+    for part in parts:
+        (container,) = part["template"]["spec"]["containers"]
+        container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    return document
+
+
+def cpus(world: Rig, uid: str) -> list[int]:
+    return [pod.requests[CPU] for pod in live(world.cluster.pods_of(uid))]
+
+
+def asked(world: Rig, uid: str) -> set[int]:
+    """CPU that one pod of each podset is planned with."""
+    assert world.loop is not None
+    snapshot = world.loop.books.snapshot(seek_room=False)
+    workloads = [p.workload for p in snapshot.pending] + [a.workload for a in snapshot.admitted]
+    (podsets,) = (workload.podsets for workload in workloads if workload.uid == uid)
+    return {podset.shape.requests[CPU] for podset in podsets}
+
+
+@KINDS
+async def test_a_gang_starts_with_what_its_pods_really_ask(database_url: str, kind: str) -> None:
+    """Its templates ask for no CPU; the pods do, and nobody calls them larger than planned."""
+    async with rig(database_url, 2) as world:
+        given = limit_range(defaultRequest={"cpu": "40"}, default={"cpu": "64"})
+        world.cluster.server.create("limitranges", given)
+        uid = world.cluster.submit(silent(kind, "train", 2))
+        entry = await world.until_state(uid, State.RUNNING)
+        assert entry.attempt == 1
+        assert cpus(world, uid) == [40_000, 40_000]
+        assert asked(world, uid) == {40_000}
+
+
+async def test_two_gangs_of_one_node_each_are_counted_with_it(database_url: str) -> None:
+    """The node has 64 CPUs and 8 GPUs: by their templates two pods of 4 GPUs would share it."""
+    async with rig(database_url, 1) as world:
+        world.cluster.server.create("limitranges", limit_range(defaultRequest={"cpu": "40"}))
+        one, two = (world.cluster.submit(silent("Job", name, 1, gpus=4)) for name in ("a", "b"))
+        await world.until_state(one, State.RUNNING)
+        await until_reason(world, two, State.PENDING, Code.TOPOLOGY_PLACEMENT_FAILED)
+        world.cluster.finish(one)
+        await world.until_state(two, State.RUNNING)
+
+
+@KINDS
+async def test_a_gang_whose_pods_may_not_be_made_waits_until_they_may(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 2) as world:
+        tight = world.cluster.server.create("limitranges", limit_range(max={"nvidia.com/gpu": "4"}))
+        uid = world.cluster.submit(gang(kind, "train", 2))
+        held = await until_reason(world, uid, State.PENDING, Code.LIMIT_RANGE_VIOLATED)
+        assert "containers[0]: request 8 is more than the max of nvidia.com/gpu, 4" in (
+            held.reason.message
+        )
+        assert world.cluster.pods_of(uid) == [], "nothing of it was started"
+        other = world.cluster.submit(gang(kind, "other", 2, "low"))
+        await until_reason(world, other, State.PENDING, Code.LIMIT_RANGE_VIOLATED)
+        world.cluster.server.remove("limitranges", tight)
+        await world.until_state(uid, State.RUNNING)
+
+
+async def test_what_runs_keeps_what_it_was_made_with(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        usual = world.cluster.server.create(
+            "limitranges", limit_range(defaultRequest={"cpu": "40"})
+        )
+        uid = world.cluster.submit(silent("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        less = limit_range(defaultRequest={"cpu": "1"})["spec"]
+        world.cluster.server.edit("limitranges", usual, lambda d: d.update(spec=less))
+        world.cluster.server.create("limitranges", limit_range("tight", max={"cpu": "2"}))
+        edited = {"metadata": {"annotations": {"example.com/note": "it is looked at again"}}}
+        world.cluster.user_patch("Job", "default", "train", edited)
+        later = world.cluster.submit(silent("Job", "later", 1))
+        await until_reason(world, later, State.PENDING, Code.WAITING_FOR_QUOTA)
+        assert asked(world, uid) == {40_000}
+        assert asked(world, later) == {2_000}, "tight comes first by name"
+        entry = await world.until_state(uid, State.RUNNING)
+        assert entry.attempt == 1
+
+
+@KINDS
+async def test_a_controller_that_starts_anew_believes_the_pods_it_finds(
+    database_url: str, kind: str
+) -> None:
+    """The LimitRange that they were made under is gone by then."""
+    async with rig(database_url, 2) as world:
+        usual = world.cluster.server.create(
+            "limitranges", limit_range(defaultRequest={"cpu": "40"})
+        )
+        uid = world.cluster.submit(silent(kind, "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        await world.stop()
+        world._task = None
+        world.cluster.server.remove("limitranges", usual)
+        world.running = True
+        later = world.cluster.submit(silent("Job", "later", 1))
+        await until_reason(world, later, State.PENDING, Code.WAITING_FOR_QUOTA)
+        assert asked(world, uid) == {40_000}
+        assert asked(world, later) == {0}
+        assert (await world.until_state(uid, State.RUNNING)).attempt == 1

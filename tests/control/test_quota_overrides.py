@@ -1,0 +1,114 @@
+"""Quota for a time in the control loop, on a real Postgres: it comes and goes with the clock, and nobody is evicted for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queuectl.control.consult import Consultation
+from queuectl.domain.ledger import State
+from queuectl.domain.plan import Plan
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import QueueConfig, QuotaOverride
+from queuectl.domain.words import format_time
+from tests.api.support import running
+from tests.api.test_plans import runs, seen, tried
+from tests.control.rig import Rig, configuration, gang, live, rig
+from tests.control.test_over_quota import CONFIG
+from tests.control.test_viewer import standby
+from tests.planner.build import NOW
+
+
+def override(begins: float, ends: float, **amount: int) -> dict[str, Any]:
+    spec = {"clusterQueue": "pool", "flavor": "gpu", "resource": "nvidia.com/gpu", **amount}
+    spec |= {"from": format_time(begins), "until": format_time(ends)}
+    return {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "QuotaOverride",
+        "metadata": {"name": "night"},
+        "spec": spec,
+    }
+
+
+def quota(config: QueueConfig) -> int:
+    (group,) = config.cluster_queues["pool"].groups
+    return group.flavors[0].nominal["nvidia.com/gpu"]
+
+
+async def quota_is(world: Rig, gpus: int) -> None:
+    def so() -> bool:
+        assert world.loop is not None
+        return quota(world.loop.books.config) == gpus
+
+    await world.until(so, f"quota {gpus}")
+
+
+async def test_more_quota_begins_and_ends_by_the_clock_and_what_runs_goes_on(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 4) as world:
+        for document in configuration(16):
+            await world.store.put_config(document)
+        first = world.cluster.submit(gang("Job", "first", 2))
+        await world.until_state(first, State.RUNNING)
+        second = world.cluster.submit(gang("Job", "second", 2))
+        await world.until_state(second, State.PENDING)
+        begins = time.time() + 1.0
+        await world.store.put_config(override(begins, begins + 3.0, add=16))
+        await world.until_state(second, State.RUNNING)
+        assert time.time() >= int(begins)
+        await quota_is(world, 16)
+        third = world.cluster.submit(gang("Job", "third", 1))
+        await world.until_state(third, State.PENDING)
+        for uid in (first, second):
+            assert len(live(world.cluster.pods_of(uid))) == 2, "nobody is evicted for it"
+        world.cluster.finish(first)
+        await world.until_state(first, State.FINISHED)
+        waits = await world.until_state(third, State.PENDING)
+        assert waits.attempt == 0
+        assert "of 16 in use" in waits.reason.message, "explained by the quota of now"
+        world.cluster.finish(second)
+        await world.until_state(third, State.RUNNING)
+
+
+async def test_one_that_began_while_nobody_led_counts_for_the_next_leader(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        for document in configuration(0):
+            await world.store.put_config(document)
+        now = time.time()
+        await world.store.put_config(override(now - 60, now + 3600, nominalQuota=16))
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        await quota_is(world, 16)
+
+
+async def test_a_standby_sees_the_quota_of_now(database_url: str) -> None:
+    async with rig(database_url, 2) as world, standby(world) as other:
+        now = time.time()
+        await world.store.put_config(override(now - 60, now + 3600, nominalQuota=8))
+        shown = await other.seen()
+        assert shown is not None
+        assert quota(shown.snapshot.config) == 8
+
+
+@pytest.mark.parametrize(("ends", "over"), [(100.0, False), (100.1, True)])
+async def test_a_dry_run_counts_what_acts_at_the_time_of_the_last_plan(
+    ends: float, over: bool
+) -> None:
+    consultation = Consultation()
+    consultation.planned(running(("old", 1.0), ("new", 2.0)), Plan())
+    less = QuotaOverride("less", "team-a", "h100", GPU, begins=50.0, ends=ends, nominal=32)
+    found = await consultation.over_quota(replace(CONFIG, overrides={"less": less}))
+    assert [excess.allowed for excess in found or ()] == [32] * over
+
+
+@pytest.mark.parametrize(("begins", "over"), [(NOW - 60.0, True), (NOW + 60.0, False)])
+async def test_a_what_if_plan_counts_what_acts_now(begins: float, over: bool) -> None:
+    less = override(begins, NOW + 3600.0, nominalQuota=8)
+    body = await tried(seen(runs("a", "n0", "n1")), config=[less])
+    assert [excess["allowed"] for excess in body["overQuota"]] == [8] * over

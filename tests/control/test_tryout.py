@@ -1,0 +1,82 @@
+"""What is tried out is what happens when it is done."""
+
+from __future__ import annotations
+
+import asyncio
+
+from queuectl.control.tryout import TryOut
+from queuectl.control.viewer import Viewer
+from queuectl.domain.errors import BadInput
+from queuectl.domain.ledger import State
+from queuectl.domain.trial import Trial
+from queuectl.objects.whatif import WhatIf
+from tests.control.rig import Rig, gang, rig
+
+
+async def asked(world: Rig, question: WhatIf) -> Trial:
+    """Of the process that leads."""
+    loop = world.loop
+    assert loop is not None
+    viewer = Viewer(
+        world.store,
+        loop._mirror,
+        world.settings.solver.limits,
+        world.clock,
+        leading=lambda: loop.books,
+        watching=lambda: True,
+    )
+    trial = await TryOut(viewer.seen, world.store, loop._mirror, 1.0).try_out(question)
+    assert trial is not None
+    return trial
+
+
+async def test_a_submitted_gang_starts_where_it_was_told_to(database_url: str) -> None:
+    async with rig(database_url, 8) as world:
+        first = world.cluster.submit(gang("Job", "first", 3))
+        await world.until_state(first, State.RUNNING)
+        trial = await asked(world, WhatIf(submit=[gang("PyTorchJob", "second", 3)]))
+        (told,) = trial.plan.admitted
+        assert (told.uid,) == trial.submitted
+        uid = world.cluster.submit(gang("PyTorchJob", "second", 3))
+        entry = await world.until_state(uid, State.RUNNING)
+        assert entry.placement is not None
+        assert [p.by_node for p in entry.placement.podsets] == [
+            p.by_node for p in told.placement.podsets
+        ]
+
+
+async def test_who_would_be_evicted_is(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        trial = await asked(world, WhatIf(submit=[gang("Job", "urgent", 1, "high")]))
+        assert [p.victim for p in trial.plan.preempted] == [low]
+        urgent = world.cluster.submit(gang("Job", "urgent", 1, "high"))
+        await world.until_state(urgent, State.RUNNING)
+        entry = await world.store.get_workload(low)
+        assert entry is not None
+        assert entry.evictions == 1
+
+
+async def test_asking_changes_nothing(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        before = await world.store.history(None)
+        question = WhatIf(submit=[gang("Job", "urgent", 1, "high")], drain=["n0"])
+        await asyncio.gather(*(asked(world, question) for _ in range(3)))
+        await world.until_state(low, State.RUNNING)
+        assert await world.store.history(None) == before
+
+
+async def test_a_question_that_cannot_be_read_does_not_end_the_others(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        running = world.cluster.submit(gang("Job", "running", 1))
+        await world.until_state(running, State.RUNNING)
+        wrong, right = await asyncio.gather(
+            asked(world, WhatIf(drain=["nowhere"])),
+            asked(world, WhatIf(drain=["n0"])),
+            return_exceptions=True,
+        )
+        assert isinstance(wrong, BadInput)
+        assert isinstance(right, Trial)

@@ -1,0 +1,71 @@
+"""How queues stand: the real store and its double count alike, and in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.store import PostgresStore
+from queuectl.domain.ledger import State
+from queuectl.domain.standings import Tally, WaitingOrder
+from tests.api.conftest import commit
+from tests.api.support import LIVES, job, live_through
+from tests.doubles.store import MemoryStore
+
+AnyStore = MemoryStore | PostgresStore
+OTHER = "team-b"
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def location(request: pytest.FixtureRequest) -> str | None:
+    """URL of a fresh database; None = in memory."""
+    return request.getfixturevalue("database_url") if request.param == "postgres" else None
+
+
+@pytest.fixture
+async def counted(location: str | None) -> AsyncIterator[AnyStore]:
+    """A workload in every state, and three more that wait: two of another namespace, one of high priority."""
+    made: AnyStore = MemoryStore()
+    if location is not None:
+        made = await PostgresStore.connect(DatabaseSettings(location))
+    for number, (name, life) in enumerate(LIVES.items()):
+        await commit(made, live_through(job(name, at=100.0 + number), *life))
+    for name, at, priority in (("young", 900.0, 0), ("old", 1.0, 0), ("urgent", 950.0, 9)):
+        await commit(made, live_through(job(name, at=at, namespace=OTHER), priority=priority))
+    yield made
+    await made.close()
+
+
+async def test_a_tally_counts_everything_that_is_not_finished(counted: AnyStore):
+    tallies = await counted.tallies()
+    assert sum(tally.workloads for tally in tallies) == len(LIVES) - 1 + 3
+    assert Tally(OTHER, "default", "team-a", State.PENDING, 3, 96, 1.0) in tallies
+    assert State.FINISHED not in {tally.state for tally in tallies}
+
+
+async def test_who_waits_is_told_in_the_order_of_turns_or_of_age(counted: AnyStore):
+    turns = [entry.name for entry in await counted.waiting("team-a", {OTHER})]
+    ages = [entry.name for entry in await counted.waiting(None, {OTHER}, order=WaitingOrder.AGE)]
+    assert turns == ["urgent", "old", "young"]
+    assert ages == ["old", "young", "urgent"]
+
+
+async def test_who_waits_is_told_by_pages(counted: AnyStore):
+    everybody = await counted.waiting("team-a")
+    pages = [await counted.waiting("team-a", skip=skip, limit=2) for skip in range(0, 20, 2)]
+    assert [entry for page in pages for entry in page] == list(everybody)
+    assert {entry.state for entry in everybody} == {State.PENDING, State.RESERVED}
+    assert await counted.waiting("nowhere") == ()
+    assert await counted.waiting(None, frozenset()) == ()
+
+
+async def test_evictions_are_told_newest_first(counted: AnyStore):
+    found = await counted.evictions()
+    assert {line.to_state for line in found} == {State.EVICTING}
+    assert {line.name for line in found} == {"evicting", "requeued", "backoff", "leaving"}
+    ids = [line.id for line in found]
+    assert ids == sorted(ids, reverse=True)
+    assert [line.id for line in await counted.evictions(before=ids[1])] == ids[2:]
+    assert await counted.evictions({OTHER}) == ()

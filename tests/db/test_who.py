@@ -1,0 +1,163 @@
+"""Sessions and the audit log: the real books and their doubles keep to the same contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import make_url
+
+from queuectl.db.audit import listing
+from queuectl.db.engine import DatabaseSettings, make_engine
+from queuectl.db.store import PostgresStore
+from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.identity import Caller, Session
+from tests.api.support import LOCAL_QUEUE, job, live_through
+from tests.db.test_plans import plan
+from tests.doubles.store import MemoryStore
+from tests.support.postgres import TestPostgres
+
+AnyStore = MemoryStore | PostgresStore
+
+ALICE = Caller("alice", ("dev", "ops"), "uid-1", {"scopes": ("a", "b"), "none": ()})
+SESSION = Session(ALICE, 100.0, 200.0)
+LINE = AuditLine(0, 5.0, "r-1", "alice", ("dev",), "PUT", "/api/v1/cohorts/all")
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def location(request: pytest.FixtureRequest) -> str | None:
+    """URL of a fresh database; None = in memory."""
+    return request.getfixturevalue("database_url") if request.param == "postgres" else None
+
+
+@pytest.fixture
+async def books(location: str | None) -> AsyncIterator[AnyStore]:
+    made: AnyStore = MemoryStore()
+    if location is not None:
+        made = await PostgresStore.connect(DatabaseSettings(location))
+    yield made
+    await made.close()
+
+
+# ---- sessions
+
+
+async def test_a_session_comes_back_as_it_was_opened(books: AnyStore) -> None:
+    await books.sessions.open("key", SESSION)
+    assert await books.sessions.find("key", 150.0) == SESSION
+    assert await books.sessions.find("another", 150.0) is None
+
+
+async def test_a_session_that_is_over_is_not_found(books: AnyStore) -> None:
+    await books.sessions.open("key", SESSION)
+    assert await books.sessions.find("key", 199.9) is not None
+    assert await books.sessions.find("key", 200.0) is None
+
+
+async def test_a_closed_session_is_gone_and_closing_it_again_is_harmless(books: AnyStore) -> None:
+    await books.sessions.open("key", SESSION)
+    await books.sessions.open("other", SESSION)
+    for _ in range(2):
+        await books.sessions.close("key")
+    assert await books.sessions.find("key", 150.0) is None
+    assert await books.sessions.find("other", 150.0) == SESSION
+
+
+async def test_opening_one_sweeps_out_those_that_are_over(books: AnyStore) -> None:
+    await books.sessions.open("old", SESSION)
+    await books.sessions.open("new", replace(SESSION, since=200.0, until=300.0))
+    assert await books.sessions.find("old", 0.0) is None  # not even if clocks are set back
+
+
+# ---- the audit log
+
+
+async def lines(books: AnyStore, **wanted: object) -> list[AuditLine]:
+    return list(await books.audit.lines(AuditFilter(**wanted), 100))  # type: ignore[arg-type]  # a table
+
+
+async def test_a_line_is_there_from_the_beginning_and_completed_by_its_outcome(
+    books: AnyStore,
+) -> None:
+    number = await books.audit.begin(LINE)
+    assert await lines(books) == [replace(LINE, id=number)]
+    await books.audit.end(number, Outcome("putCohort", 201, "created"))
+    done = replace(LINE, id=number, operation="putCohort", status=201, detail="created")
+    assert await lines(books) == [done]
+
+
+async def test_lines_come_newest_first_page_by_page(books: AnyStore) -> None:
+    numbers = [await books.audit.begin(replace(LINE, at=float(n))) for n in range(5)]
+    assert numbers == sorted(numbers)
+    first = await books.audit.lines(AuditFilter(), 2)
+    assert [line.id for line in first] == [numbers[4], numbers[3]]
+    rest = await books.audit.lines(AuditFilter(before=first[-1].id), 100)
+    assert [line.id for line in rest] == numbers[2::-1]
+
+
+async def test_lines_are_found_by_caller_path_and_time(books: AnyStore) -> None:
+    told = [
+        replace(LINE, at=1.0, caller="alice", path="/api/v1/cohorts/a_b"),
+        replace(LINE, at=2.0, caller="bob", path="/api/v1/cohorts/axb"),
+        replace(LINE, at=3.0, caller="bob", path="/api/v1/workloads/x/hold"),
+    ]
+    for line in told:
+        await books.audit.begin(line)
+    assert [line.at for line in await lines(books, caller="bob")] == [3.0, 2.0]
+    assert [line.at for line in await lines(books, caller="bo")] == []
+    assert [line.at for line in await lines(books, path="/api/v1/cohorts")] == [2.0, 1.0]
+    assert [line.at for line in await lines(books, path="/api/v1/cohorts/a_")] == [1.0]
+    assert [line.at for line in await lines(books, path="%")] == []
+    assert [line.at for line in await lines(books, since=2.0)] == [3.0, 2.0]
+    assert [line.at for line in await lines(books, since=2.0, caller="alice")] == []
+
+
+async def test_what_no_database_can_hold_does_not_stop_a_line(books: AnyStore) -> None:
+    number = await books.audit.begin(replace(LINE, path="/a\x00b", caller="c\x00d"))
+    await books.audit.end(number, Outcome("", 404, "no \x00"))
+    [line] = await lines(books)
+    assert "\x00" not in line.path + line.caller + line.detail
+
+
+async def test_old_lines_go(books: AnyStore) -> None:
+    for at in (1.0, 2.0, 3.0):
+        await books.audit.begin(replace(LINE, at=at))
+    assert await books.audit.prune(2.0) == 1
+    assert await books.audit.prune(2.0) == 0
+    assert [line.at for line in await lines(books)] == [3.0, 2.0]
+
+
+async def test_a_page_of_the_log_is_read_by_an_index(
+    postgres: TestPostgres, database_url: str
+) -> None:
+    database = make_url(database_url).database or ""
+    await postgres.execute(FILL, database)
+    await postgres.execute("ANALYZE audit", database)
+    engine = make_engine(DatabaseSettings(database_url))
+    async with engine.connect() as connection:
+        for wanted in (AuditFilter(), AuditFilter(caller="user-7", before=15_000)):
+            lines = await plan(connection, listing(wanted, 100))
+            assert "Index" in lines
+            assert "Seq Scan" not in lines
+    await engine.dispose()
+
+
+FILL = """
+INSERT INTO audit (at, request_id, caller, groups, method, path, operation, status, detail)
+SELECT n, n::text, 'user-' || n % 100, '[]', 'PUT', '/api/v1/cohorts/all', '', 200, ''
+FROM generate_series(1, 20000) n
+"""
+
+
+# ---- namespaces
+
+
+async def test_namespaces_are_those_of_queues_and_of_workloads(books: AnyStore) -> None:
+    assert await books.namespaces() == frozenset()
+    await books.put_config({**LOCAL_QUEUE, "metadata": {"name": "q", "namespace": "queues"}})
+    await books.put_config({"kind": "Topology", "metadata": {"name": "t"}})
+    epoch = await books.take_over("test", 0)
+    for change in live_through(job("a", namespace="works")):
+        await books.commit([change], epoch=epoch, revision=None, cycle=1)
+    assert await books.namespaces() == {"queues", "works"}

@@ -1,0 +1,114 @@
+"""`queuectl serve` as deploy/ runs it: by TLS, to callers whom the cluster knows, under its own rights."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from queuectl.cluster.apply import apply
+from queuectl.cluster.client import Api, Connection
+from queuectl.demo.controller import Controller
+from queuectl.localcluster.layout import free_ports
+from tests.api.support import COHORT
+from tests.support.people import account, binding, namespace, token_of
+from tests.support.tls import write_certificate
+from tests.system.house import QUICK, House
+
+pytestmark = pytest.mark.system
+
+ADMIN, MEMBER = account("serve-api", "admin"), account("serve-api", "member")
+PATH = "/api/v1/cohorts/all"
+
+
+@pytest.fixture(scope="module")
+def replica(home: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """A second one beside the house's controller; it stands by, and answers."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = write_certificate(folder, "queuectl")
+    [port] = free_ports(1)
+    settings = {
+        **QUICK,
+        "QUEUECTL_LISTEN": f"0.0.0.0:{port}",
+        "QUEUECTL_TLS_CERT_FILE": str(files.chain),
+        "QUEUECTL_TLS_KEY_FILE": str(files.key),
+    }
+    controller = Controller.start(home.cluster, settings, replica="-tls")
+    try:
+        controller.wait_ready()
+        yield controller
+    finally:
+        controller.stop()
+
+
+@pytest.fixture
+def address(replica: Controller) -> str:
+    return replica.api.replace("http://0.0.0.0", "https://127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def tokens(home: House) -> dict[str, str]:
+    async def make() -> dict[str, str]:
+        api = await Api.connect(Connection(kubeconfig=home.cluster.kubeconfig))
+        rights = [
+            binding("serve-api-admin", "queuectl-platform-admin", ADMIN),
+            binding("serve-api-member", "queuectl-submitter", MEMBER, "serve-api"),
+        ]
+        await apply(api, [namespace("serve-api"), ADMIN, MEMBER, *rights])
+        await api.close()
+        return {
+            "admin": await token_of(home, ADMIN),
+            "member": await token_of(home, MEMBER),
+        }
+
+    return asyncio.run(make())
+
+
+def client(address: str, token: str | None = None) -> httpx2.Client:
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx2.Client(base_url=address, verify=trusting, headers=headers, trust_env=False)
+
+
+def test_nobody_goes_in_unknown(address: str) -> None:
+    with client(address) as stranger:
+        assert stranger.get("/api/v1/workloads").status_code == 401
+        assert stranger.get("/healthz").status_code == 200
+        assert stranger.get("/metrics").status_code == 401
+
+
+def test_roles_of_the_cluster_rule(address: str, tokens: dict[str, str]) -> None:
+    with client(address, tokens["member"]) as member:
+        assert member.get("/api/v1/workloads?namespace=serve-api").status_code == 200
+        refused = member.put(PATH, json=COHORT)
+        assert refused.status_code == 403
+    with client(address, tokens["admin"]) as admin:
+        assert admin.put(PATH, json=COHORT).status_code in (200, 201)
+        lines = admin.get("/api/v1/audit?path=/api/v1/cohorts").json()["items"]
+        told = {(line["caller"].rpartition(":")[2], line["status"] // 100) for line in lines}
+        assert told == {("admin", 2), ("member", 4)}
+        assert refused.headers["x-request-id"] in {line["requestId"] for line in lines}
+
+
+def test_a_browser_signs_in_with_a_token(address: str, tokens: dict[str, str]) -> None:
+    with client(address) as browser:
+        opened = browser.post("/api/v1/session", json={"token": tokens["member"]})
+        assert opened.status_code == 201
+        assert browser.get("/api/v1/session").json()["name"].endswith(":serve-api:member")
+        assert browser.delete("/api/v1/session").status_code == 403  # no page of ours asks
+
+
+def test_no_token_is_in_what_it_says(
+    replica: Controller, address: str, tokens: dict[str, str]
+) -> None:
+    with client(address, tokens["admin"]) as admin:
+        admin.put(PATH, json=COHORT)
+    text = replica.log.read_text()
+    assert "api_write" in text
+    for token in tokens.values():
+        assert token not in text
+        assert token.rpartition(".")[2] not in text
