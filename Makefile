@@ -9,7 +9,7 @@ UV := $(TOOLS)/bin/uv
 RUN := $(VENV)/bin
 PYTEST_ARGS ?=
 
-.PHONY: help setup lint test test-fast test-system explore demo bench dashboards pictures clean controlplane prometheus
+.PHONY: help setup lint test test-fast test-system explore demo bench dashboards pictures vendor test-browser clean controlplane prometheus
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -36,10 +36,10 @@ lint: setup ## ruff, mypy, import contracts
 controlplane: setup
 	@$(RUN)/queuectl localcluster build
 
-test: test-fast test-system ## all tests; builds the control plane the first time
+test: test-fast test-browser test-system ## all tests; builds the control plane the first time
 
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/pytest -m "not system and not bench" -n 2 $(PYTEST_ARGS)
+	$(RUN)/pytest -m "not system and not bench and not browser" -n 2 $(PYTEST_ARGS)
 
 prometheus: setup
 	@$(RUN)/queuectl localcluster build --prometheus
@@ -63,6 +63,12 @@ dashboards: setup ## write deploy/grafana/*.json from deploy/grafana/dashboards
 
 pictures: prometheus ## draw docs/images/dashboard-*.png from a real Prometheus; ten minutes
 	$(RUN)/python -m tests.system.pictures
+
+vendor: setup ## fetch the dashboard's vendored files anew through npm and compare their digests
+	$(RUN)/python -m queuectl.web.vendor
+
+test-browser: setup ## the dashboard in a real Chromium; fetches one through npm where none is installed
+	$(RUN)/pytest -m browser tests/web $(PYTEST_ARGS)
 
 clean: ## remove what setup made here
 	rm -rf $(VENV) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

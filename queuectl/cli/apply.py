@@ -17,6 +17,7 @@ import typer
 from queuectl.api.kinds import BY_KIND, ONLY_NAME, PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Refused, Server, connect
 from queuectl.cli.client import config_path as path_of
+from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import format_quantity
@@ -24,13 +25,14 @@ from queuectl.objects.config import validate
 from queuectl.objects.config_diff import Difference
 from queuectl.objects.documents import Document, read_documents
 
-_ORDER: Final = (
+ORDER: Final = (
     "Configuration",
     "Topology",
     "ResourceFlavor",
     "WorkloadPriorityClass",
     "Cohort",
     "ClusterQueue",
+    "QuotaOverride",
     "LocalQueue",
 )
 
@@ -40,8 +42,11 @@ def apply_command(
         list[str], typer.Option("--filename", "-f", help="YAML or JSON file; - is stdin.")
     ],
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="For documents that name none.")
-    ] = "default",
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="For documents that name none; the kubeconfig's without it."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -52,18 +57,20 @@ def apply_command(
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Create or replace ClusterQueues, LocalQueues, Cohorts, flavors, Topologies, priority classes and the Configuration."""
-    documents = [document for file in files for document in _read(file)]
-    _check(documents)
-    documents.sort(key=lambda document: _ORDER.index(document.kind))
+    documents = [document for file in files for document in read(file)]
+    check(documents)
+    scope = namespace or default_namespace()
+    documents.sort(key=lambda document: ORDER.index(document.kind))
     with connect(server) as client:
         if dry_run:
-            worst = _rehearse(client, documents, namespace)
+            worst = _rehearse(client, documents, scope)
         else:
-            worst = max((_apply(client, each, namespace) for each in documents), default=Exit.OK)
+            worst = max((_apply(client, each, scope) for each in documents), default=Exit.OK)
     raise typer.Exit(worst)
 
 
-def _read(file: str) -> list[Document]:
+def read(file: str) -> list[Document]:
+    """The documents of a file; ``-`` is stdin. Raises BadInput, or CommandFailed."""
     try:
         content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
@@ -71,7 +78,7 @@ def _read(file: str) -> list[Document]:
     return read_documents(content, "stdin" if file == "-" else file)
 
 
-def _check(documents: Iterable[Document]) -> None:
+def check(documents: Iterable[Document]) -> None:
     """Refuse what could not even be addressed, all of it at once."""
     mistakes = []
     for document in documents:
@@ -94,7 +101,8 @@ def _name(document: Document) -> str:
     return _meta(document, "name") or (ONLY_NAME if BY_KIND[document.kind].single else "")
 
 
-def _shown(document: Document, namespace: str) -> str:
+def shown(document: Document, namespace: str) -> str:
+    """What an object is called in what people read."""
     kind = BY_KIND[document.kind]
     scope = _meta(document, "namespace") or namespace
     return f"{kind.singular}/{_name(document)}" + (f" in {scope}" if kind.namespaced else "")
@@ -110,7 +118,7 @@ def _apply(client: Client, document: Document, namespace: str) -> Exit:
         for line in _mistakes(refusal):
             typer.echo(f"error: {document.address}: {line}", err=True)
         return refusal.code
-    _tell(f"{_shown(document, namespace)} {answer['result']}", answer)
+    _tell(f"{shown(document, namespace)} {answer['result']}", answer)
     return Exit.OK
 
 
@@ -150,7 +158,7 @@ def _rehearse(client: Client, documents: Iterable[Document], namespace: str) -> 
     for (document, _), told in zip(sound, answer["objects"], strict=True):
         result = told["result"]
         verb = result if result == "unchanged" else f"would be {result}"
-        _tell(f"{_shown(document, namespace)} {verb}", told)
+        _tell(f"{shown(document, namespace)} {verb}", told)
     _tell_excesses(answer["overQuota"])
     return code
 

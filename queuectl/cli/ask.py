@@ -1,22 +1,46 @@
-"""``queuectl hold``, ``release``, ``requeue``, ``deactivate``, ``activate``, ``priority``: ask something of one workload."""
+"""``queuectl hold``, ``release``, ``requeue``, ``preempt``, ``deactivate``, ``activate``, ``priority``, ``move``.
+
+Each asks something of one workload.
+"""
 
 from __future__ import annotations
 
 import getpass
+import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from queuectl.api.kinds import PREFIX
-from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
+from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
+from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
 from queuectl.domain.commands import LARGEST_PRIORITY, Action
+from queuectl.domain.words import counted, format_time
+from queuectl.objects.durations import read_duration
+from queuectl.objects.errors import RequestError
+from queuectl.objects.times import parse_time
+
+POLL_SECONDS: Final = 0.3
 
 Workload = Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of the job.")]
 By = Annotated[
-    str | None, typer.Option(help="Who asks, for the history; your user name if not given.")
+    str | None,
+    typer.Option(
+        help="Who asks, for the history, where nobody is asked who he is; your user name if not given."
+    ),
+]
+Why = Annotated[str | None, typer.Option(help="Why, for the history.")]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        min=0, metavar="SECONDS", help="Wait at most so long until it is carried out, or refused."
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Ask for nothing: say what it would cost and bring.")
 ]
 
 
@@ -28,23 +52,54 @@ def _command(action: Action, does: str) -> Callable[..., None]:
         namespace: Namespace = None,
         kind: Kind = None,
         by: By = None,
+        why: Why = None,
+        wait: Wait = None,
         server: Server = DEFAULT_SERVER,
     ) -> None:
-        _ask(action, workload, namespace, kind, by, server)
+        with connect(server) as client:
+            _ask(client, action, _found(client, workload, namespace, kind), by, why, wait)
 
     command.__doc__ = does
     return command
 
 
-hold_command = _command(
+def _evicting(action: Action, does: str) -> Callable[..., None]:
+    """The same for what takes a gang down: it can say first what that costs."""
+
+    def command(
+        workload: Workload,
+        namespace: Namespace = None,
+        kind: Kind = None,
+        by: By = None,
+        why: Why = None,
+        wait: Wait = None,
+        dry_run: DryRun = False,
+        server: Server = DEFAULT_SERVER,
+    ) -> None:
+        with connect(server) as client:
+            found = _found(client, workload, namespace, kind)
+            if dry_run:
+                _preview(client, action, found)
+            else:
+                _ask(client, action, found, by, why, wait)
+
+    command.__doc__ = does
+    return command
+
+
+hold_command = _evicting(
     Action.HOLD,
     "Keep a workload from starting until it is released. If it runs, it is evicted first.",
 )
 release_command = _command(Action.RELEASE, "Let a held workload queue again, at its old place.")
-requeue_command = _command(
+requeue_command = _evicting(
     Action.REQUEUE, "End the back-off of a workload; one that runs is evicted and queued again."
 )
-deactivate_command = _command(
+preempt_command = _evicting(
+    Action.PREEMPT,
+    "Evict a running workload for whoever is next: it queues again, behind those of its priority.",
+)
+deactivate_command = _evicting(
     Action.DEACTIVATE,
     "Give a workload up until it is activated. If it runs, it is evicted first.",
 )
@@ -65,36 +120,126 @@ def priority_command(
         ),
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="As its classes say again.")] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="When it ends: 2026-01-31T12:00:00Z, or 2h30m from now; without it, when it is taken back.",
+        ),
+    ] = None,
     namespace: Namespace = None,
     kind: Kind = None,
     by: By = None,
+    why: Why = None,
+    wait: Wait = None,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Set the priority of a workload, waiting or running, in place of what its classes say."""
     if (value is None) != reset:
         raise CommandFailed("give either a priority or --reset", Exit.BAD_INPUT)
-    _ask(Action.PRIORITY, workload, namespace, kind, by, server, priority=value)
+    if reset and until is not None:
+        raise CommandFailed("--until is the end of a priority, not of --reset", Exit.BAD_INPUT)
+    ends = _moment(until) if until is not None else None
+    with connect(server) as client:
+        found = _found(client, workload, namespace, kind)
+        _ask(client, Action.PRIORITY, found, by, why, wait, priority=value, until=ends)
+
+
+def move_command(
+    workload: Workload,
+    queue: Annotated[str, typer.Argument(help="LocalQueue of the workload's own namespace.")],
+    namespace: Namespace = None,
+    kind: Kind = None,
+    by: By = None,
+    why: Why = None,
+    wait: Wait = None,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Move a waiting workload to another LocalQueue; it keeps its place in time. One that runs is held first."""
+    with connect(server) as client:
+        found = _found(client, workload, namespace, kind)
+        _ask(client, Action.MOVE, found, by, why, wait, queue=queue)
+
+
+def _moment(text: str) -> str:
+    """RFC 3339 of a time, or of a duration from now."""
+    try:
+        if text[:1].isdigit() and "-" in text:
+            return format_time(parse_time(text))
+        return format_time(time.time() + read_duration(text, "--until"))
+    except (RequestError, ValueError) as error:
+        raise CommandFailed(str(error), Exit.BAD_INPUT) from error
+
+
+def _found(client: Client, workload: str, namespace: str | None, kind: str | None) -> Json:
+    return client.get(path_of(workload, namespace), kind=kind)
 
 
 def _ask(
+    client: Client,
     action: Action,
-    workload: str,
-    namespace: str | None,
-    kind: str | None,
+    found: Json,
     by: str | None,
-    server: str,
+    why: str | None,
+    wait: float | None,
     **more: Any,
 ) -> None:
-    with connect(server) as client:
-        path = workload_path(workload, namespace)
-        found = client.get(path, kind=kind)
-        kept = client.post(
-            f"{PREFIX}/workloads/{found['uid']}/{action}", {"by": by or _user(), **more}
-        )
-    what = str(action)
-    if action is Action.PRIORITY:
-        what = f"priority {kept['priority']}" if kept["priority"] is not None else "no own priority"
-    typer.echo(f"{found['kind'].lower()}/{kept['workload']}: {what} asked for")
+    body = {"by": by or _user(), **({"why": why} if why else {}), **more}
+    kept = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}", body)
+    named = f"{found['kind'].lower()}/{kept['workload']}"
+    typer.echo(f"{named}: {_what(kept)} asked for")
+    if wait is not None:
+        _follow(client, kept, named, wait)
+
+
+def _what(kept: Json) -> str:
+    if kept["action"] == Action.MOVE:
+        return f"move to {kept['queue']}"
+    if kept["action"] != Action.PRIORITY:
+        return str(kept["action"])
+    if kept["priority"] is None:
+        return "no own priority"
+    return f"priority {kept['priority']}" + (f" until {kept['until']}" if kept["until"] else "")
+
+
+def _follow(client: Client, kept: Json, named: str, patience: float) -> None:
+    """Until the process that leads has answered it."""
+    deadline = time.monotonic() + patience
+    while kept["state"] == "Waiting":
+        if time.monotonic() >= deadline:
+            raise CommandFailed(f"{named}: command {kept['id']} is not carried out yet")
+        time.sleep(POLL_SECONDS)
+        kept = client.get(f"{PREFIX}/commands/{kept['id']}")
+    if kept["state"] != "Done":
+        raise CommandFailed(f"{named}: nothing was done: {kept['outcome']}", Exit.CONFLICT)
+    typer.echo(f"{named}: done")
+
+
+def _preview(client: Client, action: Action, found: Json) -> None:
+    told = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}?dry_run=true", {})
+    named = f"{found['kind'].lower()}/{told['workload']}"
+    if not told["evicts"]:
+        typer.echo(f"{named} does not run: {action} would evict nobody")
+        return
+    typer.echo(f"{named}: {action} would end {counted(told['pods'], 'pod')}")
+    if told["gpus"] is None:
+        typer.echo("  what that costs, this server cannot tell: it does not watch the cluster yet")
+        return
+    lost, notice = told["lostGpuSeconds"], told["noticeSeconds"]
+    typer.echo(f"  frees   {counted(told['gpus'], 'GPU')}")
+    typer.echo(f"  loses   {lost} GPU-seconds of work ({lost / 3600:.1f} GPU-hours)")
+    typer.echo(f"  notice  {f'{notice:.0f} s' if notice else 'none'}")
+    typer.echo(f"  starts  {_starts(told)}")
+
+
+def _starts(told: Json) -> str:
+    if told["starts"] is None:
+        return "not known: planning took too long"
+    names = [
+        "itself again" if one["uid"] == told["uid"] else str(one["workload"])
+        for one in told["starts"]
+    ]
+    return ", ".join(names) or "nobody"
 
 
 def _user() -> str:

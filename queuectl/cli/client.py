@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlsplit
@@ -11,10 +11,12 @@ import httpx2
 import typer
 
 from queuectl.api.kinds import CONFIG_KINDS, PREFIX, ConfigKind
+from queuectl.cli import connection, credentials
 from queuectl.cli.errors import CommandFailed, Exit
 
 Json = dict[str, Any]
 TIMEOUT_SECONDS: Final = 30.0
+SILENCE_SECONDS: Final = 45.0  # of a stream that says every 15 s that it lives
 PAGE: Final = 500
 
 Server = Annotated[
@@ -25,6 +27,8 @@ Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namesp
 
 _CODES: Final = {
     400: Exit.BAD_INPUT,
+    401: Exit.NOT_ALLOWED,
+    403: Exit.NOT_ALLOWED,
     404: Exit.NOT_FOUND,
     409: Exit.CONFLICT,
     412: Exit.CONFLICT,
@@ -35,7 +39,7 @@ _CODES: Final = {
 
 
 class Refused(CommandFailed):
-    """The server answered with a problem. ``errors`` are its fields and reasons."""
+    """The server answered with a problem. ``errors`` are its fields and reasons, ``blockers`` what keeps it."""
 
     def __init__(self, problem: Mapping[str, Any], status: int) -> None:
         super().__init__(
@@ -43,6 +47,7 @@ class Refused(CommandFailed):
             _CODES.get(status, Exit.FAILURE),
         )
         self.errors: list[Json] = list(problem.get("errors") or [])
+        self.blockers: list[str] = list(problem.get("blockers") or [])
 
 
 class Client:
@@ -51,10 +56,17 @@ class Client:
     def __init__(self, http: httpx2.Client) -> None:
         self._http = http
 
-    def get(self, path: str, **query: object) -> Json:
+    def get(self, path: str, /, **query: object) -> Json:
         """One answer. Query parameters that are None are left out; lists are repeated."""
         params = {name: value for name, value in query.items() if value is not None}
         return self._send("GET", path, params=params)
+
+    def text(self, path: str) -> str:
+        """An answer that is no JSON."""
+        response = self._response("GET", path)
+        if response.is_error:
+            raise Refused(_decoded(response), response.status_code)
+        return response.text
 
     def put(self, path: str, document: Json) -> Json:
         return self._send("PUT", path, json=document)
@@ -63,28 +75,62 @@ class Client:
         return self._send("POST", path, json=body)
 
     def workloads(self, **query: object) -> Iterator[Json]:
-        """All workloads that match, page by page."""
+        """All workloads that match."""
+        return self.pages(f"{PREFIX}/workloads", **query)
+
+    def pages(self, path: str, /, **query: object) -> Iterator[Json]:
+        """All items of a list, page by page."""
         cursor: object = None
         while True:
-            page = self.get(f"{PREFIX}/workloads", limit=PAGE, cursor=cursor, **query)
+            page = self.get(path, limit=PAGE, cursor=cursor, **query)
             yield from page["items"]
             cursor = page["nextCursor"]
             if cursor is None:
                 return
 
-    def _send(self, method: str, path: str, **extra: Any) -> Json:
+    def newest_first(self, path: str, most: int, /, **query: object) -> Iterator[Json]:
+        """The newest items, at most so many, of a list that is told from its end."""
+        before: object = None
+        while most > 0:
+            page = self.get(path, limit=min(most, PAGE), before=before, **query)
+            yield from page["items"]
+            most, before = most - len(page["items"]), page["nextBefore"]
+            if before is None:
+                return
+
+    @contextmanager
+    def lines(self, path: str, /, **query: object) -> Iterator[Iterator[str]]:
+        """The lines of a stream, as they come."""
+        params: Any = {name: value for name, value in query.items() if value is not None}
         try:
-            response = self._http.request(method, path, **extra)
+            with self._http.stream("GET", path, params=params, timeout=SILENCE_SECONDS) as response:
+                if response.is_error:
+                    response.read()
+                    raise Refused(_decoded(response), response.status_code)
+                yield response.iter_lines()
         except httpx2.TransportError as error:
-            where = self._http.base_url
-            raise CommandFailed(
-                f"no answer from {where} ({error}): is `queuectl serve` running there? "
-                "Another address is given by --server or QUEUECTL_SERVER."
-            ) from error
+            raise _silence(self._http.base_url, error) from error
+
+    def _response(self, method: str, path: str, **extra: Any) -> httpx2.Response:
+        try:
+            return self._http.request(method, path, **extra)
+        except httpx2.TransportError as error:
+            raise _silence(self._http.base_url, error) from error
+
+    def _send(self, method: str, path: str, **extra: Any) -> Json:
+        response = self._response(method, path, **extra)
         body = _decoded(response)
         if response.is_error:
             raise Refused(body, response.status_code)
         return body
+
+
+def _silence(where: httpx2.URL, error: httpx2.TransportError) -> CommandFailed:
+    """Nobody answered: what to look at."""
+    hint = "is `queuectl serve` running there? Another address is given by --server or QUEUECTL_SERVER."
+    if "certificate verify failed" in str(error):
+        hint = "name the authority of its certificate by --ca-file or QUEUECTL_CA_FILE."
+    return CommandFailed(f"no answer from {where} ({error}): {hint}")
 
 
 def _decoded(response: httpx2.Response) -> Json:
@@ -104,13 +150,29 @@ def connect(server: str) -> Iterator[Client]:
     if address.scheme not in ("http", "https") or not address.netloc:
         message = f"--server {server!r} is no address like {DEFAULT_SERVER}"
         raise CommandFailed(message, Exit.BAD_INPUT)
-    # The address is this machine's own: proxies of the environment are not for it.
-    with httpx2.Client(base_url=server, timeout=TIMEOUT_SECONDS, trust_env=False) as http:
+    own = credentials.loopback(address.hostname or "")
+    with httpx2.Client(
+        base_url=server,
+        timeout=TIMEOUT_SECONDS,
+        auth=credentials.Shown(_token),
+        verify=connection.trusted(),
+        trust_env=not own,  # proxies of the environment are not for this machine
+    ) as http:
         yield Client(http)
 
 
-def config_kind(word: str) -> ConfigKind | None:
+def _token() -> str:
+    """Raises CommandFailed when there is none."""
+    path = connection.means().token_file
+    return credentials.from_file(path) if path else credentials.of_context(connection.context())
+
+
+def config_kind(word: str, others: Iterable[str] = ()) -> ConfigKind | None:
     """The kind a person means by ``ClusterQueue``, ``clusterqueues``, ``cq``...; None for a workload.
+
+    Args:
+        word: what was typed.
+        others: what else there is, for the message.
 
     Raises:
         CommandFailed: no kind is called so.
@@ -121,7 +183,7 @@ def config_kind(word: str) -> ConfigKind | None:
     for kind in CONFIG_KINDS:
         if lowered in (kind.singular, kind.plural, *kind.aliases):
             return kind
-    known = ", ".join(["workloads", *(kind.plural for kind in CONFIG_KINDS)])
+    known = ", ".join(["workloads", *others, *(kind.plural for kind in CONFIG_KINDS)])
     raise CommandFailed(f"{word!r} is no kind; there are {known}", Exit.BAD_INPUT)
 
 
@@ -135,11 +197,11 @@ def workload_path(name: str, namespace: str | None) -> str:
     if given and namespace and given != namespace:
         message = f"{name!r} and --namespace {namespace} name different namespaces"
         raise CommandFailed(message, Exit.BAD_INPUT)
-    scope = given or namespace or "default"
+    scope = given or namespace or connection.default_namespace()
     return f"{PREFIX}/namespaces/{quote(scope, safe='')}/workloads/{quote(bare, safe='')}"
 
 
 def config_path(kind: ConfigKind, name: str, namespace: str | None) -> str:
     """Path of a configuration object."""
-    scope = quote(namespace or "default", safe="") if kind.namespaced else ""
-    return kind.path(scope, quote(name, safe=""))
+    scope = (namespace or connection.default_namespace()) if kind.namespaced else ""
+    return kind.path(quote(scope, safe=""), quote(name, safe=""))

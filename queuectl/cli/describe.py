@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Annotated, Any
 
 import typer
 import yaml
 
-from queuectl.api.kinds import ConfigKind
+from queuectl.api.kinds import CONFIG_KINDS, ConfigKind
 from queuectl.cli.client import (
     DEFAULT_SERVER,
     Client,
@@ -19,9 +20,11 @@ from queuectl.cli.client import (
     connect,
     workload_path,
 )
+from queuectl.cli.columns import override_amount
 from queuectl.cli.explain import Kind, explain_lines
 from queuectl.cli.render import age
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, format_time
+from queuectl.objects.times import parse_time
 
 _UNFINISHED = [
     "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
@@ -63,6 +66,7 @@ def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) 
         **{key: value for key, value in body.items() if key not in _HEAD},
     }
     if kind.kind == "ClusterQueue":
+        shown["overrides"] = _overrides(client, name) or None
         shown["workloads"] = _heads(client, cluster_queue=name)
     elif kind.kind == "LocalQueue":
         shown["workloads"] = _heads(client, queue=name, namespace=meta["namespace"])
@@ -78,6 +82,21 @@ def _for_people(value: Any) -> Any:
         return value
     plain = sorted(value, key=lambda key: (key != "name", isinstance(value[key], (dict, list))))
     return {key: _for_people(value[key]) for key in plain}
+
+
+def _overrides(client: Client, queue: str) -> list[str]:
+    """Quota for a time of a ClusterQueue that is not over: ``+16 nvidia.com/gpu of h100 until ... (deadline)``."""
+    path = next(kind for kind in CONFIG_KINDS if kind.kind == "QuotaOverride").collection()
+    told, now = [], time.time()
+    for item in client.get(path)["items"]:
+        spec = item["spec"]
+        begins, ends = parse_time(spec["from"]), parse_time(spec["until"])
+        if spec["clusterQueue"] != queue or ends <= now:
+            continue
+        when = "" if begins <= now else f"from {format_time(begins)} "
+        what = f"{override_amount(item)} {spec['resource']} of {spec['flavor']}"
+        told.append(f"{what} {when}until {format_time(ends)} ({item['metadata']['name']})")
+    return told
 
 
 def _heads(client: Client, **filters: str) -> str:
@@ -96,7 +115,7 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
         "Kind": body["kind"],
         "Uid": body["uid"],
         "Queue": f"{body['queue']} of {body['clusterQueue'] or 'no ClusterQueue'}",
-        "Priority": body["priority"],
+        "Priority": _priority(body),
         "Size": f"{counted(body['pods'], 'pod')}, {counted(body['gpus'], 'GPU')}",
         "Queued": _ago(body["queuedAt"]),
         "Started": _ago(body["startedAt"]),
@@ -131,3 +150,11 @@ def _line(item: dict[str, Any]) -> str:
     came = f"{item['fromState']} > " if item["fromState"] else ""
     message = item["reason"]["message"]
     return f"{item['at']}  {item['event']:<20} {came}{item['toState']}  {message}".rstrip()
+
+
+def _priority(body: dict[str, Any]) -> str:
+    """With whether a person set it, and until when."""
+    if body["prioritySet"] is None:
+        return str(body["priority"])
+    ends = f" until {body['priorityUntil']}" if body["priorityUntil"] else ""
+    return f"{body['priority']}, set by a person{ends}"

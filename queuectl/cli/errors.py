@@ -15,6 +15,7 @@ class Exit(IntEnum):
     BAD_INPUT = 2
     NOT_FOUND = 3
     CONFLICT = 4
+    NOT_ALLOWED = 5
 
 
 class CommandFailed(QueuectlError):

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from textwrap import wrap
+from typing import Annotated, Any, Final
 
 import typer
 
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
-from queuectl.cli.render import age, emit_json, emit_yaml, used
+from queuectl.cli.render import age, emit_json, emit_yaml, until, used
 from queuectl.domain.words import counted
+
+_HEAD: Final = re.compile(r"[A-Z][A-Za-z ]{1,7}: +| +- | +")
+_NEXT: Final = {
+    ("Held", "Held"): "release {} lets it queue again",
+    ("Deactivated", "Deactivated"): "activate {} lets it queue again",
+    ("Backoff", "Backoff"): "requeue {} queues it at once",
+}
 
 Kind = Annotated[
     str | None, typer.Option(help="Kind of the job, when several have this name: Job, PyTorchJob.")
@@ -38,7 +49,25 @@ def explain_command(
         case Form.YAML:
             emit_yaml(body)
         case Form.TEXT:
-            typer.echo("\n".join(explain_lines(body)))
+            typer.echo("\n".join(_folded(explain_lines(body))))
+
+
+def _folded(lines: list[str]) -> list[str]:
+    """Between words, where a terminal would fold them anywhere. Into a pipe they go as they are."""
+    if not sys.stdout.isatty():
+        return lines
+    width = max(shutil.get_terminal_size().columns, 40)
+    return [part for line in lines for part in _parts(line, width)]
+
+
+def _parts(line: str, width: int) -> list[str]:
+    """Lines after the first start below the text of the first."""
+    head = _HEAD.match(line)
+    indent = " " * len(head[0]) if head else ""
+    folded = wrap(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return folded or [""]
 
 
 def explain_lines(body: dict[str, Any]) -> list[str]:
@@ -48,6 +77,9 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
     lines += [f"And:     {other['code']}: {other['message']}" for other in more]
     if body["position"] is not None:
         lines.append(f"In line: number {body['position']}")
+        lines.append(f"Starts:  {_start(body['estimatedStart'])}")
+    if advice := _NEXT.get((body["state"], body["code"])):
+        lines.append(f"Next:    queuectl {advice.format(body['workload'])}")
     if body["conflict"]:
         only = len(body["conflict"]) == 1
         lines += ["", "What stands in its way:" if only else "What stands in its way, together:"]
@@ -55,12 +87,17 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
     if body["ways"]:
         lines += ["", "Any one of these would let it start:"]
         lines += [f"  - {way['message']}" for way in body["ways"]]
-    lines += placement_lines(body["placement"])
+    lines += placement_lines(body["placement"], leaving=body["state"] == "Evicting")
     lines += _use_lines(body["use"])
     if body["reservation"] is not None:
         leaving = ", ".join(body["reservation"]["victimNames"]) or "nobody"
         lines.append(f"Held for it until {body['reservation']['expiresAt']}; leaving: {leaving}")
     return lines
+
+
+def _start(moment: str | None) -> str:
+    """An estimate is not a promise."""
+    return "nobody knows when" if moment is None else f"in about {until(moment)} ({moment})"
 
 
 def _use_lines(use: dict[str, Any] | None) -> list[str]:
@@ -74,11 +111,18 @@ def _use_lines(use: dict[str, Any] | None) -> list[str]:
     ]
 
 
-def placement_lines(placement: dict[str, Any] | None) -> list[str]:
-    """Where each podset sits, or will."""
+def placement_lines(placement: dict[str, Any] | None, *, leaving: bool = False) -> list[str]:
+    """Where each podset sits, will, or does so until its pods are gone."""
     if placement is None:
         return []
-    lines = ["", "It will run on:" if placement["planned"] else "It runs on:"]
+    lines = [
+        "",
+        "It will run on:"
+        if placement["planned"]
+        else "It still holds:"
+        if leaving
+        else "It runs on:",
+    ]
     for podset in placement["podSets"]:
         nodes = ", ".join(
             f"{node} ({pods})" if pods > 1 else node for node, pods in podset["nodes"].items()

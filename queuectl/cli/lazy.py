@@ -42,6 +42,10 @@ class Mount:
         command = get_command(found)
         assert isinstance(command, TyperCommand | TyperGroup)
         command.name = name
+        if self.panel == PANEL_CLIENT:
+            from queuectl.cli.connection import connected
+
+            connected(command)
         return command
 
 

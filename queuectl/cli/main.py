@@ -25,13 +25,21 @@ MOUNTS: Final = {
         "queuectl.cli.apply:apply_command", "Create or replace configuration.", PANEL_CLIENT
     ),
     "get": Mount(
-        "queuectl.cli.get:get_command", "List or read configuration and workloads.", PANEL_CLIENT
+        "queuectl.cli.get:get_command",
+        "List, read or watch workloads, queues, nodes, events.",
+        PANEL_CLIENT,
     ),
     "describe": Mount(
         "queuectl.cli.describe:describe_command", "One object in full, for people.", PANEL_CLIENT
     ),
     "explain": Mount(
         "queuectl.cli.explain:explain_command", "Why a workload is where it is.", PANEL_CLIENT
+    ),
+    "top": Mount(
+        "queuectl.cli.top:top_command", "Queues and gangs, live: who holds what.", PANEL_CLIENT
+    ),
+    "history": Mount(
+        "queuectl.cli.history:history_command", "What happened to a workload.", PANEL_CLIENT
     ),
     "hold": Mount("queuectl.cli.ask:hold_command", "Keep a workload from starting.", PANEL_CLIENT),
     "release": Mount("queuectl.cli.ask:release_command", "End a hold.", PANEL_CLIENT),
@@ -40,18 +48,44 @@ MOUNTS: Final = {
         "End a back-off, or evict and queue again.",
         PANEL_CLIENT,
     ),
+    "preempt": Mount(
+        "queuectl.cli.ask:preempt_command",
+        "Evict a running workload for whoever is next.",
+        PANEL_CLIENT,
+    ),
     "deactivate": Mount("queuectl.cli.ask:deactivate_command", "Give a workload up.", PANEL_CLIENT),
     "activate": Mount("queuectl.cli.ask:activate_command", "End a deactivation.", PANEL_CLIENT),
     "priority": Mount(
         "queuectl.cli.ask:priority_command", "Set a workload's priority.", PANEL_CLIENT
+    ),
+    "move": Mount(
+        "queuectl.cli.ask:move_command",
+        "Move a waiting workload to another LocalQueue.",
+        PANEL_CLIENT,
     ),
     "report": Mount(
         "queuectl.cli.report:report_command",
         "GPU-hours, cost, waste and waits, by whom.",
         PANEL_CLIENT,
     ),
+    "doctor": Mount(
+        "queuectl.cli.doctor.command:doctor_command",
+        "What is wrong, and how to mend it.",
+        PANEL_CLIENT,
+    ),
+    "config": Mount(
+        "queuectl.cli.config:app", "All configuration: keep it in files, and compare.", PANEL_CLIENT
+    ),
+    "audit": Mount(
+        "queuectl.cli.audit:audit_command", "Who changed what, and was refused.", PANEL_CLIENT
+    ),
     "plan": Mount(
         "queuectl.cli.plan:plan_command", "Plan files of ordinary objects.", PANEL_OFFLINE
+    ),
+    "completion": Mount(
+        "queuectl.cli.completion:completion_command",
+        "What makes a shell complete commands.",
+        PANEL_OFFLINE,
     ),
 }
 

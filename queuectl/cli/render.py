@@ -11,12 +11,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 import yaml
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
-
-from queuectl.api.kinds import ConfigKind
 
 Json = dict[str, Any]
 
@@ -32,6 +31,10 @@ _STYLES: Final = {
 }
 
 
+_GAP: Final = 3  # between columns
+_LEAST: Final = 16  # of a text that is cut short
+
+
 class Output(StrEnum):
     """Forms of a listing."""
 
@@ -44,11 +47,21 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``wide`` columns are left out of the plain table."""
+    """One column.
+
+    Attributes:
+        title: of the column.
+        value: what it shows of an object.
+        wide: it is left out of the plain table.
+        spare: more than 0: a narrow terminal can do without it; the largest goes first.
+        long: prose, which a narrow terminal cuts short.
+    """
 
     title: str
     value: Callable[[Json], object]
     wide: bool = False
+    spare: int = 0
+    long: bool = False
 
 
 def emit_json(body: object) -> None:
@@ -62,14 +75,79 @@ def emit_yaml(body: object) -> None:
 
 
 def emit_table(columns: Sequence[Column], rows: Iterable[Json], *, wide: bool) -> None:
-    """Aligned columns, never cut or wrapped: they may be read by a program after all."""
+    """Aligned columns. A terminal gets what fits it; a pipe gets all, neither cut nor wrapped, for programs may read it."""
+    console = Console(highlight=False)
     shown = [column for column in columns if wide or not column.wide]
-    table = Table(*(c.title for c in shown), box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    room = console.width if console.is_terminal and not wide else None
+    table, gone = laid_out(shown, rows, room)
+    Console(width=natural_width(table), highlight=False).print(table)
+    if gone:
+        titles = ", ".join(column.title for column in gone)
+        sys.stderr.write(f"(too narrow for {titles}: -o wide)\n")
+
+
+def laid_out(
+    columns: Sequence[Column], rows: Iterable[Json], room: int | None
+) -> tuple[Table, list[Column]]:
+    """A table, and the columns for which there was no room. ``room``: width in characters; None = endless."""
+    cells = [{column.title: _text(column.value(row)) for column in columns} for row in rows]
+    kept = list(columns) if room is None else _fitted(columns, cells, room)
+    table = Table(*(c.title for c in kept), box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for column in table.columns:
         column.no_wrap = True
-    for row in rows:
-        table.add_row(*(_cell(column.value(row)) for column in shown))
-    Console(width=natural_width(table), highlight=False).print(table)
+    for row in cells:
+        table.add_row(*(Text(row[c.title], style=_STYLES.get(row[c.title], "")) for c in kept))
+    return table, [column for column in columns if column not in kept]
+
+
+def _fitted(columns: Sequence[Column], cells: list[dict[str, str]], room: int) -> list[Column]:
+    """The columns for which there is room. Those that can be spared go first; then long texts are cut, never names."""
+    kept = list(columns)
+    widths = {
+        c.title: max(cell_len(row[c.title]) for row in [_titles(columns), *cells]) for c in columns
+    }
+
+    def over() -> int:
+        return sum(widths[c.title] + _GAP for c in kept) - _GAP - room
+
+    while over() > 0 and (spared := [c for c in kept if c.spare]):
+        kept.remove(max(spared, key=lambda c: c.spare))
+    for column in kept:
+        if column.long and over() > 0:
+            width = widths[column.title] = max(widths[column.title] - over(), _LEAST)
+            for row in cells:
+                row[column.title] = _cut(row[column.title], width)
+    return kept
+
+
+def _titles(columns: Sequence[Column]) -> dict[str, str]:
+    return {column.title: column.title for column in columns}
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+class Rows:
+    """A table that grows at its end while somebody watches: columns get wider, never narrower."""
+
+    def __init__(self, columns: Sequence[Column], *, wide: bool) -> None:
+        self._columns = [column for column in columns if wide or not column.wide]
+        self._widths = [len(column.title) for column in self._columns]
+        self._headed = False
+
+    def add(self, rows: Iterable[Json]) -> None:
+        """Print these below the others."""
+        cells = [[_text(column.value(row)) for column in self._columns] for row in rows]
+        for row in cells:
+            self._widths = [max(w, cell_len(t)) for w, t in zip(self._widths, row, strict=True)]
+        if not self._headed:
+            self._headed = True
+            cells.insert(0, [column.title for column in self._columns])
+        for row in cells:
+            padded = [set_cell_size(t, w) for t, w in zip(row, self._widths, strict=True)]
+            sys.stdout.write((" " * _GAP).join(padded).rstrip() + "\n")
+        sys.stdout.flush()
 
 
 def natural_width(table: Table) -> int:
@@ -78,9 +156,8 @@ def natural_width(table: Table) -> int:
     return max(Measurement.get(endless, endless.options, table).maximum, 1)
 
 
-def _cell(value: object) -> Text:
-    text = "" if value is None else str(value)
-    return Text(text or "-", style=_STYLES.get(text, ""))
+def _text(value: object) -> str:
+    return ("" if value is None else str(value)) or "-"
 
 
 def age(moment: str | None, now: datetime | None = None) -> str:
@@ -94,118 +171,15 @@ def age(moment: str | None, now: datetime | None = None) -> str:
     return f"{max(seconds, 0)}s"
 
 
+def until(moment: str | None, now: datetime | None = None) -> str:
+    """Time to an RFC 3339 moment in the same form; 0s once it is past."""
+    if moment is None:
+        return ""
+    now = now or datetime.now(UTC)
+    return age(now.isoformat(), max(now, datetime.fromisoformat(moment)))
+
+
 def used(use: Json) -> str:
     """The utilization of a workload's GPUs as people say it; what is not known is not 0 %."""
     known = use["utilization"]
     return "unknown" if known is None else f"{known:.0%}"
-
-
-def _spec(item: Json) -> Json:
-    spec = item.get("spec")
-    return spec if isinstance(spec, dict) else {}
-
-
-def _quotas(item: Json) -> str:
-    """Nominal quotas of a ClusterQueue, as ``flavor: 64 nvidia.com/gpu``."""
-    parts = []
-    for group in _spec(item).get("resourceGroups") or []:
-        for flavor in group.get("flavors") or []:
-            amounts = ", ".join(
-                f"{resource.get('nominalQuota')} {resource.get('name')}"
-                for resource in flavor.get("resources") or []
-            )
-            parts.append(f"{flavor.get('name')}: {amounts}")
-    return "; ".join(parts)
-
-
-def _pairs(mapping: object) -> str:
-    return ",".join(f"{k}={v}" for k, v in mapping.items()) if isinstance(mapping, dict) else ""
-
-
-def _strategies(item: Json) -> list[str]:
-    return (item.get("fairSharing") or {}).get("preemptionStrategies") or []
-
-
-_NAME: Final = Column("NAME", lambda o: o["metadata"]["name"])
-_VERSION: Final = Column("VERSION", lambda o: o["metadata"].get("resourceVersion"), wide=True)
-
-_CONFIG: Final[dict[str, tuple[Column, ...]]] = {
-    "ClusterQueue": (
-        _NAME,
-        Column("COHORT", lambda o: _spec(o).get("cohortName")),
-        Column("STRATEGY", lambda o: _spec(o).get("queueingStrategy") or "BestEffortFIFO"),
-        Column("QUOTA", _quotas),
-        Column(
-            "PREEMPTION",
-            lambda o: (_spec(o).get("preemption") or {}).get("withinClusterQueue") or "Never",
-            wide=True,
-        ),
-        Column("STOP", lambda o: _spec(o).get("stopPolicy"), wide=True),
-        _VERSION,
-    ),
-    "LocalQueue": (
-        Column("NAMESPACE", lambda o: o["metadata"].get("namespace")),
-        _NAME,
-        Column("CLUSTERQUEUE", lambda o: _spec(o).get("clusterQueue")),
-        Column("STOP", lambda o: _spec(o).get("stopPolicy"), wide=True),
-        _VERSION,
-    ),
-    "Cohort": (_NAME, Column("PARENT", lambda o: _spec(o).get("parentName")), _VERSION),
-    "ResourceFlavor": (
-        _NAME,
-        Column("TOPOLOGY", lambda o: _spec(o).get("topologyName")),
-        Column("NODE LABELS", lambda o: _pairs(_spec(o).get("nodeLabels"))),
-        _VERSION,
-    ),
-    "Topology": (
-        _NAME,
-        Column(
-            "LEVELS",
-            lambda o: " > ".join(str(x.get("nodeLabel")) for x in _spec(o).get("levels") or []),
-        ),
-        _VERSION,
-    ),
-    "WorkloadPriorityClass": (
-        _NAME,
-        Column("VALUE", lambda o: o.get("value")),
-        Column("DESCRIPTION", lambda o: o.get("description")),
-        _VERSION,
-    ),
-    "Configuration": (
-        _NAME,
-        Column("FAIR SHARING", lambda o: ",".join(_strategies(o)) or "off"),
-        Column(
-            "HALF LIFE", lambda o: (o.get("admissionFairSharing") or {}).get("usageHalfLifeTime")
-        ),
-        Column("START TIMEOUT", lambda o: (o.get("waitForPodsReady") or {}).get("timeout")),
-        _VERSION,
-    ),
-}
-
-WORKLOAD_COLUMNS: Final = (
-    Column("NAMESPACE", lambda o: o["namespace"]),
-    Column("NAME", lambda o: o["name"]),
-    Column("KIND", lambda o: o["kind"]),
-    Column("QUEUE", lambda o: o["queue"]),
-    Column("PRIORITY", lambda o: o["priority"]),
-    Column("GPUS", lambda o: o["gpus"]),
-    Column("PODS", lambda o: o["pods"]),
-    Column("STATE", lambda o: o["state"]),
-    Column("REASON", lambda o: o["reason"]["code"]),
-    Column("POSITION", lambda o: o["positionInClusterQueue"]),
-    Column("AGE", lambda o: age(o["queuedAt"])),
-    Column("CLUSTERQUEUE", lambda o: o["clusterQueue"], wide=True),
-    Column("IN LOCALQUEUE", lambda o: o["positionInLocalQueue"], wide=True),
-    Column("IN STATE", lambda o: age(o["since"]), wide=True),
-    Column("ATTEMPT", lambda o: o["attempt"], wide=True),
-    Column("EVICTIONS", lambda o: o["evictions"], wide=True),
-    Column("GPU USE", lambda o: (o["use"] or {}).get("state"), wide=True),
-    Column("UTILIZATION", lambda o: used(o["use"]) if o["use"] else None, wide=True),
-    Column("UID", lambda o: o["uid"], wide=True),
-    Column("MESSAGE", lambda o: o["reason"]["message"], wide=True),
-)
-
-
-def config_columns(kind: ConfigKind) -> tuple[Column, ...]:
-    """Columns of a configuration kind."""
-    return _CONFIG[kind.kind]

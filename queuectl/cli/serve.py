@@ -6,11 +6,15 @@ import asyncio
 import gc
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from queuectl.api.auth.layers import Authenticated
+    from queuectl.api.auth.start import Offer
     from queuectl.control.settings import Settings
 
 
@@ -62,28 +66,69 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 async def _serve(settings: Settings) -> None:
     from queuectl.api.app import create_app, create_metrics_app
-    from queuectl.api.server import Address, WebServer, require_loopback
+    from queuectl.api.auth.audit import forget_old
+    from queuectl.api.server import Address, WebServer
     from queuectl.control.wire import controller
+    from queuectl.web.app import add_dashboard
 
-    api_address = Address.parse(settings.listen)
-    require_loopback(api_address)
+    offered = _offer(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with controller(settings) as parts:
+    async with controller(settings) as parts, _authenticated(settings, offered) as authenticated:
         registry = parts.metrics.registry
+        app = create_app(
+            parts.store, parts, registry, parts, lookout=parts, authenticated=authenticated
+        )
+        signs_in = authenticated is not None
+        add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=signs_in)
         servers = [
-            WebServer(create_app(parts.store, parts, registry, parts), api_address),
+            WebServer(app, offered.address, offered.certificate),
             WebServer(create_metrics_app(parts, registry), Address.parse(settings.metrics_listen)),
         ]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(server.run()) for server in servers]
+            tasks.append(group.create_task(forget_old(parts.store.audit, settings.audit_days)))
             _calm_the_collector()
-            typer.echo(f"API {servers[0].address.url}  metrics {servers[1].address.url}", err=True)
+            typer.echo(f"API {servers[0].url}  metrics {servers[1].url}", err=True)
             await parts.supervisor.run(stop)
+            app.state.feed.close()
             for task in tasks:
                 task.cancel()
+
+
+def _offer(settings: Settings) -> Offer:
+    from queuectl.api.auth.start import offer
+
+    return offer(
+        settings.listen,
+        auth=settings.auth,
+        cert_file=settings.tls_cert_file,
+        key_file=settings.tls_key_file,
+        tls=settings.tls == "on",
+    )
+
+
+@asynccontextmanager
+async def _authenticated(settings: Settings, offered: Offer) -> AsyncIterator[Authenticated | None]:
+    """How callers are told apart, if they are."""
+    from queuectl.api.auth.authentication import Open
+    from queuectl.api.auth.layers import Authenticated
+    from queuectl.control.wire import access
+    from queuectl.web.app import OPEN, SIGN_IN
+
+    if not offered.authenticated:
+        yield None
+        return
+    async with access(settings) as known:
+        yield Authenticated(
+            known,
+            secure=offered.secure,
+            per_second=settings.requests_per_second,
+            burst=settings.request_burst,
+            doors=Open(OPEN, SIGN_IN),
+        )
 
 
 def _calm_the_collector() -> None:

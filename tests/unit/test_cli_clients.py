@@ -16,7 +16,10 @@ import pytest
 import yaml
 
 from queuectl.cli.main import run
+from queuectl.domain.commands import Action
 from queuectl.domain.machine import Admit
+from queuectl.domain.plan import Cost
+from queuectl.domain.preview import Preview
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
@@ -26,6 +29,7 @@ from tests.api.support import (
     DOCUMENTS,
     LIVES,
     LOCAL_QUEUE,
+    OVERRIDE,
     FixedDiagnoser,
     job,
     live_through,
@@ -48,9 +52,14 @@ Cli = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[MemoryStore, str]]:
+def diagnoser() -> FixedDiagnoser:
+    return FixedDiagnoser()
+
+
+@pytest.fixture(scope="module")
+def running(diagnoser: FixedDiagnoser) -> Iterator[tuple[MemoryStore, str]]:
     """One server for all tests; each puts a database of its own behind it."""
-    store, diagnoser = MemoryStore(), FixedDiagnoser()
+    store = MemoryStore()
     diagnoser.uses = {"uid-job-running": IDLE, "uid-job-unready": BLIND}
     with serving(store, diagnoser) as address:
         yield store, address
@@ -73,6 +82,7 @@ def queuectl(
 ) -> Cli:
     """Runs the program in this process, as a shell would."""
     monkeypatch.setenv("QUEUECTL_SERVER", server)
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
 
     def call(*arguments: str, stdin: str = "") -> Result:
         monkeypatch.setattr("sys.argv", ["queuectl", *arguments])
@@ -114,6 +124,7 @@ class TestApply:
             "workloadpriorityclass/high created",
             "cohort/all created",
             "clusterqueue/team-a created",
+            "quotaoverride/deadline created",
             "localqueue/default in team-a created",
         ]
         changed = replace_in(CLUSTER_QUEUE, stopPolicy="Hold")
@@ -215,6 +226,11 @@ class TestGet:
             ("flavor", ["NAME", "TOPOLOGY", "NODE"], ["h100", "racks", "gpu=h100"]),
             ("Topology", ["NAME", "LEVELS"], ["racks", "rack", ">", "kubernetes.io/hostname"]),
             ("workloadpriorityclasses", ["NAME", "VALUE"], ["high", "1000", "before"]),
+            (
+                "qo",
+                ["NAME", "CLUSTERQUEUE", "FLAVOR", "RESOURCE", "QUOTA", "FROM", "UNTIL"],
+                ["deadline", "team-a", "h100", "nvidia.com/gpu", "+16", "2126-11-20T08:00:00Z"],
+            ),
             (
                 "config",
                 ["NAME", "FAIR", "SHARING", "HALF"],
@@ -384,15 +400,37 @@ class TestDescribe:
         for kind, name in (("cq", "team-a"), ("lq", "default")):
             out = queuectl("describe", kind, name, "-n", "team-a").out
             assert out.startswith(f"name: {name}\n")
-            assert list(told := yaml.safe_load(out))[-2:] == ["spec", "workloads"]
+            assert list(told := yaml.safe_load(out))[-1] == "workloads"
             assert told["workloads"] == (
                 "2 Pending, 1 Held, 1 Reserved, 1 Starting, 2 Running, 2 Evicting, 1 Backoff, 1 Deactivated"
             )
 
     @pytest.mark.parametrize(
+        ("spec", "told"),
+        [
+            (
+                {},
+                "+16 nvidia.com/gpu of h100 from 2126-11-20T08:00:00Z until 2126-11-27T08:00:00Z (deadline)",
+            ),
+            (
+                {"from": "2026-01-01T00:00:00Z"},
+                "+16 nvidia.com/gpu of h100 until 2126-11-27T08:00:00Z (deadline)",
+            ),
+            ({"from": "2020-01-01T00:00:00Z", "until": "2020-01-02T00:00:00Z"}, None),
+            ({"clusterQueue": "team-b"}, None),
+        ],
+    )
+    def test_a_queue_is_told_with_its_quota_for_a_time_until_that_is_over(
+        self, queuectl: Cli, spec: dict[str, Any], told: str | None
+    ) -> None:
+        queuectl("apply", "-f", "-", stdin=stream(CLUSTER_QUEUE, replace_in(OVERRIDE, **spec)))
+        shown = yaml.safe_load(queuectl("describe", "cq", "team-a").out)
+        assert shown.get("overrides") == ([told] if told else None)
+
+    @pytest.mark.parametrize(
         ("kind", "name", "keys"),
         [
-            ("cq", "team-a", ["name", "kind", "version", "spec", "workloads"]),
+            ("cq", "team-a", ["name", "kind", "version", "spec", "overrides", "workloads"]),
             ("lq", "default", ["name", "namespace", "kind", "version", "spec", "workloads"]),
             ("flavor", "h100", ["name", "kind", "version", "spec"]),
             ("wpc", "high", ["name", "kind", "version", "value", "description"]),
@@ -477,6 +515,7 @@ class TestAsk:
             (["hold", "running"], "running", None, "hold asked for"),
             (["release", "held"], "held", None, "release asked for"),
             (["requeue", "backoff"], "backoff", None, "requeue asked for"),
+            (["preempt", "running"], "running", None, "preempt asked for"),
             (["deactivate", "pending"], "pending", None, "deactivate asked for"),
             (["activate", "deactivated"], "deactivated", None, "activate asked for"),
             (["priority", "pending", "70"], "pending", 70, "priority 70 asked for"),
@@ -514,6 +553,14 @@ class TestAsk:
             (["hold", "team-a/nobody"], 3, "there is no workload"),
             (["priority", "team-a/running"], 2, "either a priority or --reset"),
             (["priority", "team-a/running", "1", "--reset"], 2, "either a priority or --reset"),
+            (["priority", "team-a/running", "--reset", "--until", "1h"], 2, "not of --reset"),
+            (["priority", "team-a/running", "1", "--until", "tomorrow"], 2, "is not a duration"),
+            (["priority", "team-a/running", "1", "--until", "2026-99-01"], 2, "RFC 3339"),
+            (["priority", "team-a/running", "1", "--until", "2020-01-01T00:00:00Z"], 2, "future"),
+            (["preempt", "team-a/pending"], 4, "only what runs is preempted"),
+            (["preempt", "team-a/pending", "--dry-run"], 4, "only what runs is preempted"),
+            (["move", "team-a/running", "other"], 4, "hold it first"),
+            (["move", "team-a/pending", "nowhere"], 2, "does not exist in namespace team-a"),
         ],
     )
     def test_what_makes_no_sense_is_refused(
@@ -523,6 +570,130 @@ class TestAsk:
         assert result.code == code
         assert says in result.err
         assert not database.commands
+
+    @pytest.mark.usefixtures("ledger")
+    def test_a_priority_ends_at_a_time_or_after_a_while(
+        self, queuectl: Cli, database: MemoryDatabase
+    ) -> None:
+        at = "2126-01-31T12:00:00Z"
+        result = queuectl("priority", "team-a/running", "70", "--until", at, "--why", "a demo")
+        assert result.out == f"job/team-a/running: priority 70 until {at} asked for\n", result.err
+        before = time.time()
+        assert queuectl("priority", "team-a/running", "80", "--until", "1h30m").code == 0
+        first, second = database.commands.values()
+        assert (first.why, first.until) == ("a demo", 4925534400.0)
+        assert second.until is not None
+        assert before + 5400 - 1 <= second.until <= time.time() + 5400
+
+    @pytest.mark.usefixtures("ledger")
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ({}, "Priority: 0"),
+            ({"priority": 70, "priority_set": 70}, "Priority: 70, set by a person"),
+            (
+                {"priority": 70, "priority_set": 70, "priority_until": 4925534400.0},
+                "Priority: 70, set by a person until 2126-01-31T12:00:00Z",
+            ),
+        ],
+    )
+    def test_describe_tells_a_priority_that_a_person_set_and_its_end(
+        self, queuectl: Cli, database: MemoryDatabase, changes: dict[str, Any], says: str
+    ) -> None:
+        uid = "uid-job-pending"
+        database.entries[uid] = replace(database.entries[uid], **changes)
+        assert says in queuectl("describe", "workload", "pending", "-n", "team-a").out.splitlines()
+
+    @pytest.mark.usefixtures("ledger")
+    def test_a_move_names_its_queue(self, queuectl: Cli, database: MemoryDatabase) -> None:
+        assert queuectl("apply", "-f", "-", stdin=stream(LOCAL_QUEUE)).code == 0
+        result = queuectl("move", "team-a/pending", "default")
+        assert result.out == "job/team-a/pending: move to default asked for\n", result.err
+        (command,) = database.commands.values()
+        assert (command.action, command.queue) == ("move", "default")
+
+    @pytest.mark.usefixtures("ledger")
+    @pytest.mark.parametrize(
+        ("outcome", "code", "says"),
+        [
+            ("done", 0, "job/team-a/running: done\n"),
+            ("it was so already", 4, "nothing was done: it was so already"),
+            (None, 1, "is not carried out yet"),
+        ],
+    )
+    def test_a_script_waits_for_what_becomes_of_it(
+        self,
+        queuectl: Cli,
+        database: MemoryDatabase,
+        monkeypatch: pytest.MonkeyPatch,
+        outcome: str | None,
+        code: int,
+        says: str,
+    ) -> None:
+        def leader(_seconds: float) -> None:
+            database.outcomes = dict.fromkeys(database.outcomes, outcome)
+
+        monkeypatch.setattr("queuectl.cli.ask.time.sleep", leader)
+        patience = "0" if outcome is None else "60"
+        result = queuectl("preempt", "team-a/running", "--wait", patience)
+        assert result.code == code
+        assert says in result.out + result.err
+
+    @pytest.mark.usefixtures("ledger")
+    @pytest.mark.parametrize(
+        ("preview", "says"),
+        [
+            pytest.param(
+                Preview(Cost(0, 7260, 32), 30.0, ("uid-job-pending",)),
+                [
+                    "job/team-a/running: preempt would end 4 pods",
+                    "  frees   32 GPUs",
+                    "  loses   7260 GPU-seconds of work (2.0 GPU-hours)",
+                    "  notice  30 s",
+                    "  starts  team-a/pending",
+                ],
+                id="another starts",
+            ),
+            pytest.param(
+                Preview(Cost(0, 60, 1), 0.0, ("uid-job-running",)),
+                [
+                    "job/team-a/running: preempt would end 4 pods",
+                    "  frees   1 GPU",
+                    "  loses   60 GPU-seconds of work (0.0 GPU-hours)",
+                    "  notice  none",
+                    "  starts  itself again",
+                ],
+                id="it would start again itself",
+            ),
+            pytest.param(
+                None,
+                [
+                    "job/team-a/running: preempt would end 4 pods",
+                    "  what that costs, this server cannot tell: it does not watch the cluster yet",
+                ],
+                id="a process that knows no cluster",
+            ),
+        ],
+    )
+    def test_a_dry_run_tells_what_it_would_cost_and_bring(
+        self,
+        queuectl: Cli,
+        database: MemoryDatabase,
+        diagnoser: FixedDiagnoser,
+        preview: Preview | None,
+        says: list[str],
+    ) -> None:
+        diagnoser.previews = {}
+        if preview is not None:
+            diagnoser.previews["uid-job-running", Action.PREEMPT] = preview
+        result = queuectl("preempt", "team-a/running", "--dry-run")
+        assert (result.code, result.out.splitlines()) == (0, says), result.err
+        assert not database.commands
+
+    @pytest.mark.usefixtures("ledger")
+    def test_a_dry_run_on_one_that_waits_says_that_nobody_is_evicted(self, queuectl: Cli) -> None:
+        out = queuectl("hold", "team-a/pending", "--dry-run").out
+        assert out == "job/team-a/pending does not run: hold would evict nobody\n"
 
     @pytest.mark.usefixtures("ledger")
     def test_describe_tells_lines_gates_and_conditions(self, queuectl: Cli) -> None:

@@ -31,9 +31,14 @@ print(*sys.modules, file=sys.__stderr__)
     return set(done.stderr.split()) & {*HEAVY, "httpx2", "msgspec", "rich.table"}
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("--version",)])
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("--version",), ("completion", "bash")])
 def test_help_imports_no_server_and_no_client(arguments: tuple[str, ...]) -> None:
     assert not loaded_by(*arguments) - {"rich.table"}
+
+
+@pytest.mark.parametrize("command", ["doctor", "top", "get", "config"])
+def test_help_of_a_client_command_imports_no_server(command: str) -> None:
+    assert not loaded_by(command, "--help") & set(HEAVY)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,10 @@ def test_help_imports_no_server_and_no_client(arguments: tuple[str, ...]) -> Non
         ("get", "wl", "--server", "http://127.0.0.1:9"),
         ("explain", "x", "--server", "http://127.0.0.1:9"),
         ("describe", "wl", "x", "--server", "http://127.0.0.1:9"),
+        ("top", "--once", "--server", "http://127.0.0.1:9"),
+        ("history", "x", "--server", "http://127.0.0.1:9"),
+        ("audit", "--server", "http://127.0.0.1:9"),
+        ("config", "export", "--server", "http://127.0.0.1:9"),
         ("apply", "-f", "/dev/null"),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 
 from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
+from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.queues import (
     ClusterQueue,
     Cohort,
@@ -28,6 +29,7 @@ from queuectl.domain.queues import (
     LocalQueue,
     Protection,
     QueueingStrategy,
+    QuotaOverride,
     ReclaimMode,
     ReclaimWithinCohort,
     ResourceFlavor,
@@ -84,6 +86,15 @@ BARE: dict[str, Fields] = {
     "ResourceFlavor": {"spec": {}},
     "Topology": {"spec": {"levels": [{"nodeLabel": "rack"}]}},
     "WorkloadPriorityClass": {"value": 0},
+    "QuotaOverride": {
+        "spec": {
+            "clusterQueue": "cq",
+            "flavor": "h100",
+            "resource": GPU,
+            "from": "2026-01-31T12:00:00Z",
+            "until": "2026-01-31T13:00:00Z",
+        }
+    },
     "Configuration": {},
 }
 
@@ -107,6 +118,7 @@ def read(kind: str, *parts: Fields, version: str = OURS) -> Any:
         "ResourceFlavor": config.flavors,
         "Topology": config.topologies,
         "WorkloadPriorityClass": config.priority_classes,
+        "QuotaOverride": config.overrides,
     }
     (value,) = tables[kind].values()
     return value
@@ -237,6 +249,8 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Configuration", "queuectl.accounting.prices",
      [{"name": "spot", "gpuHour": 1.25, "flavor": "h100", "nodeLabels": {"capacity": "spot"}}, {"name": "rest", "gpuHour": 2}],
      {"accounting": Accounting(prices=(Price("spot", 1.25, "h100", (("capacity", "spot"),)), Price("rest", 2.0)))}, {}),
+    ("Configuration", "queuectl.accounting.gpuWeights", {"nvidia.com/mig-1g.6gb": 0.25, "gpu.intel.com/xe": 1},
+     {"accounting": Accounting(gpus=GpuWeights((("gpu.intel.com/xe", 1.0), ("nvidia.com/mig-1g.6gb", 0.25))))}, {}),
     ("Configuration", "resources.quotaCheckStrategy", "IgnoreUndeclared", {"ignore_undeclared": True}, {}),
     ("Configuration", "resources.excludeResourcePrefixes", ["networking.example.com/"],
      {"excluded_prefixes": ("networking.example.com/",)}, {}),
@@ -297,6 +311,26 @@ DEFAULTS: dict[str, Any] = {
 def test_without_a_field_its_default_holds(kind: str) -> None:
     assert read(kind) == DEFAULTS[kind]
     assert validate(document(kind))[1] == ()
+
+
+NIGHT = QuotaOverride("x", "cq", "h100", GPU, 1769860800.0, 1769864400.0)
+AMOUNTS: list[tuple[Fields, QuotaOverride]] = [
+    ({"add": 8}, replace(NIGHT, add=8)),
+    ({"add": "-8"}, replace(NIGHT, add=-8)),
+    ({"add": -8, "reason": "a test bed is borrowed"}, replace(NIGHT, add=-8)),
+    ({"nominalQuota": "16"}, replace(NIGHT, nominal=16)),
+    ({"nominalQuota": 0}, replace(NIGHT, nominal=0)),
+    ({"resource": "cpu", "add": "500m"}, replace(NIGHT, resource="cpu", add=500)),
+    ({"resource": "memory", "add": "-1Gi"}, replace(NIGHT, resource="memory", add=-(2**30))),
+    ({"add": 1, "from": "2026-01-31T13:30:00+02:00"}, replace(NIGHT, add=1, begins=1769859000.0)),
+]
+
+
+@pytest.mark.parametrize(("spec", "means"), AMOUNTS, ids=str)
+def test_an_override_says_how_much_and_from_when_until_when(
+    spec: Fields, means: QuotaOverride
+) -> None:
+    assert read("QuotaOverride", {"spec": spec}) == means
 
 
 def test_a_priority_class_has_a_value_and_a_description() -> None:
@@ -428,6 +462,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Configuration", "queuectl.accounting.prices", [{"name": "", "gpuHour": 1}], "[0].name: is empty"),
     ("Configuration", "queuectl.accounting.prices", [{"name": "a", "gpuHour": 1, "nodeLabels": {"no label": "x"}}],
      "[0].nodeLabels: 'no label' is not the key of a label"),
+    ("Configuration", "queuectl.accounting.gpuWeights", {"no resource": 1}, "'no resource' is not the name of a resource"),
+    ("Configuration", "queuectl.accounting.gpuWeights", {"nvidia.com/gpu": -1}, "expected `float` >= 0.0"),
     ("Configuration", "resources.quotaCheckStrategy", "Ignore", "invalid enum value 'Ignore'"),
     ("Configuration", "resources.excludeResourcePrefixes", [""], "[0]: is empty"),
     ("Configuration", TRANSFORM, [{"outputs": {}}], "[0].input: is required"),
@@ -446,6 +482,17 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Configuration", "objectRetentionPolicies.workloads.afterDeactivated", "1h", "unknown field"),
     ("WorkloadPriorityClass", "value", 2**31, "expected `int` <= 2147483647"),
     ("WorkloadPriorityClass", "description", "x" * 2049, "expected `str` of length <= 2048"),
+    ("QuotaOverride", "spec.clusterQueue", "a b", "'a b' is not a name"),
+    ("QuotaOverride", "spec.flavor", "", "'' is not a name"),
+    ("QuotaOverride", "spec.resource", "g p u", "is not the name of a resource"),
+    ("QuotaOverride", "spec.from", "yesterday", "'yesterday' is not an RFC 3339 time"),
+    ("QuotaOverride", "spec.until", "2026-01-31T12:00:00Z", "is not after spec.from"),
+    ("QuotaOverride", "spec.nominalQuota", -1, "'-1' is negative"),
+    ("QuotaOverride", "spec.add", "--1", "add"),
+    ("QuotaOverride", "spec.add", "many", "add"),
+    ("QuotaOverride", "spec.reason", "x" * 501, "expected `str` of length <= 500"),
+    ("QuotaOverride", "spec", {}, "give either nominalQuota or add"),
+    ("QuotaOverride", "spec", {"add": 1, "nominalQuota": 1}, "give either nominalQuota or add"),
     ("ResourceFlavor", "spec.nodeLabels", {f"l{i}": "" for i in range(9)}, "9 entries, but at most 8 are possible"),
     ("ResourceFlavor", "spec.nodeTaints", [{"key": f"k{i}", "effect": "NoSchedule"} for i in range(9)], "9 entries"),
     ("ResourceFlavor", "spec.nodeTaints", [{"key": "k", "effect": "NoSchedule"}] * 2,
@@ -649,6 +696,7 @@ def test_the_one_configuration_needs_no_name() -> None:
 
 
 EVERY_ROW: list[Fields] = [
+    *(document("QuotaOverride", {"spec": spec}) for spec, _ in AMOUNTS),
     *(document(kind, beside, written(field, value)) for kind, field, value, _, beside in HONOURED),
     *(document(kind, nested(field, value)) for kind, field, value in WARNED),
     *(document("Configuration", nested(field, value)) for field, value in PASSED_OVER),
@@ -671,6 +719,7 @@ def test_a_kept_document_is_kept_as_it_is_and_means_the_same(body: Fields) -> No
         "topologies",
         "priority_classes",
         "cohorts",
+        "overrides",
         "rules",
     ):
         assert getattr(first, part) == getattr(again, part)

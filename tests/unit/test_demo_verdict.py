@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuectl.demo.scenario import Act, Fate, Gang
-from queuectl.demo.verdict import measured, verdict
+from queuectl.demo.verdict import measured, reclaimed, verdict
 from queuectl.domain.utilization import UseState
 from queuectl.objects import keys
 from tests.support.recordings import RACK, Script
@@ -132,6 +132,24 @@ def test_who_does_nothing_is_seen_idle_and_nobody_else(
     uses: dict[str, set[UseState]], problems: tuple[str, ...]
 ):
     assert measured(GANGS, uses).problems == problems
+
+
+@pytest.mark.parametrize(
+    ("reasons", "problems"),
+    [
+        ({"team/idle": ["IdleReclaim"]}, ()),
+        ({"team/idle": ["InClusterQueue"]}, ("team/idle was preempted for ['InClusterQueue']",)),
+        ({}, ("team/idle was preempted for nothing",)),
+        (
+            {"team/idle": ["IdleReclaim"], "team/busy": ["IdleReclaim"]},
+            ("team/busy was preempted for ['IdleReclaim']",),
+        ),
+    ],
+)
+def test_the_idle_one_goes_for_its_idleness_and_nobody_else_goes(
+    reasons: dict[str, list[str]], problems: tuple[str, ...]
+):
+    assert reclaimed(GANGS, reasons).problems == problems
 
 
 def test_a_gang_nobody_saw_fails_the_verdict():

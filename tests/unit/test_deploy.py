@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from queuectl.api.auth.start import offer
+from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import deploy_folder, manifests
 from queuectl.cluster.review import PROTECTING
 from queuectl.control.environment import settings_names
+from queuectl.domain.commands import Action
+from queuectl.domain.identity import API_GROUP
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 
@@ -150,6 +154,90 @@ def test_nothing_wide_is_granted() -> None:
                 "impersonate",
             } & set(rule["verbs"])
             assert "secrets" not in rule["resources"]
+
+
+ROLES = [f"queuectl-{name}" for name in ("viewer", "submitter", "team-admin", "platform-admin")]
+
+
+def rights(role: str) -> set[tuple[str, str]]:
+    """Verb and resource."""
+    rules = named("ClusterRole", role)["rules"]
+    assert all(rule["apiGroups"] == [API_GROUP] for rule in rules)
+    return {
+        (verb, resource)
+        for rule in rules
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_for_people_says_all_it_grants(role: str) -> None:
+    assert not any("*" in right for pair in rights(role) for right in pair)
+
+
+def test_each_role_for_people_grants_what_the_smaller_one_does() -> None:
+    viewer, submitter, team, platform = map(rights, ROLES)
+    assert submitter < team < platform
+    assert viewer < platform
+
+
+def test_the_platform_admin_may_take_every_action_and_write_every_kind() -> None:
+    granted = rights("queuectl-platform-admin")
+    assert {f"workloads/{action}" for action in Action} == {
+        resource for verb, resource in granted if verb == "create" and "/" in resource
+    }
+    for kind in CONFIG_KINDS:
+        for verb in ("get", "list", "update", "patch", "delete"):
+            assert (verb, kind.plural) in granted
+
+
+def test_only_the_platform_admin_rules_quota_and_reads_the_audit_log() -> None:
+    for role in ROLES[:-1]:
+        written = {
+            resource for verb, resource in rights(role) if verb not in ("get", "list", "watch")
+        }
+        assert not written & {"clusterqueues", "cohorts", "configurations", "priorityclasses"}
+        assert ("get", "audit") not in rights(role)
+
+
+def test_the_roles_of_a_namespace_are_part_of_those_kubernetes_brings() -> None:
+    aggregated = {
+        role: label.removeprefix("rbac.authorization.k8s.io/aggregate-to-")
+        for role in ROLES
+        for label in named("ClusterRole", role)["metadata"]["labels"]
+        if label.startswith("rbac.authorization.k8s.io/aggregate-to-")
+    }
+    assert aggregated == dict(zip(ROLES[:-1], ["view", "edit", "admin"], strict=True))
+
+
+def test_the_api_is_served_by_tls_to_callers_who_are_known() -> None:
+    pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    offered = offer(
+        env["QUEUECTL_LISTEN"],
+        auth=env.get("QUEUECTL_AUTH"),
+        cert_file=Path(env["QUEUECTL_TLS_CERT_FILE"]),
+        key_file=Path(env["QUEUECTL_TLS_KEY_FILE"]),
+        tls=True,
+    )
+    assert offered.authenticated
+    [mount] = [m for m in container["volumeMounts"] if m["name"] == "tls"]
+    assert offered.certificate is not None
+    assert {offered.certificate.chain.parent, offered.certificate.key.parent} == {
+        Path(mount["mountPath"])
+    }
+    [port] = [p for p in container["ports"] if p["name"] == "https"]
+    assert port["containerPort"] == offered.address.port
+    [served] = named("Service", "queuectl")["spec"]["ports"]
+    assert served["targetPort"] == port["name"]
+
+
+def test_the_controller_may_ask_who_somebody_is_and_what_he_may() -> None:
+    rules = named("ClusterRole", "queuectl")["rules"]
+    reviews = {r["resources"][0]: r["verbs"] for r in rules if "reviews" in r["resources"][0]}
+    assert reviews == {"tokenreviews": ["create"], "subjectaccessreviews": ["create"]}
 
 
 def test_the_controller_runs_with_as_little_as_it_can() -> None:

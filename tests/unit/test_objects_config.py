@@ -407,6 +407,26 @@ def test_names_that_lead_nowhere_are_told() -> None:
     )
 
 
+def test_an_override_of_quota_that_there_is_not_is_told() -> None:
+    when = {"from": "2026-01-31T12:00:00Z", "until": "2026-01-31T13:00:00Z", "add": 1}
+
+    def told(**what: str) -> tuple[str, ...]:
+        override = document("QuotaOverride", {"resource": "nvidia.com/gpu", **when, **what})
+        queue = document("ClusterQueue", {"resourceGroups": [group()]})
+        flavor = document("ResourceFlavor", {})
+        flavor["metadata"] = {"name": "h100"}
+        return dangling(build([queue, flavor, override], 1))
+
+    assert told(clusterQueue="gone", flavor="h100") == (
+        "QuotaOverride x: ClusterQueue gone does not exist",
+    )
+    assert told(clusterQueue="x", flavor="a100") == (
+        "QuotaOverride x: ClusterQueue x has no quota for nvidia.com/gpu of flavor a100",
+    )
+    (resource,) = group()["coveredResources"]
+    assert told(clusterQueue="x", flavor="h100", resource=resource) == ()
+
+
 def test_a_key_is_kind_namespace_and_name() -> None:
     kept, _ = validate(document("LocalQueue", {"clusterQueue": "cq"}))
     assert key_of(kept) == ("LocalQueue", "default", "x")

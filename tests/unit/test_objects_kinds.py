@@ -505,6 +505,43 @@ def test_telling_the_status_changes_nothing_else(case: Path) -> None:
     assert after == replace(record, status="Running")
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
+def test_naming_another_queue_changes_nothing_else(case: Path) -> None:
+    body, _ = load(case)
+    record = read(body)
+    after = read(merge(body, KINDS[record.kind].queue_patch(record, record.status, "other")))
+    keys = record.queue_keys or ("queuectl.dev/queue-name",)
+    assert after == replace(record, queue="other", queue_keys=keys)
+
+
+@pytest.mark.parametrize(
+    ("labels", "kueue", "patched"),
+    [
+        ({"queuectl.dev/queue-name": "a"}, True, {"queuectl.dev/queue-name"}),
+        ({"kueue.x-k8s.io/queue-name": "a"}, True, {"kueue.x-k8s.io/queue-name"}),
+        (
+            {"queuectl.dev/queue-name": "a", "kueue.x-k8s.io/queue-name": "a"},
+            True,
+            {"queuectl.dev/queue-name", "kueue.x-k8s.io/queue-name"},
+        ),
+        (
+            {"queuectl.dev/queue-name": "a", "kueue.x-k8s.io/queue-name": "a"},
+            False,
+            {"queuectl.dev/queue-name"},
+        ),
+        ({}, True, {"queuectl.dev/queue-name"}),
+    ],
+)
+def test_a_queue_is_named_anew_under_the_keys_that_name_it_and_never_under_those_of_a_running_kueue(
+    labels: dict[str, str], kueue: bool, patched: set[str]
+) -> None:
+    body, _ = load(next(c for c in CASES if c.parent.name == "job"))
+    body["metadata"]["labels"] = labels
+    record = read(body, kueue=kueue)
+    patch = KINDS["Job"].queue_patch(record, "", "b")
+    assert patch["metadata"]["labels"] == dict.fromkeys(patched, "b")
+
+
 def test_paths_and_selectors_are_those_of_the_api() -> None:
     assert path(KINDS["Job"]) == "/apis/batch/v1/jobs"
     assert path(KINDS["Job"], "a", "b") == "/apis/batch/v1/namespaces/a/jobs/b"

@@ -61,6 +61,45 @@ def test_a_case_gives_its_golden_document(case: Path) -> None:
     assert document == json.loads(golden.read_text())
 
 
+NIGHT = """
+apiVersion: queuectl.dev/v1
+kind: QuotaOverride
+metadata: {name: night}
+spec:
+  clusterQueue: team-a
+  flavor: h100
+  resource: nvidia.com/gpu
+  nominalQuota: 0
+  from: "2026-01-31T20:00:00Z"
+  until: "2026-02-01T06:00:00Z"
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: team-a, labels: {queuectl.dev/queue-name: main}}
+spec:
+  suspend: true
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - {name: main, image: train, resources: {limits: {nvidia.com/gpu: 8}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("now", "starts"),
+    [
+        ("2026-01-31T19:59:59Z", True),
+        ("2026-01-31T20:00:00Z", False),
+        ("2026-02-01T06:00:00Z", True),
+    ],
+)
+def test_quota_for_a_time_is_that_of_the_time_of_the_plan(now: str, starts: bool) -> None:
+    document = printed("-f", "cluster.yaml", "-f", "-", "--now", now, stdin=NIGHT)
+    assert [gang["workload"] for gang in document["admitted"]] == ["team-a/train"] * starts
+    assert len(document["pending"]) == (not starts)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.stem)
 def test_the_same_input_gives_the_same_bytes(case: Path) -> None:
     arguments = ("-f", "cluster.yaml", "-f", f"cases/{case.name}", "-o", "json")

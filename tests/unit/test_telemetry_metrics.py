@@ -108,6 +108,8 @@ def busy() -> Metrics:
     metrics.utilization.looked({Trouble.STALE: 1}, [Seen("team-a", UseState.IDLE, 8, 0.0)], 0.2)
     metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
+    metrics.estimates.told([("team-a", 600.0)])
+    metrics.estimates.started([("team-a", 30.0)])
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
     metrics.relisted("pods")

@@ -1,0 +1,220 @@
+"""What the tables of each kind of object show."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queuectl.api.kinds import ConfigKind
+from queuectl.cli.render import Column, Json, age, until, used
+
+
+def _way(line: Json) -> str:
+    before = line["fromState"]
+    return line["toState"] if before in (None, line["toState"]) else f"{before}>{line['toState']}"
+
+
+def _status(node: Json) -> str:
+    if not node["ready"]:
+        return "NotReady"
+    return "Ready" if node["schedulable"] else "Cordoned"
+
+
+def _short(amount: float) -> str:
+    return f"{amount:g}"
+
+
+def _tenants(node: Json) -> str:
+    return ", ".join(f"{each['workload']} ({_short(each['gpus'])})" for each in node["tenants"])
+
+
+HISTORY_COLUMNS: Final = (
+    Column("TIME", lambda o: o["at"][:19] + "Z"),
+    Column("EVENT", lambda o: o["event"]),
+    Column("STATE", _way),
+    Column("CYCLE", lambda o: o["cycle"], wide=True),
+    Column("ATTEMPT", lambda o: o["attempt"], wide=True),
+    Column("REASON", lambda o: o["reason"]["code"], spare=1),
+    Column("MESSAGE", lambda o: o["reason"]["message"], long=True),
+)
+
+EVENT_COLUMNS: Final = (
+    HISTORY_COLUMNS[0],
+    Column("WORKLOAD", lambda o: f"{o['namespace']}/{o['name']}"),
+    Column("CLUSTERQUEUE", lambda o: o["clusterQueue"], wide=True),
+    *HISTORY_COLUMNS[1:],
+)
+
+
+NODE_COLUMNS: Final = (
+    Column("NAME", lambda o: o["name"]),
+    Column("STATUS", _status),
+    Column("GPUS", lambda o: _short(o["gpus"])),
+    Column("FREE", lambda o: _short(o["freeGpus"])),
+    Column("FRAGMENTED", lambda o: _short(o["fragmentedGpus"]), wide=True),
+    Column("DOMAINS", lambda o: ",".join(f"{k}={v}" for k, v in o["domains"].items()), wide=True),
+    Column("WORKLOADS", _tenants, long=True),
+)
+
+
+DECISION_COLUMNS: Final = (
+    Column("ID", lambda o: o["id"]),
+    Column("TIME", lambda o: o["at"][:19] + "Z"),
+    Column("AGE", lambda o: age(o["at"]), spare=2),
+    Column("STARTED", lambda o: o["started"]),
+    Column("GPUS", lambda o: o["gpusStarted"]),
+    Column("EVICTED", lambda o: o["evicted"]),
+    Column("MOVED", lambda o: o["moved"]),
+    Column("WAITING", lambda o: o["waiting"]),
+    Column("MILLISECONDS", lambda o: f"{o['milliseconds']:.0f}", spare=1),
+    Column("PROOF", lambda o: o["proof"], wide=True),
+    Column("NODES", lambda o: o["nodes"], wide=True),
+    Column("EPOCH", lambda o: o["epoch"], wide=True),
+    Column("CYCLE", lambda o: o["cycle"], wide=True),
+    Column("REASONS", lambda o: ", ".join(f"{n} {r}" for r, n in o["reasons"].items()), long=True),
+)
+
+AUDIT_COLUMNS: Final = (
+    Column("TIME", lambda o: o["at"][:19] + "Z"),
+    Column("WHO", lambda o: o["caller"]),
+    Column("STATUS", lambda o: o["status"]),
+    Column("METHOD", lambda o: o["method"]),
+    Column("PATH", lambda o: o["path"]),
+    Column("OPERATION", lambda o: o["operation"], wide=True),
+    Column("REQUEST", lambda o: o["requestId"], wide=True),
+    Column("DETAIL", lambda o: o["detail"], long=True),
+)
+
+
+# ---- configuration and workloads
+
+
+def _spec(item: Json) -> Json:
+    spec = item.get("spec")
+    return spec if isinstance(spec, dict) else {}
+
+
+def _quotas(item: Json) -> str:
+    """Nominal quotas of a ClusterQueue, as ``flavor: 64 nvidia.com/gpu``."""
+    parts = []
+    for group in _spec(item).get("resourceGroups") or []:
+        for flavor in group.get("flavors") or []:
+            amounts = ", ".join(
+                f"{resource.get('nominalQuota')} {resource.get('name')}"
+                for resource in flavor.get("resources") or []
+            )
+            parts.append(f"{flavor.get('name')}: {amounts}")
+    return "; ".join(parts)
+
+
+def override_amount(item: Json) -> str:
+    """Of a QuotaOverride: ``64`` in place of what is stated, ``+8`` or ``-8`` on top of it."""
+    spec = _spec(item)
+    if spec.get("nominalQuota") is not None:
+        return str(spec["nominalQuota"])
+    added = str(spec.get("add"))
+    return added if added.startswith("-") else f"+{added}"
+
+
+def _pairs(mapping: object) -> str:
+    return ",".join(f"{k}={v}" for k, v in mapping.items()) if isinstance(mapping, dict) else ""
+
+
+def _strategies(item: Json) -> list[str]:
+    return (item.get("fairSharing") or {}).get("preemptionStrategies") or []
+
+
+_NAME: Final = Column("NAME", lambda o: o["metadata"]["name"])
+_VERSION: Final = Column("VERSION", lambda o: o["metadata"].get("resourceVersion"), wide=True)
+
+_CONFIG: Final[dict[str, tuple[Column, ...]]] = {
+    "ClusterQueue": (
+        _NAME,
+        Column("COHORT", lambda o: _spec(o).get("cohortName")),
+        Column("STRATEGY", lambda o: _spec(o).get("queueingStrategy") or "BestEffortFIFO"),
+        Column("QUOTA", _quotas, long=True),
+        Column(
+            "PREEMPTION",
+            lambda o: (_spec(o).get("preemption") or {}).get("withinClusterQueue") or "Never",
+            wide=True,
+        ),
+        Column("STOP", lambda o: _spec(o).get("stopPolicy"), wide=True),
+        _VERSION,
+    ),
+    "LocalQueue": (
+        Column("NAMESPACE", lambda o: o["metadata"].get("namespace")),
+        _NAME,
+        Column("CLUSTERQUEUE", lambda o: _spec(o).get("clusterQueue")),
+        Column("STOP", lambda o: _spec(o).get("stopPolicy"), wide=True),
+        _VERSION,
+    ),
+    "QuotaOverride": (
+        _NAME,
+        Column("CLUSTERQUEUE", lambda o: _spec(o).get("clusterQueue")),
+        Column("FLAVOR", lambda o: _spec(o).get("flavor")),
+        Column("RESOURCE", lambda o: _spec(o).get("resource")),
+        Column("QUOTA", override_amount),
+        Column("FROM", lambda o: _spec(o).get("from")),
+        Column("UNTIL", lambda o: _spec(o).get("until")),
+        Column("REASON", lambda o: _spec(o).get("reason"), wide=True),
+        _VERSION,
+    ),
+    "Cohort": (_NAME, Column("PARENT", lambda o: _spec(o).get("parentName")), _VERSION),
+    "ResourceFlavor": (
+        _NAME,
+        Column("TOPOLOGY", lambda o: _spec(o).get("topologyName")),
+        Column("NODE LABELS", lambda o: _pairs(_spec(o).get("nodeLabels"))),
+        _VERSION,
+    ),
+    "Topology": (
+        _NAME,
+        Column(
+            "LEVELS",
+            lambda o: " > ".join(str(x.get("nodeLabel")) for x in _spec(o).get("levels") or []),
+        ),
+        _VERSION,
+    ),
+    "WorkloadPriorityClass": (
+        _NAME,
+        Column("VALUE", lambda o: o.get("value")),
+        Column("DESCRIPTION", lambda o: o.get("description")),
+        _VERSION,
+    ),
+    "Configuration": (
+        _NAME,
+        Column("FAIR SHARING", lambda o: ",".join(_strategies(o)) or "off"),
+        Column(
+            "HALF LIFE", lambda o: (o.get("admissionFairSharing") or {}).get("usageHalfLifeTime")
+        ),
+        Column("START TIMEOUT", lambda o: (o.get("waitForPodsReady") or {}).get("timeout")),
+        _VERSION,
+    ),
+}
+
+WORKLOAD_COLUMNS: Final = (
+    Column("NAMESPACE", lambda o: o["namespace"]),
+    Column("NAME", lambda o: o["name"]),
+    Column("KIND", lambda o: o["kind"], spare=3),
+    Column("QUEUE", lambda o: o["queue"]),
+    Column("PRIORITY", lambda o: o["priority"], spare=4),
+    Column("GPUS", lambda o: o["gpus"]),
+    Column("PODS", lambda o: o["pods"], spare=5),
+    Column("STATE", lambda o: o["state"]),
+    Column("REASON", lambda o: o["reason"]["code"], spare=1),
+    Column("POSITION", lambda o: o["positionInClusterQueue"], spare=2),
+    Column("AGE", lambda o: age(o["queuedAt"])),
+    Column("CLUSTERQUEUE", lambda o: o["clusterQueue"], wide=True),
+    Column("IN LOCALQUEUE", lambda o: o["positionInLocalQueue"], wide=True),
+    Column("IN STATE", lambda o: age(o["since"]), wide=True),
+    Column("STARTS IN", lambda o: until(o["estimatedStart"]), wide=True),
+    Column("ATTEMPT", lambda o: o["attempt"], wide=True),
+    Column("EVICTIONS", lambda o: o["evictions"], wide=True),
+    Column("GPU USE", lambda o: (o["use"] or {}).get("state"), wide=True),
+    Column("UTILIZATION", lambda o: used(o["use"]) if o["use"] else None, wide=True),
+    Column("UID", lambda o: o["uid"], wide=True),
+    Column("MESSAGE", lambda o: o["reason"]["message"], wide=True),
+)
+
+
+def config_columns(kind: ConfigKind) -> tuple[Column, ...]:
+    """Columns of a configuration kind."""
+    return _CONFIG[kind.kind]

@@ -1,0 +1,200 @@
+"""What the doctor reads from the cluster, under the identity of whoever calls him."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.cli.connection import means
+from queuectl.cli.doctor import judge
+from queuectl.cli.doctor.findings import Finding, Level
+from queuectl.cluster.apply import manifests
+from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.lease import Lease
+from queuectl.cluster.review import MINIMUM_SERVER, kueue_runs, probe_policies, server_version
+from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
+
+Document = Mapping[str, Any]
+
+_NAME: Final = "queuectl"  # of the service account, and of the lease
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_PAGE: Final = 500
+_PLURALS: Final = {
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    "PriorityClass": "priorityclasses",
+}
+_USUAL: Final = Path("~/.kube/config").expanduser()
+
+
+async def examine(
+    namespace: str, flavors: Sequence[Document] | None, topologies: Sequence[Document] | None
+) -> list[Finding]:
+    """Everything about the cluster. ``flavors``, ``topologies``: of the server; None = it did not tell them."""
+    try:
+        api = await Api.connect(_connection())
+    except BadInput as error:
+        return [_unreachable(error)]
+    try:
+        try:
+            findings = judge.server_version(await server_version(api), MINIMUM_SERVER)
+        except ClusterError as error:
+            return [_unreachable(error)]
+        return findings + await _look(api, namespace, flavors, topologies)
+    finally:
+        await api.close()
+
+
+async def _look(
+    api: Api,
+    namespace: str,
+    flavors: Sequence[Document] | None,
+    topologies: Sequence[Document] | None,
+) -> list[Finding]:
+    findings: list[Finding] = []
+
+    async def check(name: str, work: Callable[[], Awaitable[list[Finding]]]) -> None:
+        """What cannot be read is said, and the other checks go on."""
+        try:
+            findings.extend(await work())
+        except ClusterError as error:
+            mend = "run it as somebody who may, for example as cluster-admin"
+            findings.append(Finding(name, Level.UNKNOWN, str(error), mend))
+
+    async def rights() -> list[Finding]:
+        return judge.rights(await refused(api, namespace))
+
+    async def installed() -> list[Finding]:
+        return judge.objects(await missing(api), kueue=await kueue_runs(api))
+
+    async def acting() -> list[Finding]:
+        try:
+            kueue = not await kueue_runs(api)
+            return judge.acting(await probe_policies(api, namespace, controller=False, kueue=kueue))
+        except ClusterUnavailable as error:  # a policy that fails answers 5xx
+            return judge.acting([str(error)])
+
+    async def leader() -> list[Finding]:
+        return judge.leader(await Lease(api, namespace, _NAME).read(), time.time())
+
+    async def nodes() -> list[Finding]:
+        known = [_node(each) for each in await items(api, "/api/v1/nodes")]
+        found = judge.nodes(known)
+        if flavors is not None and topologies is not None:
+            found += judge.labels(known, flavors, topologies)
+        return found
+
+    async def others() -> list[Finding]:
+        return judge.foreign(await items(api, "/apis/apps/v1/deployments"))
+
+    await check("rights", rights)
+    await check("policies", installed)
+    await check("policies", acting)
+    await check("leader", leader)
+    await check("nodes", nodes)
+    await check("others", others)
+    return findings
+
+
+def _connection() -> Connection:
+    """As kubectl finds it; in a pod, its service account."""
+    chosen = means()
+    path = Path(chosen.kubeconfig).expanduser() if chosen.kubeconfig else None
+    given = "KUBECONFIG" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ
+    if path is None and not given and _USUAL.exists():
+        path = _USUAL
+    return Connection(kubeconfig=path, context=chosen.context)
+
+
+def _unreachable(error: Exception) -> Finding:
+    mend = "kubectl version; another cluster is given by --kubeconfig and --context"
+    return Finding("cluster", Level.PROBLEM, f"cannot be asked: {error}", mend)
+
+
+async def items(api: Api, path: str) -> list[Document]:
+    """A whole list. Raises ClusterError."""
+    found: list[Document] = []
+    token = ""
+    while True:
+        query = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
+        page = msgspec.json.decode(await api.request("GET", path, query=query))
+        found += page["items"]
+        token = page["metadata"].get("continue") or ""
+        if not token:
+            return found
+
+
+def _node(node: Document) -> judge.Node:
+    meta, status = node["metadata"], node.get("status") or {}
+    amounts = (status.get("allocatable") or {}).items()
+    gpus = sum(int(amount) for name, amount in amounts if name.rpartition("/")[2] == "gpu")
+    ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in status.get("conditions") or ()
+    )
+    return judge.Node(meta["name"], meta.get("labels") or {}, gpus, ready)
+
+
+async def missing(api: Api) -> list[str]:
+    """Policies, bindings and priority classes of deploy/ that are not in the cluster, as ``Kind name``."""
+    absent = []
+    for document in manifests(controller=False):
+        kind, name = document["kind"], document["metadata"]["name"]
+        if kind not in _PLURALS:
+            continue
+        try:
+            await api.request("GET", f"/apis/{document['apiVersion']}/{_PLURALS[kind]}/{name}")
+        except ObjectGone:
+            absent.append(f"{kind} {name}")
+    return absent
+
+
+async def refused(api: Api, namespace: str) -> list[str]:
+    """What queuectl's service account may not, of all that deploy/ means to let it do."""
+    wanted = [
+        (attributes, f"{attributes['verb']} {attributes['resource']}")
+        for document in manifests(controller=False)
+        if document["kind"] in ("ClusterRole", "Role") and document["metadata"]["name"] == _NAME
+        for attributes in _attributes(document, namespace)
+    ]
+    groups = [
+        "system:serviceaccounts",
+        f"system:serviceaccounts:{namespace}",
+        "system:authenticated",
+    ]
+
+    async def ask(attributes: dict[str, str]) -> bool:
+        user = f"system:serviceaccount:{namespace}:{_NAME}"
+        spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
+        answer = msgspec.json.decode(await api.request("POST", _REVIEWS, body=body))
+        return bool(answer["status"]["allowed"])
+
+    allowed = await asyncio.gather(*(ask(attributes) for attributes, _ in wanted))
+    return list(
+        dict.fromkeys(text for (_, text), may in zip(wanted, allowed, strict=True) if not may)
+    )
+
+
+def _attributes(role: Document, namespace: str) -> list[dict[str, str]]:
+    scope = {"namespace": namespace} if role["kind"] == "Role" else {}
+    return [
+        {**scope, "group": group, "resource": resource, "verb": verb, **named}
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for named in [{"name": name} for name in rule.get("resourceNames") or ()] or [{}]
+    ]

@@ -1,0 +1,79 @@
+"""``queuectl doctor``: the command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from queuectl.cli.client import DEFAULT_SERVER, Server, connect
+from queuectl.cli.doctor.findings import Finding, Level
+from queuectl.cli.errors import Exit
+from queuectl.cli.render import emit_json
+from queuectl.domain.words import counted
+
+_SIGNS: Final = {
+    Level.OK: ("ok", "green"),
+    Level.WARNING: ("warning", "yellow"),
+    Level.PROBLEM: ("PROBLEM", "bold red"),
+    Level.UNKNOWN: ("unknown", "magenta"),
+}
+
+
+class Form(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def doctor_command(
+    system_namespace: Annotated[
+        str, typer.Option(help="Where queuectl itself runs.")
+    ] = "queuectl-system",
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="QUEUECTL_DATABASE_URL", help="Database to look at; none = what the server says."
+        ),
+    ] = None,
+    output: Annotated[Form, typer.Option("--output", "-o")] = Form.TEXT,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Check server, database, cluster, rights, policies, nodes and who else schedules gangs, and say how to mend what is wrong.
+
+    Exit status 1 when there is a problem; warnings, and what could not be looked at, are none.
+    """
+    from queuectl.cli.doctor import cluster
+    from queuectl.cli.doctor import server as serving
+
+    with connect(server) as client:
+        findings, answers = serving.examine(client)
+        flavors = serving.configured(client, "ResourceFlavor") if answers else None
+        topologies = serving.configured(client, "Topology") if answers else None
+    if database_url:
+        findings += asyncio.run(serving.database(database_url))
+    findings += asyncio.run(cluster.examine(system_namespace, flavors, topologies))
+    if output is Form.JSON:
+        emit_json({"findings": [asdict(finding) for finding in findings]})
+    else:
+        tell(findings)
+    if any(finding.level is Level.PROBLEM for finding in findings):
+        raise typer.Exit(Exit.FAILURE)
+
+
+def tell(findings: Sequence[Finding]) -> None:
+    """A line for each, and below it how to mend it."""
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in findings:
+        word, style = _SIGNS[finding.level]
+        console.print(Text.assemble((f"{word:<9}", style), f"{finding.check:<10}{finding.message}"))
+        if finding.mend:
+            console.print(Text.assemble(f"{'':19}", ("to mend it: ", "dim"), finding.mend))
+    levels = [finding.level for finding in findings]
+    problems, warnings = levels.count(Level.PROBLEM), levels.count(Level.WARNING)
+    console.print(f"\n{counted(problems, 'problem')}, {counted(warnings, 'warning')}")

@@ -1,0 +1,78 @@
+"""What the doctor reads from the server and its database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from queuectl.api.kinds import BY_KIND
+from queuectl.cli.client import Client, Json, Refused
+from queuectl.cli.doctor import judge
+from queuectl.cli.doctor.findings import Finding, Level
+from queuectl.cli.errors import CommandFailed
+
+_ALARMS: Final = "queuectl_utilization_alarms"
+
+
+def examine(client: Client) -> tuple[list[Finding], bool]:
+    """Whether it is ready, is of our release, and knows what GPUs do; and whether it answers at all."""
+    try:
+        findings = judge.readiness(_blockers(client))
+    except CommandFailed as error:
+        return [Finding("server", Level.PROBLEM, str(error))], False
+    try:
+        text = client.text("/metrics")
+    except CommandFailed as error:
+        mend = "run it as somebody who may get metrics of queuectl.dev"
+        return [*findings, Finding("versions", Level.UNKNOWN, str(error), mend)], True
+    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    return findings + of_metrics(samples, version("queuectl")), True
+
+
+def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
+    """What the server's metrics say of its release and of GPU use."""
+    theirs: str | None = None
+    alarms: dict[str, float] = {}
+    leads = False
+    for sample in samples:
+        if sample.name == "queuectl_build_info":
+            theirs = sample.labels["version"]
+        elif sample.name == "queuectl_leader":
+            leads = sample.value > 0
+        elif sample.name == _ALARMS:
+            alarms[sample.labels["reason"]] = sample.value
+    return judge.skew(theirs, ours) + judge.measured(alarms or None, leads=leads)
+
+
+def configured(client: Client, kind: str) -> list[Json] | None:
+    """All objects of a kind; None where the server does not tell them."""
+    try:
+        found: list[Json] = client.get(BY_KIND[kind].collection())["items"]
+    except CommandFailed:
+        return None
+    return found
+
+
+def _blockers(client: Client) -> list[str]:
+    try:
+        client.get("/readyz")
+    except Refused as refused:
+        return refused.blockers or [str(refused)]
+    return []
+
+
+async def database(url: str) -> list[Finding]:
+    """Whether the database answers, and at which revision it is."""
+    from queuectl.db import migrate
+    from queuectl.domain.errors import QueuectlError
+
+    try:
+        state = await migrate.current(url)
+    except QueuectlError as error:
+        mend = "see whether it runs, and whether QUEUECTL_DATABASE_URL names it"
+        return [Finding("database", Level.PROBLEM, str(error), mend)]
+    return judge.schema(state.current, state.head, known=state.known)

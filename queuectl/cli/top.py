@@ -1,0 +1,230 @@
+"""``queuectl top``: who holds GPUs, what they do with them, and who waits for what; live on a terminal."""
+
+from __future__ import annotations
+
+import select
+import sys
+import termios
+import time
+import tty
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from queuectl.api.kinds import BY_KIND
+from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
+from queuectl.cli.render import Column, age, emit_table, laid_out, until, used
+from queuectl.domain.quantity import GPU
+from queuectl.domain.words import counted
+
+HOLDING: Final = ("Starting", "Running", "Evicting")
+WAITING: Final = ("Pending", "Reserved", "Backoff", "Held")
+SHOWN_WHEN_PIPED: Final = 20  # gangs of each kind; `get workloads` lists them all
+_CHROME: Final = 8  # lines of a screen that hold no row: titles, blanks, the foot
+
+
+@dataclass(slots=True)
+class Queue:
+    """Sums over the gangs of one ClusterQueue. GPUs; ``quota`` is nominal, None = it says none."""
+
+    name: str
+    quota: float | None = None
+    held: float = 0
+    used: float = 0
+    unmeasured: float = 0
+    idle: float = 0
+    waiting: int = 0
+    waiting_gpus: float = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+def top_command(
+    namespace: Namespace = None,
+    interval: Annotated[
+        float, typer.Option(min=1.0, metavar="SECONDS", help="Between two looks.")
+    ] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, as into a pipe.")] = False,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Queues with what they hold and use, then the gangs that run, then those that wait and why. q ends it."""
+    with connect(server) as client:
+        if once or not (sys.stdout.isatty() and sys.stdin.isatty()):
+            _print(*look(client, namespace))
+        else:
+            _live(client, namespace, interval)
+
+
+def look(client: Client, namespace: str | None) -> tuple[list[Queue], list[Json], list[Json]]:
+    """The queues, those that hold GPUs (most first), and those that wait, in their order."""
+    gangs = list(client.workloads(namespace=namespace, state=[*HOLDING, *WAITING]))
+    documents = client.get(BY_KIND["ClusterQueue"].collection())["items"]
+    holding = sorted((g for g in gangs if g["state"] in HOLDING), key=lambda g: -g["gpus"])
+    waiting = sorted((g for g in gangs if g["state"] in WAITING), key=_turn)
+    return summed(documents, gangs), holding, waiting
+
+
+def _turn(gang: Json) -> tuple[bool, int, str]:
+    place = gang["positionInClusterQueue"]
+    return place is None, place or 0, gang["queuedAt"]
+
+
+def summed(documents: Iterable[Json], gangs: Iterable[Json]) -> list[Queue]:
+    """One line per ClusterQueue, and one per name that no document has but a gang."""
+    queues = {d["metadata"]["name"]: Queue(d["metadata"]["name"], _quota(d)) for d in documents}
+    for gang in gangs:
+        name = gang["clusterQueue"]
+        queue = queues.setdefault(name, Queue(name or "(none)"))
+        gpus = gang["gpus"]
+        if gang["state"] in WAITING:
+            queue.waiting += 1
+            queue.waiting_gpus += gpus
+            queue.reasons[gang["reason"]["code"]] += 1
+            continue
+        use = gang["use"] or {}
+        queue.held += gpus
+        if use.get("utilization") is None:
+            queue.unmeasured += gpus
+        else:
+            queue.used += gpus * use["utilization"]
+        if use.get("state") == "Idle":
+            queue.idle += gpus
+    return sorted(queues.values(), key=lambda q: q.name)
+
+
+def _quota(document: Json) -> float | None:
+    """Nominal GPUs over all flavors; None where a quota follows the nodes or says nothing of GPUs."""
+    amounts = [
+        str(resource.get("nominalQuota"))
+        for group in (document.get("spec") or {}).get("resourceGroups") or ()
+        for flavor in group.get("flavors") or ()
+        for resource in flavor.get("resources") or ()
+        if resource.get("name") == GPU
+    ]
+    return float(sum(map(int, amounts))) if amounts and all(map(str.isdecimal, amounts)) else None
+
+
+def _row(queue: Queue) -> Json:
+    reason = queue.reasons.most_common(1)
+    measured = queue.held - queue.unmeasured
+    return {
+        "name": queue.name,
+        "quota": None if queue.quota is None else f"{queue.quota:g}",
+        "held": f"{queue.held:g}",
+        "used": f"{queue.used / measured:.0%}" if measured else ("unknown" if queue.held else None),
+        "idle": f"{queue.idle:g}",
+        "waiting": queue.waiting,
+        "waitingGpus": f"{queue.waiting_gpus:g}",
+        "why": f"{reason[0][0]} ({reason[0][1]})" if reason else None,
+    }
+
+
+QUEUES: Final = (
+    Column("CLUSTERQUEUE", lambda o: o["name"]),
+    Column("QUOTA", lambda o: o["quota"], spare=2),
+    Column("HELD", lambda o: o["held"]),
+    Column("USE", lambda o: o["used"]),
+    Column("IDLE", lambda o: o["idle"]),
+    Column("WAITING", lambda o: o["waiting"]),
+    Column("GPUS WANTED", lambda o: o["waitingGpus"], spare=3),
+    Column("MOSTLY FOR", lambda o: o["why"], spare=1),
+)
+_WHO: Final = Column("WORKLOAD", lambda o: f"{o['namespace']}/{o['name']}")
+_GPUS: Final = Column("GPUS", lambda o: o["gpus"])
+_WHERE: Final = Column("CLUSTERQUEUE", lambda o: o["clusterQueue"], spare=3)
+HOLDERS: Final = (
+    _WHO,
+    _GPUS,
+    _WHERE,
+    Column("STATE", lambda o: o["state"]),
+    Column("FOR", lambda o: age(o["since"]), spare=2),
+    Column("USE", lambda o: used(o["use"]) if o["use"] else None),
+    Column("GPUS ARE", lambda o: (o["use"] or {}).get("state"), spare=1),
+)
+WAITERS: Final = (
+    _WHO,
+    _GPUS,
+    _WHERE,
+    Column("PLACE", lambda o: o["positionInClusterQueue"]),
+    Column("WAITS", lambda o: age(o["queuedAt"])),
+    Column("STARTS IN", lambda o: until(o["estimatedStart"]), spare=2),
+    Column("WHY", lambda o: o["reason"]["message"] or o["reason"]["code"], long=True),
+)
+
+
+def _print(queues: Sequence[Queue], holding: Sequence[Json], waiting: Sequence[Json]) -> None:
+    parts = (
+        (QUEUES, [_row(queue) for queue in queues], 0),
+        (HOLDERS, holding, len(holding) - SHOWN_WHEN_PIPED),
+        (WAITERS, waiting, len(waiting) - SHOWN_WHEN_PIPED),
+    )
+    for number, (columns, rows, hidden) in enumerate(parts):
+        if not rows:
+            continue
+        if number:
+            typer.echo("")
+        emit_table(columns, rows[: len(rows) - max(hidden, 0)], wide=False)
+        if hidden > 0:
+            typer.echo(f"and {hidden} more: queuectl get workloads")
+    if not holding and not waiting:
+        typer.echo("nobody runs, and nobody waits", err=True)
+
+
+def screen(
+    seen: tuple[Sequence[Queue], Sequence[Json], Sequence[Json]], width: int, height: int, foot: str
+) -> Group:
+    """One screen: every queue if there is room, and as many gangs as fit below, half of them waiting."""
+    queues, holding, waiting = seen
+    room = max(height - _CHROME, 3)
+    first = min(len(queues), max(room // 3, 1))
+    rest = max(room - first, 2)
+    below = min(len(waiting), max(rest // 2, rest - len(holding)))
+    parts: list[Any] = []
+    for columns, rows, most in (
+        (QUEUES, [_row(queue) for queue in queues], first),
+        (HOLDERS, holding, rest - below),
+        (WAITERS, waiting, below),
+    ):
+        parts.append(laid_out(columns, rows[:most], width)[0])
+        hidden = len(rows) - most
+        parts.append(Text(f"and {hidden} more" if hidden > 0 else "", style="dim"))
+    return Group(*parts, Text(foot, style="dim", no_wrap=True))
+
+
+def _live(client: Client, namespace: str | None, interval: float) -> None:
+    console = Console(highlight=False)
+    with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            seen = look(client, namespace)
+            running, waits = len(seen[1]), len(seen[2])
+            foot = f"{time.strftime('%H:%M:%S')}  {counted(running, 'gang')} hold GPUs, {waits} wait  q ends this"
+            live.update(screen(seen, console.width, console.height, foot), refresh=True)
+            if _ended(interval):
+                return
+
+
+def _ended(seconds: float) -> bool:
+    """Whether q is pressed before the time is over."""
+    ends = time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0:
+        ready, _, _ = select.select([sys.stdin], [], [], left)
+        if ready and sys.stdin.read(1) in ("q", "Q", ""):
+            return True
+    return False
+
+
+@contextmanager
+def _single_keys() -> Iterator[None]:
+    """Keys are read as they are pressed."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

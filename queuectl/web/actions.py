@@ -1,0 +1,71 @@
+"""What a person may ask of a workload, as the pages offer it: the words on the button, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from queuectl.api.access import Guard
+from queuectl.domain.commands import EVICTING, Action, objection
+from queuectl.domain.identity import Right
+from queuectl.domain.ledger import Entry
+
+_WORDS: Final = {
+    Action.HOLD: ("Hold", "It stays out of the queue until somebody releases it."),
+    Action.RELEASE: ("Release", "It queues again at its old place."),
+    Action.REQUEUE: ("Requeue", "It queues again at once, at its old place."),
+    Action.PREEMPT: ("Preempt", "It makes room for whoever is next, and queues again."),
+    Action.DEACTIVATE: ("Deactivate", "It is given up until somebody activates it."),
+    Action.ACTIVATE: (
+        "Activate",
+        "It queues again; failed starts and time used are forgotten.",
+    ),
+    Action.PRIORITY: ("Set priority", "It goes before what its priority classes say."),
+    Action.MOVE: ("Move to another queue", "It keeps its place in time."),
+}
+_GENTLE: Final = frozenset({Action.RELEASE, Action.ACTIVATE, Action.PRIORITY, Action.MOVE})
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A button.
+
+    Attributes:
+        follows: what comes of it, in a sentence or two.
+        evicts: it takes down what runs now.
+        objection: why it makes no sense at present; None when it does.
+    """
+
+    action: Action
+    label: str
+    follows: str
+    evicts: bool
+    objection: str | None
+
+    @property
+    def gentle(self) -> bool:
+        """Whether nobody loses anything by it."""
+        return self.action in _GENTLE
+
+
+async def offers(guard: Guard, request: Request, entry: Entry) -> list[Offer]:
+    """What who asks may do with a workload. May raise ClusterUnavailable."""
+    return [
+        _offer(entry, action)
+        for action in Action
+        if await guard.may(
+            request, Right("create", f"workloads/{action}", entry.namespace, entry.name)
+        )
+    ]
+
+
+def _offer(entry: Entry, action: Action) -> Offer:
+    label, follows = _WORDS[action]
+    evicts = entry.state.live and action in EVICTING
+    if evicts:
+        follows = (
+            f"Its {entry.pods} pods are stopped, work since the last checkpoint is lost. {follows}"
+        )
+    return Offer(action, label, follows, evicts, objection(entry, action))

@@ -1,0 +1,123 @@
+"""The dashboard as an application of its own, mounted under ``/ui`` beside the REST API.
+
+Its errors are pages. Who asks, and what browsers may load, is the affair of the API's middleware, which stands before both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from queuectl.api.access import Guard
+from queuectl.api.ports import Diagnoser
+from queuectl.api.problems import Problem
+from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
+from queuectl.web.pages import evictions, nodes, overview, queues, session, whatif, workloads
+from queuectl.web.ports import PageStore, Scene
+from queuectl.web.site import PREFIX, STATIC, Site
+
+log = structlog.get_logger()
+
+_KEEP: Final = "public, max-age=31536000, immutable"  # addresses of static files carry a digest
+_TITLES: Final = {
+    403: "You may not see this",
+    404: "There is no such page",
+    405: "Not like this",
+    503: "Not just now",
+}
+
+
+SIGN_IN: Final = f"{PREFIX}/signin"
+OPEN: Final = (f"{PREFIX}/static/", SIGN_IN)
+"""Beginnings of the paths that anybody may read."""
+
+
+class _Static(StaticFiles):
+    """Static files that browsers keep for ever when they are asked for by digest."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        answer = await super().get_response(path, scope)
+        answer.headers["Cache-Control"] = _KEEP if scope["query_string"] else "no-cache"
+        return answer
+
+
+def add_dashboard(
+    app: FastAPI,
+    store: PageStore,
+    guard: Guard,
+    scene: Scene | None = None,
+    diagnoser: Diagnoser | None = None,
+    *,
+    signs_in: bool = False,
+    clock: Callable[[], float] = time.time,
+) -> None:
+    """Offer the pages beside the API; ``/`` leads to them.
+
+    Args:
+        app: the API's application: its middleware finds out who asks.
+        store: where the pages read.
+        guard: who may see what.
+        scene: the cluster as it is; None where no controller runs.
+        diagnoser: as for the API.
+        signs_in: people sign in; else nobody is asked who he is.
+        clock: unix seconds.
+    """
+    site = Site(store, guard, clock, scene, diagnoser, signs_in=signs_in)
+
+    @app.get("/", include_in_schema=False)
+    async def home() -> Response:
+        return RedirectResponse(f"{PREFIX}/", 307)
+
+    app.mount(PREFIX, create_pages(site), "dashboard")
+
+
+def create_pages(site: Site) -> Starlette:
+    """The pages, below ``/ui``."""
+
+    async def problem(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return _failed(request, error.kind.status, error.detail)
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _failed(request, error.status_code, f"{request.url.path}: {error.detail}")
+
+    async def away(request: Request, error: Exception) -> Response:
+        log.warning("page_not_made", path=request.url.path, error=str(error))
+        detail = "The database or the cluster does not answer. Running work is not touched; try again in a moment."
+        return _failed(request, 503, detail)
+
+    def _failed(request: Request, status: int, detail: str) -> Response:
+        title = _TITLES.get(status, "This did not work")
+        return site.page(request, "problem.html", status=status, title=title, detail=detail)
+
+    pages = [
+        *overview.routes(site),
+        *queues.routes(site),
+        *workloads.routes(site),
+        *nodes.routes(site),
+        *evictions.routes(site),
+        *whatif.routes(site),
+        *session.routes(site),
+        Mount("/static", _Static(directory=STATIC), name="static"),
+    ]
+    return Starlette(
+        routes=pages,
+        exception_handlers={
+            Problem: problem,
+            HTTPException: unknown,
+            StoreUnavailable: away,
+            ClusterUnavailable: away,
+        },
+    )

@@ -1,0 +1,88 @@
+"""The log of evictions: who had to leave, for whom, by which rule, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.domain.queries import HistoryLine
+from queuectl.web.sight import Sight
+from queuectl.web.site import Site
+
+PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A line of the log.
+
+    Attributes:
+        price: GPU-seconds of work lost; None where nothing was said of it.
+        gpus: freed by it; None likewise.
+        rule: by which it was taken; empty where no other gang was the reason.
+        favoured: uid and name of the gang it made room for; None where there is none, or none that may be seen.
+    """
+
+    line: HistoryLine
+    price: float | None
+    gpus: int | None
+    rule: str
+    favoured: tuple[str, str] | None
+
+    @property
+    def ref(self) -> str:
+        return f"{self.line.namespace}/{self.line.name}"
+
+
+async def evictions_told(
+    site: Site, sight: Sight, *, before: int | None = None, limit: int = PAGE
+) -> list[Eviction]:
+    """The latest evictions of workloads that may be seen, newest first."""
+    lines = await site.store.evictions(sight.namespaces, before=before, limit=limit)
+    favoured = {uid for line in lines if (uid := _favoured(line)) is not None}
+    names = await site.store.workload_names(favoured) if favoured else {}
+    return [_told(line, names.get(_favoured(line) or ""), sight) for line in lines]
+
+
+def _favoured(line: HistoryLine) -> str | None:
+    details = line.reason.details
+    found = details.get("preemptor") or details.get("beneficiary")
+    return found if isinstance(found, str) else None
+
+
+def _told(line: HistoryLine, name: str | None, sight: Sight) -> Eviction:
+    details, uid = line.reason.details, _favoured(line)
+    visible = name is not None and sight.sees(name.partition("/")[0])
+    price, gpus = details.get("lostGpuSeconds"), details.get("gpus")
+    return Eviction(
+        line,
+        float(price) if isinstance(price, int | float) else None,
+        gpus if isinstance(gpus, int) else None,
+        str(details.get("why") or ""),
+        (uid, name) if uid is not None and name is not None and visible else None,
+    )
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the page."""
+
+    async def log(request: Request) -> Response:
+        tallies = await site.store.tallies()
+        sight = await site.sight(request, tallies, await site.config())
+        text = request.query_params.get("before", "")
+        before = int(text) if text.isdecimal() and len(text) < 19 else None
+        found = await evictions_told(site, sight, before=before, limit=PAGE + 1)
+        return site.page(
+            request,
+            "evictions.html",
+            sight,
+            evictions=found[:PAGE],
+            next_before=found[PAGE - 1].line.id if len(found) > PAGE else None,
+            first=before is None,
+        )
+
+    return [Route("/evictions", log)]

@@ -1,0 +1,188 @@
+"""The map of nodes: who sits where, what is free, and how the GPUs are used; and the same as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.api.floors import ANOTHER_TEAM
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.floor import Floor, Layout, Level, Resident, Spot
+from queuectl.domain.identity import Right
+from queuectl.web.sight import Sight
+from queuectl.web.site import Site
+
+MOST: Final = 200  # nodes listed at once
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node in a list.
+
+    Attributes:
+        closed: why it takes no pods; empty = it does.
+        tenants: name, uid (empty = not to be seen) and GPUs of the gangs on it.
+        others: GPUs held by pods that are of no gang.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    closed: str
+    gpus: float
+    free: float
+    others: float
+    tenants: tuple[tuple[str, str, float], ...]
+
+
+class Plan:
+    """A floor in the order of one topology."""
+
+    def __init__(self, floor: Floor, topology: str | None) -> None:
+        """``topology``: None, or one that is not known = the one with the most levels."""
+        self.floor = floor
+        layouts = {layout.name: layout for layout in floor.layouts}
+        deepest = max(floor.layouts, key=lambda layout: len(layout.levels), default=Layout("", ()))
+        self.layout = layouts.get(topology or "", deepest)
+        self.levels = tuple(level.label for level in self.layout.levels)
+
+    @property
+    def finest(self) -> Level:
+        """Its smallest domains; none where the topology has single nodes only."""
+        return self.layout.levels[-1] if self.layout.levels else Level("", (), ())
+
+    def path(self, place: int) -> tuple[str, ...]:
+        """Where a node stands, from the coarsest level; empty = the topology does not know it."""
+        finest = self.finest
+        at = finest.of[place] if finest.of else -1
+        return finest.domains[at].path if at >= 0 else ()
+
+    def order(self) -> list[int]:
+        """Nodes domain by domain; those that are in none come last."""
+        of = self.finest.of
+        places = range(len(self.floor.spots))
+        if not of:
+            return list(places)
+        return sorted(places, key=lambda place: (of[place] < 0, of[place]))
+
+
+def columns(plan: Plan, sight: Sight) -> dict[str, Any]:
+    """The floor as columns for the map, nothing told twice: who may not be seen has neither name nor queue.
+
+    ``seats``: per node, place of a gang and its GPUs, one after the other.
+    """
+    order, spots = plan.order(), plan.floor.spots
+    of = plan.finest.of
+    return {
+        "levels": list(plan.levels),
+        "domains": [list(domain.path) for domain in plan.finest.domains],
+        "nodes": [spots[i].node.name for i in order],
+        "domain": [of[i] if of else -1 for i in order],
+        "gpus": [spots[i].gpus for i in order],
+        "free": [spots[i].free_gpus for i in order],
+        "open": [int(spots[i].open) for i in order],
+        "seats": [[x for seat in spots[i].tenants for x in (seat.gang, seat.gpus)] for i in order],
+        "gangs": [_gang(gang, sight) for gang in plan.floor.gangs],
+    }
+
+
+def _gang(gang: Resident, sight: Sight) -> list[Any]:
+    """Name, uid, ClusterQueue, utilization."""
+    if not sight.sees(gang.workload.namespace):
+        return [ANOTHER_TEAM, "", "", None]
+    known = gang.utilization
+    return [
+        gang.workload.ref,
+        gang.workload.uid,
+        gang.cluster_queue,
+        round(known, 3) if known is not None else None,
+    ]
+
+
+def matching(plan: Plan, text: str, sight: Sight) -> Iterator[int]:
+    """Places of nodes whose name, domain or visible tenant has this text in it."""
+    wanted = text.casefold()
+    gangs = plan.floor.gangs
+    hits = {
+        place
+        for place, gang in enumerate(gangs)
+        if wanted in gang.workload.ref.casefold() and sight.sees(gang.workload.namespace)
+    }
+    for place in plan.order():
+        spot, path = plan.floor.spots[place], plan.path(place)
+        named = wanted in spot.node.name.casefold() or wanted in "/".join(path).casefold()
+        if named or any(seat.gang in hits for seat in spot.tenants):
+            yield place
+
+
+def node_row(plan: Plan, place: int, sight: Sight) -> NodeRow:
+    """A node as it is listed."""
+    spot = plan.floor.spots[place]
+    tenants = []
+    for seat in spot.tenants:
+        workload = plan.floor.gangs[seat.gang].workload
+        seen = sight.sees(workload.namespace)
+        name, uid = (workload.ref, workload.uid) if seen else (ANOTHER_TEAM, "")
+        tenants.append((name, uid, seat.gpus))
+    held = sum(seat.gpus for seat in spot.tenants)
+    return NodeRow(
+        spot.node.name,
+        plan.path(place),
+        _closed(spot),
+        spot.gpus,
+        spot.free_gpus,
+        max(0.0, spot.gpus - spot.free_gpus - held),
+        tuple(tenants),
+    )
+
+
+def _closed(spot: Spot) -> str:
+    if not spot.node.ready:
+        return "not ready"
+    return "cordoned" if spot.node.unschedulable else ""
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the page, its data, and the list of nodes that a search finds."""
+
+    async def told(request: Request) -> tuple[Sight, Plan | None]:
+        await site.guard.require(request, Right("list", "nodes"))
+        sight = await site.sight(request, await site.store.tallies(), await site.config())
+        floor = await site.floor()
+        topology = request.query_params.get("topology")
+        return sight, Plan(floor, topology) if floor is not None else None
+
+    async def page(request: Request) -> Response:
+        sight, plan = await told(request)
+        return site.page(request, "nodes.html", sight, plan=plan, **_found(plan, request, sight))
+
+    async def listed(request: Request) -> Response:
+        sight, plan = await told(request)
+        return site.page(request, "_nodes.html", sight, **_found(plan, request, sight))
+
+    async def data(request: Request) -> Response:
+        sight, plan = await told(request)
+        if plan is None:
+            raise Problem(ProblemType.NOT_READY, "this process has not seen the cluster yet")
+        body = orjson.dumps(columns(plan, sight))
+        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+    return [
+        Route("/nodes", page),
+        Route("/nodes/list", listed),
+        Route("/nodes/data", data),
+    ]
+
+
+def _found(plan: Plan | None, request: Request, sight: Sight) -> dict[str, Any]:
+    """What a search finds; without one, nothing is listed."""
+    text = request.query_params.get("q", "").strip()[:200]
+    places: Iterable[int] = matching(plan, text, sight) if plan is not None and text else ()
+    found = list(places)
+    shown = [node_row(plan, place, sight) for place in found[:MOST]] if plan is not None else []
+    return {"q": text, "found": len(found), "nodes": shown}

@@ -1,0 +1,134 @@
+"""The first page: GPUs, who runs and who waits, the queues at a glance, and who had to leave last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.domain.floor import Floor
+from queuectl.domain.ledger import State
+from queuectl.domain.standings import Tally, WaitingOrder
+from queuectl.domain.utilization import UseState
+from queuectl.web.pages.evictions import evictions_told
+from queuectl.web.pages.queues import QueueRow, rows
+from queuectl.web.quotas import quotas_of
+from queuectl.web.sight import Sight
+from queuectl.web.site import Site
+
+WAITS: Final = (State.PENDING, State.RESERVED)
+_RUNS: Final = (State.STARTING, State.RUNNING)
+_LONGEST: Final = 8
+_LATEST: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a bar: GPUs of one kind, with the name of its colour and pattern."""
+
+    name: str
+    style: str
+    gpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Gangs and the GPUs they ask for."""
+
+    gangs: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """All GPUs of the cluster.
+
+    Attributes:
+        nodes: how many there are.
+        whole: nodes that take pods and are free altogether.
+        gpus, free: of nodes that take pods.
+        allocated: held by anybody, on any node.
+        fragmented: free ones that the next pod is expected not to be able to use.
+        parts: what becomes of every one; together they are all there are.
+    """
+
+    nodes: int
+    whole: int
+    gpus: float
+    free: float
+    allocated: float
+    fragmented: float
+    parts: tuple[Part, ...]
+
+
+def sums_of(floor: Floor) -> Sums:
+    """Add up the floor."""
+    takes = [spot for spot in floor.spots if spot.open]
+    everything = sum(spot.gpus for spot in floor.spots)
+    free = sum(spot.free_gpus for spot in takes)
+    unused = sum(spot.free_gpus for spot in floor.spots)
+    use = dict.fromkeys(UseState, 0.0)
+    for gang in floor.gangs:
+        use[gang.use.state if gang.use is not None else UseState.UNKNOWN] += gang.gpus
+    others = everything - unused - sum(use.values())
+    parts = (
+        Part("used", "active", use[UseState.ACTIVE] + use[UseState.LOW]),
+        Part("warming up", "warmup", use[UseState.WARMUP]),
+        Part("not measured", "unknown", use[UseState.UNKNOWN] + max(0.0, others)),
+        Part("idle or stuck", "idle", use[UseState.IDLE] + use[UseState.STUCK]),
+        Part("free", "free", free),
+        Part("unused on nodes that take no pods", "out", unused - free),
+    )
+    return Sums(
+        len(floor.spots),
+        sum(1 for spot in takes if spot.gpus and spot.free_gpus == spot.gpus),
+        sum(spot.gpus for spot in takes),
+        free,
+        everything - unused,
+        sum(spot.fragmented for spot in takes),
+        tuple(part for part in parts if part.gpus > 0),
+    )
+
+
+def count(tallies: Iterable[Tally], states: Iterable[State]) -> Count:
+    """Of workloads in these states."""
+    found = [tally for tally in tallies if tally.state in states]
+    return Count(sum(t.workloads for t in found), sum(t.gpus for t in found))
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the page."""
+
+    async def overview(request: Request) -> Response:
+        tallies = await site.store.tallies()
+        config = await site.config()
+        sight = await site.sight(request, tallies, config)
+        mine = sight.tallies(tallies)
+        floor = await site.floor() if sight.nodes else None
+        longest = await site.store.waiting(
+            namespaces=sight.namespaces, order=WaitingOrder.AGE, limit=_LONGEST
+        )
+        return site.page(
+            request,
+            "overview.html",
+            sight,
+            gpus=sums_of(floor) if floor is not None else None,
+            running=count(mine, _RUNS),
+            waiting=count(mine, WAITS),
+            held=count(mine, (State.HELD, State.BACKOFF, State.DEACTIVATED)),
+            oldest=min((t.oldest for t in mine if t.state in WAITS), default=None),
+            queues=await _queues(site, sight, mine),
+            longest=longest,
+            evictions=await evictions_told(site, sight, limit=_LATEST),
+        )
+
+    return [Route("/", overview)]
+
+
+async def _queues(site: Site, sight: Sight, tallies: tuple[Tally, ...]) -> list[QueueRow]:
+    config = await site.config()
+    return rows(quotas_of(config, await site.picture()), tallies, sight)

@@ -1,0 +1,200 @@
+"""ClusterQueues: all at a glance, and one in full: its quota, who waits in it in order, and who runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.views import workload_view
+from queuectl.domain.errors import BadInput
+from queuectl.domain.identity import Right
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.queries import Line, WorkloadFilter, in_line
+from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.standings import Tally
+from queuectl.web.quotas import Bar, Quotas, quotas_of
+from queuectl.web.sight import Sight
+from queuectl.web.site import Site
+
+PAGE: Final = 100  # waiting gangs shown at once
+WAITS: Final = (State.PENDING, State.RESERVED)
+RUNS: Final = frozenset({State.STARTING, State.RUNNING, State.EVICTING})
+_ASIDE: Final = (State.HELD, State.BACKOFF, State.DEACTIVATED)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A ClusterQueue in a listing. ``bars``: of GPUs alone where it has any."""
+
+    queue: ClusterQueue
+    bars: tuple[Bar, ...]
+    running: int
+    waiting: int
+    waiting_gpus: int
+    aside: int
+    oldest: float | None
+
+
+def rows(quotas: Quotas, tallies: tuple[Tally, ...], sight: Sight) -> list[QueueRow]:
+    """The ClusterQueues that may be seen, by name; their counts are of workloads that may be seen."""
+    return [
+        _row(quotas, queue, [t for t in tallies if t.cluster_queue == queue.name])
+        for queue in sorted(quotas.config.cluster_queues.values(), key=lambda q: q.name)
+        if sees(queue.name, quotas, sight)
+    ]
+
+
+def sees(name: str, quotas: Quotas, sight: Sight) -> bool:
+    """Whether a ClusterQueue may be seen: all may, or a LocalQueue of a visible namespace leads to it."""
+    locals_of_it = (q for q in quotas.config.local_queues.values() if q.cluster_queue == name)
+    return sight.queues or any(sight.sees(local.namespace) for local in locals_of_it)
+
+
+def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[Tally]) -> QueueRow:
+    weights = quotas.config.rules.accounting.gpus
+    bars = quotas.of_queue(queue)
+    waits = [t for t in tallies if t.state in WAITS]
+    return QueueRow(
+        queue,
+        tuple(bar for bar in bars if weights.of(bar.resource)) or bars,
+        running=sum(t.workloads for t in tallies if t.state in RUNS),
+        waiting=sum(t.workloads for t in waits),
+        waiting_gpus=sum(t.gpus for t in waits),
+        aside=sum(t.workloads for t in tallies if t.state in _ASIDE),
+        oldest=min((t.oldest for t in waits), default=None),
+    )
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the pages."""
+
+    async def queues(request: Request) -> Response:
+        tallies = await site.store.tallies()
+        config = await site.config()
+        sight = await site.sight(request, tallies, config)
+        quotas = quotas_of(config, await site.picture())
+        found = rows(quotas, sight.tallies(tallies), sight)
+        return site.page(request, "queues.html", sight, queues=found)
+
+    async def queue(request: Request) -> Response:
+        return await _queue(site, request)
+
+    return [
+        Route("/queues", queues),
+        Route("/queues/{name}", queue),
+    ]
+
+
+async def _queue(site: Site, request: Request) -> Response:
+    name = request.path_params["name"]
+    sight, quotas, tallies = await _seen(site, request, name)
+    queue = quotas.config.cluster_queues[name]
+    mine = [t for t in sight.tallies(tallies) if t.cluster_queue == name]
+    page = await _running(site, request, name, sight)
+    return site.page(
+        request,
+        "queue.html",
+        sight,
+        row=_row(quotas, queue, mine),
+        bars=quotas.of_queue(queue),
+        cohort=quotas.of_cohort(queue.cohort) if queue.cohort is not None else (),
+        members=_members(quotas, queue, sight),
+        local_queues=_local_queues(mine),
+        **await _waiting(site, name, sight, _skip(request)),
+        **page,
+    )
+
+
+async def _seen(site: Site, request: Request, name: str) -> tuple[Sight, Quotas, tuple[Tally, ...]]:
+    """What a page about a ClusterQueue starts from.
+
+    Raises:
+        Problem: there is none, or who asks may not see it.
+    """
+    tallies = await site.store.tallies()
+    config = await site.config()
+    sight = await site.sight(request, tallies, config)
+    quotas = quotas_of(config, await site.picture())
+    if not sees(name, quotas, sight):
+        await site.guard.require(request, Right("get", "clusterqueues", "", name))
+    if name not in quotas.config.cluster_queues:
+        raise Problem(ProblemType.NOT_FOUND, f"there is no ClusterQueue {name}")
+    return sight, quotas, tallies
+
+
+def _members(quotas: Quotas, queue: ClusterQueue, sight: Sight) -> list[ClusterQueue]:
+    """The other ClusterQueues of its cohort."""
+    others = quotas.config.cluster_queues.values()
+    return [
+        other
+        for other in sorted(others, key=lambda q: q.name)
+        if queue.cohort is not None and other.cohort == queue.cohort and other is not queue
+        and sees(other.name, quotas, sight)
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRow:
+    """A LocalQueue in a ClusterQueue's page."""
+
+    namespace: str
+    name: str
+    running: int
+    waiting: int
+    aside: int
+
+
+def _local_queues(tallies: list[Tally]) -> list[LocalRow]:
+    names = sorted({(t.namespace, t.queue) for t in tallies})
+
+    def count(key: tuple[str, str], states: frozenset[State] | tuple[State, ...]) -> int:
+        return sum(
+            t.workloads for t in tallies if (t.namespace, t.queue) == key and t.state in states
+        )
+
+    return [
+        LocalRow(*key, count(key, RUNS), count(key, WAITS), count(key, _ASIDE)) for key in names
+    ]
+
+
+def _skip(request: Request) -> int:
+    text = request.query_params.get("skip", "0")
+    return min(int(text), 1_000_000) if text.isdecimal() and len(text) < 10 else 0
+
+
+async def _waiting(site: Site, name: str, sight: Sight, skip: int) -> dict[str, Any]:
+    """A page of those that wait, with where they stand in line."""
+    found = await site.store.waiting(name, sight.namespaces, skip=skip, limit=PAGE + 1)
+    shown = found[:PAGE]
+    return {
+        "waiting": shown,
+        "lines": await lines_of(site, shown),
+        "skip": skip,
+        "next_skip": skip + PAGE if len(found) > PAGE else None,
+    }
+
+
+async def lines_of(site: Site, entries: tuple[Entry, ...]) -> Mapping[str, Line]:
+    """Where those of them stand that wait for their turn."""
+    uids = [entry.uid for entry in entries if in_line(entry)]
+    return await site.store.positions(uids) if uids else {}
+
+
+async def _running(site: Site, request: Request, name: str, sight: Sight) -> dict[str, Any]:
+    """A page of those that hold places, by name."""
+    cursor = request.query_params.get("cursor")
+    wanted = WorkloadFilter(cluster_queue=name, states=RUNS, namespaces=sight.namespaces)
+    try:
+        page = await site.store.list_workloads(wanted, cursor, PAGE)
+    except BadInput as error:
+        raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
+    return {
+        "running": [workload_view(entry, None, site.use(entry.uid)) for entry in page.entries],
+        "next_cursor": page.cursor,
+    }

@@ -1,0 +1,50 @@
+"""What the pages need beyond what the REST API reads: sums for an overview, and the snapshot that quota use is read from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from queuectl.api.ports import ApiStore
+from queuectl.domain.floor import Floor
+from queuectl.domain.ledger import Entry
+from queuectl.domain.queries import HistoryLine
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.standings import Tally, WaitingOrder
+
+
+class PageStore(ApiStore, Protocol):
+    """Every method may raise StoreUnavailable."""
+
+    async def tallies(self) -> tuple[Tally, ...]:
+        """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue and state."""
+
+    async def waiting(
+        self,
+        cluster_queue: str | None = None,
+        namespaces: Collection[str] | None = None,
+        *,
+        order: WaitingOrder = WaitingOrder.TURN,
+        skip: int = 0,
+        limit: int = 100,
+    ) -> tuple[Entry, ...]:
+        """Pending and Reserved workloads, of one ClusterQueue or of all, in these namespaces or in all; at most 500."""
+
+    async def evictions(
+        self,
+        namespaces: Collection[str] | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> tuple[HistoryLine, ...]:
+        """The latest evictions, newest first, with ids below ``before``; at most 500, and none that is long past."""
+
+
+class Scene(Protocol):
+    """Who can look at the cluster: each process that watches it. Both may raise StoreUnavailable."""
+
+    async def floor(self) -> Floor | None:
+        """What stands where, about a second old at most; None while this process does not know yet."""
+
+    async def picture(self) -> Snapshot | None:
+        """The cluster as planning would see it, about a second old at most; None while this process does not know yet."""

@@ -1,0 +1,141 @@
+"""What every page is made with: where it reads, who may see it, and how it is rendered."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from queuectl.api.access import Guard
+from queuectl.api.ports import Diagnoser
+from queuectl.domain.floor import Floor
+from queuectl.domain.ledger import State
+from queuectl.domain.overrides import in_force
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.standings import Tally
+from queuectl.domain.utilization import GangUse
+from queuectl.domain.words import counted
+from queuectl.objects.config import build
+from queuectl.web import words
+from queuectl.web.ports import PageStore, Scene
+from queuectl.web.sight import Sight, sight_of
+
+PREFIX: Final = "/ui"
+STATIC: Final = Path(__file__).with_name("static")
+TEMPLATES: Final = Path(__file__).with_name("templates")
+
+
+@lru_cache(maxsize=64)
+def asset(name: str) -> str:
+    """The address of a static file, with a digest of it: browsers may keep it for ever."""
+    digest = hashlib.blake2b((STATIC / name).read_bytes(), digest_size=6).hexdigest()
+    return f"{PREFIX}/static/{name}?v={digest}"
+
+
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {
+        "duration": words.duration,
+        "moment": words.moment,
+        "iso": words.iso,
+        "number": words.number,
+        "gpu_hours": words.gpu_hours,
+        "quantity": words.quantity,
+        "glyph": words.glyph,
+        "spaced": words.spaced,
+        "counted": counted,
+    }
+    made.globals |= {
+        "asset": asset,
+        "ui": PREFIX,
+        "percent": words.percent,
+        "use_words": words.USE_WORDS,
+        "State": State,
+    }
+    return made
+
+
+class Site:
+    """Where the pages read; each call may raise StoreUnavailable."""
+
+    def __init__(
+        self,
+        store: PageStore,
+        guard: Guard,
+        clock: Callable[[], float],
+        scene: Scene | None = None,
+        diagnoser: Diagnoser | None = None,
+        *,
+        signs_in: bool = False,
+    ) -> None:
+        """``scene``, ``diagnoser``: None where no controller runs. ``signs_in``: who asks is found out."""
+        self.store = store
+        self.guard = guard
+        self.clock = clock
+        self.diagnoser = diagnoser
+        self.signs_in = signs_in
+        self._scene = scene
+        self._environment = _environment()
+        self._config: QueueConfig | None = None
+
+    async def config(self) -> QueueConfig:
+        """The configuration in force now, quota for a time included."""
+        revision, documents = await self.store.configuration()
+        if self._config is None or self._config.revision != revision:
+            self._config = build(documents, revision)
+        return in_force(self._config, self.clock())
+
+    async def sight(
+        self, request: Request, tallies: tuple[Tally, ...], config: QueueConfig
+    ) -> Sight:
+        """What may be seen of the namespaces that have LocalQueues or workloads."""
+        namespaces = {tally.namespace for tally in tallies}
+        namespaces |= {namespace for namespace, _ in config.local_queues}
+        return await sight_of(self.guard, request, namespaces)
+
+    async def picture(self) -> Snapshot | None:
+        """The cluster as planning would see it; None while this process does not know."""
+        return await self._scene.picture() if self._scene is not None else None
+
+    async def floor(self) -> Floor | None:
+        """What stands where; None while this process does not know."""
+        return await self._scene.floor() if self._scene is not None else None
+
+    def use(self, uid: str) -> GangUse | None:
+        """What a gang does with its GPUs; None where nobody looks."""
+        return self.diagnoser.gang_use(uid) if self.diagnoser is not None else None
+
+    def page(
+        self,
+        request: Request,
+        template: str,
+        sight: Sight | None = None,
+        *,
+        status: int = 200,
+        **told: Any,
+    ) -> HTMLResponse:
+        """A page. ``sight`` None: one that anybody may see, without the ways to the others."""
+        given: Mapping[str, Any] = {
+            "path": request.url.path,
+            "query": request.url.query,
+            "sight": sight,
+            "signs_in": self.signs_in,
+            "now": self.clock(),
+            **told,
+        }
+        text = self._environment.get_template(template).render(given)
+        return HTMLResponse(text, status, {"Cache-Control": "no-store"})

@@ -1,0 +1,174 @@
+// What every page does: the theme, the stream of events, signing in and out, and actions with their confirmation.
+
+const PROOF = { "X-Queuectl-Session": "1" };
+const REFRESH_MS = 3000; // at most so often is a page made anew
+const POLL_MS = 15000; // without a stream
+
+function theme() {
+  const button = document.getElementById("theme");
+  const root = document.documentElement;
+  const dark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const tell = () => button.setAttribute("aria-label", dark() ? "Dark; change to light" : "Light; change to dark");
+  button.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    localStorage.setItem("queuectl-theme", root.dataset.theme);
+    tell();
+    document.dispatchEvent(new CustomEvent("theme"));
+  });
+  tell();
+}
+
+// A burst of events makes one refresh; a page that nobody looks at makes none until it is looked at.
+function live() {
+  const source = document.body.dataset.events;
+  if (!source) return;
+  const shown = document.getElementById("live");
+  let due = false;
+  let last = Date.now();
+  let streaming = false;
+  const refresh = () => {
+    due = true;
+    if (document.hidden || document.querySelector("dialog[open]")) return;
+    const wait = last + REFRESH_MS - Date.now();
+    if (wait > 0) return void setTimeout(() => due && refresh(), wait);
+    due = false;
+    last = Date.now();
+    document.body.dispatchEvent(new CustomEvent("live"));
+  };
+  const tell = (on) => {
+    streaming = on;
+    shown.dataset.state = on ? "on" : "off";
+    shown.textContent = on ? "live" : "every 15 s";
+  };
+  const listen = () => {
+    const stream = new EventSource(source);
+    stream.addEventListener("open", () => tell(true));
+    stream.addEventListener("step", refresh);
+    stream.addEventListener("error", () => {
+      tell(false);
+      if (stream.readyState === EventSource.CLOSED) setTimeout(listen, POLL_MS);
+    });
+    addEventListener("pagehide", () => stream.close(), { once: true });
+  };
+  listen();
+  setInterval(() => streaming || refresh(), POLL_MS);
+  document.addEventListener("visibilitychange", () => due && refresh());
+}
+
+async function ask(method, address, body, headers = {}) {
+  const answer = await fetch(address, {
+    method,
+    headers: { "Content-Type": "application/json", ...PROOF, ...headers },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  const text = await answer.text();
+  let told = {};
+  try {
+    told = text ? JSON.parse(text) : {};
+  } catch {
+    // not JSON: the status says enough
+  }
+  if (!answer.ok) throw new Error(told.detail || `it answered ${answer.status}`);
+  return told;
+}
+
+function say(form, text, bad = false) {
+  const said = form.querySelector(".said");
+  said.toggleAttribute("data-bad", bad);
+  said.textContent = text;
+}
+
+function session() {
+  const form = document.getElementById("sign-in");
+  form?.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    say(form, "Asking the cluster …");
+    try {
+      await ask("POST", "/api/v1/session", { token: form.elements.token.value.trim() });
+      location.assign(form.dataset.next);
+    } catch (error) {
+      say(form, error.message, true);
+    }
+  });
+  document.getElementById("sign-out")?.addEventListener("click", async () => {
+    await ask("DELETE", "/api/v1/session");
+    location.assign("/ui/signin");
+  });
+}
+
+// A button of the page opens the dialog; nothing is sent before it is confirmed there.
+function actions() {
+  const dialog = document.getElementById("confirm");
+  if (!dialog) return;
+  const form = dialog.querySelector("form");
+  const go = form.querySelector("button.go");
+  let asked = null;
+  const show = (name, on) => document.getElementById(name).classList.toggle("hidden", !on);
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button[data-action]");
+    if (!button) return;
+    asked = { ...button.dataset, key: crypto.randomUUID?.() ?? String(Math.random()).slice(2) };
+    form.reset();
+    say(form, "");
+    document.getElementById("confirm-title").textContent = `${asked.label}: ${asked.ref}`;
+    document.getElementById("confirm-follows").textContent = asked.follows;
+    document.getElementById("confirm-price").textContent = "";
+    show("ask-priority", asked.action === "priority");
+    show("ask-until", asked.action === "priority");
+    show("ask-queue", asked.action === "move");
+    go.textContent = asked.label;
+    go.disabled = false;
+    dialog.showModal();
+    if (button.classList.contains("danger")) preview(asked);
+  });
+  dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    go.disabled = true;
+    say(form, "Asking …");
+    try {
+      await ask("POST", address(asked), wish(asked, form), { "Idempotency-Key": asked.key });
+      say(form, "It is kept and will be carried out in a moment.");
+      setTimeout(() => {
+        dialog.close();
+        document.body.dispatchEvent(new CustomEvent("live"));
+      }, 900);
+    } catch (error) {
+      say(form, error.message, true);
+      go.disabled = false;
+    }
+  });
+}
+
+const address = (asked) => `/api/v1/workloads/${encodeURIComponent(asked.uid)}/${asked.action}`;
+
+function wish(asked, form) {
+  const body = {};
+  const why = form.elements.why.value.trim();
+  if (why) body.why = why;
+  if (asked.action === "priority") {
+    const given = form.elements.priority.value;
+    body.priority = given === "" ? null : Number(given);
+    if (form.elements.until.value) body.until = new Date(form.elements.until.value).toISOString();
+  }
+  if (asked.action === "move") body.queue = form.elements.queue.value;
+  return body;
+}
+
+async function preview(asked) {
+  const shown = document.getElementById("confirm-price");
+  try {
+    const told = await ask("POST", `${address(asked)}?dry_run=true`, {});
+    if (told.lostGpuSeconds !== undefined && told.lostGpuSeconds !== null) {
+      const hours = told.lostGpuSeconds / 3600;
+      shown.textContent = `About ${hours.toFixed(1)} GPU-hours of work would be lost.`;
+    }
+  } catch {
+    shown.textContent = "";
+  }
+}
+
+theme();
+live();
+session();
+actions();

@@ -1,0 +1,326 @@
+// The map of nodes on a canvas: domains side by side, a square for each node. Colours come from the style sheet.
+
+const canvas = document.getElementById("map");
+const tip = document.getElementById("tip");
+const said = document.getElementById("map-said");
+const key = document.getElementById("map-key");
+const tools = document.getElementById("map-tools");
+const QUEUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a500", "#8c6bb1"];
+const LETTERS = "ABCDEFGH";
+
+const GAP = 4;
+
+let floor = null;
+let cells = []; // x, y of each node
+let groups = []; // captions of the coarsest domains
+let size = 0;
+let at = -1;
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const by = () => tools.elements.by.value;
+const number = (value) => (Number.isInteger(value) ? String(value) : value.toFixed(1));
+
+async function load() {
+  const answer = await fetch(canvas.dataset.source);
+  if (!answer.ok) return;
+  floor = await answer.json();
+  floor.queues = [...new Set(floor.gangs.map((gang) => gang[2]).filter(Boolean))].sort();
+  arrange();
+}
+
+// Nodes of a finest domain stand in a row that breaks at most once it is full; coarsest domains get a caption.
+function arrange() {
+  const width = canvas.clientWidth;
+  const count = floor.nodes.length;
+  size = side(width, count);
+  const gap = GAP;
+  cells = [];
+  groups = [];
+  let x = 0;
+  let y = 0;
+  let group = null;
+  let domain = null;
+  for (let i = 0; i < count; i++) {
+    const path = floor.domains[floor.domain[i]] ?? [];
+    const outer = path.length > 1 ? path[0] : "";
+    if (outer !== group) {
+      if (group !== null) y += size + gap;
+      if (outer) {
+        groups.push({ text: outer, y });
+        y += 18;
+      }
+      group = outer;
+      x = 0;
+    } else if (floor.domain[i] !== domain) {
+      const length = run(i) * size;
+      x += gap;
+      if (x + length > width + 0.5 && length <= width) {
+        x = 0;
+        y += size + gap;
+      }
+    }
+    domain = floor.domain[i];
+    if (x + size > width + 0.5) {
+      x = 0;
+      y += size;
+    }
+    cells.push([x, y]);
+    x += size;
+  }
+  const height = y + size + 2;
+  const scale = devicePixelRatio || 1;
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  canvas.style.height = `${height}px`;
+  draw();
+}
+
+// As many of the widest domains side by side as keep the squares about as large as the area allows.
+function side(width, count) {
+  const wanted = Math.max(7, Math.min(22, Math.sqrt((width * Math.max(340, width * 0.42)) / Math.max(count, 1))));
+  let widest = 1;
+  for (let i = 0; i < count; i += run(i)) widest = Math.max(widest, run(i));
+  const abreast = Math.round((width + GAP) / (widest * wanted + GAP));
+  if (abreast < 1) return wanted;
+  return Math.min(24, Math.max(6, (width - (abreast - 1) * GAP - 1) / abreast / widest));
+}
+
+function run(from) {
+  let to = from;
+  while (to < floor.nodes.length && floor.domain[to] === floor.domain[from]) to++;
+  return to - from;
+}
+
+function draw() {
+  const pen = canvas.getContext("2d");
+  const scale = devicePixelRatio || 1;
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.clearRect(0, 0, canvas.width, canvas.height);
+  const inks = {
+    free: colour("--free"), busy: colour("--c-active"), out: colour("--c-out"), unknown: colour("--c-unknown"),
+    idle: colour("--c-idle"), ink: colour("--ink"), soft: colour("--soft"), panel: colour("--panel"), accent: colour("--accent"),
+  };
+  pen.font = "600 12px system-ui, sans-serif";
+  pen.fillStyle = inks.soft;
+  for (const group of groups) pen.fillText(group.text, 0, group.y + 12);
+  const paint = { free: freeCell, queue: queueCell, use: useCell }[by()];
+  const wanted = (tools.elements.q?.value ?? "").trim().toLowerCase();
+  for (let i = 0; i < cells.length; i++) {
+    const [x, y] = cells[i].map(Math.round);
+    pen.globalAlpha = wanted && !matches(i, wanted) ? 0.16 : 1;
+    const edge = Math.round(cells[i][0] + size) - x - 1;
+    paint(pen, i, x, y, edge, inks);
+    if (!floor.open[i]) cross(pen, x, y, edge, inks);
+  }
+  pen.globalAlpha = 1;
+  if (at >= 0 && cells[at]) {
+    const [x, y] = cells[at];
+    pen.lineWidth = 2;
+    pen.strokeStyle = inks.ink;
+    pen.strokeRect(x - 1, y - 1, size + 1, size + 1);
+  }
+  legend(inks);
+}
+
+// Filled from below by what is used: told by height as much as by colour.
+function freeCell(pen, i, x, y, side, inks) {
+  const part = floor.gpus[i] ? Math.min(1, (floor.gpus[i] - floor.free[i]) / floor.gpus[i]) : 1;
+  pen.fillStyle = inks.free;
+  pen.fillRect(x, y, side, side);
+  pen.fillStyle = inks.busy;
+  const tall = part ? Math.max(1, Math.round(side * part)) : 0;
+  pen.fillRect(x, y + side - tall, side, tall);
+}
+
+function queueCell(pen, i, x, y, side, inks) {
+  pen.fillStyle = inks.free;
+  pen.fillRect(x, y, side, side);
+  let bottom = y + side;
+  const seats = floor.seats[i];
+  let largest = -1;
+  for (let s = 0; s < seats.length; s += 2) {
+    const place = floor.queues.indexOf(floor.gangs[seats[s]][2]);
+    const tall = Math.max(1, Math.round((side * seats[s + 1]) / (floor.gpus[i] || 1)));
+    pen.fillStyle = place < 0 ? inks.unknown : QUEUES[place % QUEUES.length];
+    pen.fillRect(x, Math.max(y, bottom - tall), side, Math.min(tall, bottom - y));
+    bottom -= tall;
+    if (s === 0) largest = place;
+  }
+  if (side >= 12 && largest >= 0) {
+    pen.fillStyle = "#000";
+    pen.font = `600 ${Math.round(side * 0.62)}px system-ui, sans-serif`;
+    pen.fillText(LETTERS[largest % LETTERS.length], x + side * 0.24, y + side * 0.76);
+  }
+}
+
+// Lightness grows with use; what nobody measured is a ring and never looks idle.
+function useCell(pen, i, x, y, side, inks) {
+  const known = use(i);
+  if (known === null) {
+    pen.fillStyle = floor.seats[i].length ? inks.unknown : inks.free;
+    pen.fillRect(x, y, side, side);
+    if (floor.seats[i].length) {
+      pen.fillStyle = inks.panel;
+      pen.fillRect(x + 2, y + 2, side - 4, side - 4);
+    }
+    return;
+  }
+  pen.fillStyle = known < 0.05 ? inks.idle : ramp(known);
+  pen.fillRect(x, y, side, side);
+}
+
+const RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+
+function ramp(value) {
+  const place = Math.min(0.9999, Math.max(0, value)) * (RAMP.length - 1);
+  const from = RAMP[Math.floor(place)];
+  const to = RAMP[Math.floor(place) + 1];
+  const part = place % 1;
+  return `rgb(${from.map((c, n) => Math.round(c + (to[n] - c) * part)).join(" ")})`;
+}
+
+function use(i) {
+  const seats = floor.seats[i];
+  let sum = 0;
+  let weight = 0;
+  for (let s = 0; s < seats.length; s += 2) {
+    const known = floor.gangs[seats[s]][3];
+    if (known === null) continue;
+    sum += known * seats[s + 1];
+    weight += seats[s + 1];
+  }
+  return weight ? sum / weight : null;
+}
+
+function cross(pen, x, y, side, inks) {
+  pen.strokeStyle = inks.ink;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  pen.moveTo(x, y);
+  pen.lineTo(x + side, y + side);
+  pen.moveTo(x + side, y);
+  pen.lineTo(x, y + side);
+  pen.stroke();
+}
+
+function matches(i, wanted) {
+  if (floor.nodes[i].toLowerCase().includes(wanted)) return true;
+  if ((floor.domains[floor.domain[i]] ?? []).join("/").toLowerCase().includes(wanted)) return true;
+  return tenants(i).some(([gang]) => gang[0].toLowerCase().includes(wanted));
+}
+
+function tenants(i) {
+  const found = [];
+  for (let s = 0; s < floor.seats[i].length; s += 2) found.push([floor.gangs[floor.seats[i][s]], floor.seats[i][s + 1]]);
+  return found;
+}
+
+function chip(fill, text) {
+  const item = document.createElement("li");
+  const square = document.createElement("span");
+  square.className = "chip";
+  square.style.background = fill;
+  item.append(square, text);
+  return item;
+}
+
+function legend(inks) {
+  const items = [];
+  if (by() === "free") {
+    items.push(chip(inks.free, "free"), chip(inks.busy, "used: the fuller, the higher"));
+  } else if (by() === "queue") {
+    floor.queues.forEach((name, n) => items.push(chip(QUEUES[n % QUEUES.length], `${LETTERS[n % LETTERS.length]} ${name}`)));
+    items.push(chip(inks.unknown, "another team, or no queue"), chip(inks.free, "free"));
+  } else {
+    items.push(chip(inks.idle, "idle"), chip(ramp(0.1), "10 %"), chip(ramp(0.5), "50 %"), chip(ramp(1), "100 %"));
+    items.push(chip(inks.unknown, "not measured: a ring"), chip(inks.free, "nobody there"));
+  }
+  const crossed = document.createElement("li");
+  crossed.textContent = "╳ takes no pods";
+  key.replaceChildren(...items, crossed);
+}
+
+function sentence(i) {
+  const where = (floor.domains[floor.domain[i]] ?? []).join(" / ");
+  const held = tenants(i).map(([gang, gpus]) => `${gang[0]} ${number(gpus)}`).join(", ") || "no gang";
+  const takes = floor.open[i] ? "" : "; takes no pods";
+  return [`${floor.nodes[i]}`, `${where ? `${where}; ` : ""}${number(floor.free[i])} of ${number(floor.gpus[i])} GPUs free${takes}`, held];
+}
+
+function show(i) {
+  at = i;
+  tip.classList.toggle("hidden", i < 0);
+  if (i >= 0) {
+    const [name, free, held] = sentence(i);
+    const strong = document.createElement("strong");
+    strong.textContent = name;
+    tip.replaceChildren(strong, free, document.createElement("br"), held);
+    const [x, y] = cells[i];
+    const left = Math.min(x + size + 22, canvas.clientWidth - tip.offsetWidth + 14);
+    tip.style.left = `${Math.max(0, left)}px`;
+    tip.style.top = `${y + size + 8}px`;
+    said.textContent = `${name}: ${free}; ${held}`;
+  }
+  draw();
+}
+
+function under(event) {
+  const box = canvas.getBoundingClientRect();
+  const x = event.clientX - box.left;
+  const y = event.clientY - box.top;
+  return cells.findIndex(([left, top]) => x >= left && x < left + size && y >= top && y < top + size);
+}
+
+function near(i, down) {
+  const [x, y] = cells[i];
+  let best = i;
+  let least = Infinity;
+  cells.forEach(([left, top], n) => {
+    const away = (top - y) * down;
+    if (away < size / 2) return;
+    const far = away * 4 + Math.abs(left - x);
+    if (far < least) [least, best] = [far, n];
+  });
+  return best;
+}
+
+const KEYS = {
+  ArrowRight: (i) => Math.min(i + 1, cells.length - 1),
+  ArrowLeft: (i) => Math.max(i - 1, 0),
+  ArrowDown: (i) => near(i, 1),
+  ArrowUp: (i) => near(i, -1),
+  Home: () => 0,
+  End: () => cells.length - 1,
+};
+
+function open(i) {
+  const field = tools.elements.q;
+  field.value = floor.nodes[i];
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  draw();
+}
+
+canvas.addEventListener("pointermove", (event) => floor && under(event) !== at && show(under(event)));
+canvas.addEventListener("pointerleave", () => document.activeElement !== canvas && show(-1));
+canvas.addEventListener("click", (event) => {
+  const found = floor ? under(event) : -1;
+  if (found >= 0) open(found);
+});
+canvas.addEventListener("keydown", (event) => {
+  if (!floor || !cells.length) return;
+  if (event.key === "Enter" && at >= 0) return void open(at);
+  if (event.key === "Escape") return void show(-1);
+  const move = KEYS[event.key];
+  if (!move) return;
+  event.preventDefault();
+  show(at < 0 ? 0 : move(at));
+});
+canvas.addEventListener("blur", () => show(-1));
+tools.addEventListener("change", (event) => (event.target.name === "topology" ? tools.submit() : floor && draw()));
+tools.addEventListener("input", () => floor && draw());
+tools.addEventListener("submit", (event) => event.preventDefault());
+addEventListener("resize", () => floor && arrange());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => floor && draw());
+document.addEventListener("theme", () => floor && draw());
+document.body.addEventListener("live", load);
+load();

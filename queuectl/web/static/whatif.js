@@ -1,0 +1,112 @@
+// The what-if form: asks POST /api/v1/plans and shows the answer. Texts go in as text, never as markup.
+
+const form = document.getElementById("whatif");
+const answer = document.getElementById("answer");
+const said = form.querySelector(".said");
+
+const make = (tag, properties = {}, ...children) => {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+};
+
+function documents(field, name) {
+  const text = field.value.trim();
+  if (!text) return [];
+  try {
+    const read = JSON.parse(text);
+    return Array.isArray(read) ? read : [read];
+  } catch (error) {
+    throw new Error(`${name}: ${error.message}`);
+  }
+}
+
+function question() {
+  const given = form.elements;
+  const body = { submit: documents(given.submit, "jobs"), config: documents(given.config, "configuration") };
+  body.drain = given.drain.value.split(/[\s,]+/).filter(Boolean);
+  body.add = [];
+  if (given.like.value.trim()) body.add.push({ like: given.like.value.trim(), count: Number(given.count.value || 1) });
+  return body;
+}
+
+function counts(told) {
+  const rows = [
+    ["Gangs that start", "starts"],
+    ["GPUs they get", "gpusStarted"],
+    ["Gangs that wait", "waits"],
+    ["Gangs that leave", "leaves"],
+    ["GPU-hours lost", "lostGpuSeconds"],
+  ];
+  const shown = (key, value) => (key === "lostGpuSeconds" ? (value / 3600).toFixed(1) : String(value));
+  return table(
+    "In sum",
+    ["", "As it is", "Then"],
+    rows.map(([name, key]) => [name, shown(key, told.before[key]), shown(key, told.after[key])]),
+  );
+}
+
+function table(title, heads, rows) {
+  const section = make("section", { className: "panel" }, make("header", {}, make("h2", { textContent: title })));
+  if (!rows.length) {
+    section.append(make("p", { className: "empty", textContent: "Nobody." }));
+    return section;
+  }
+  const head = make("tr", {}, ...heads.map((text) => make("th", { textContent: text, scope: "col" })));
+  const body = rows.map((row) => make("tr", {}, ...row.map((cell) => make("td", {}, cell))));
+  const made = make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
+  section.append(make("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: `${title}: table` }, made));
+  return section;
+}
+
+function gang(one) {
+  if (!one.uid || one.submitted) return one.workload;
+  return make("a", { href: `/ui/workloads/${encodeURIComponent(one.uid)}`, textContent: one.workload });
+}
+
+function nodes(one) {
+  const names = (one.placement?.podSets ?? []).flatMap((podset) => Object.keys(podset.nodes));
+  return names.length > 4 ? `${names.slice(0, 4).join(", ")} and ${names.length - 4} more` : names.join(", ");
+}
+
+function show(told) {
+  const why = (one) => [one.reason?.message, ...one.ways.map((way) => `would help: ${way.message}`)].filter(Boolean).join("; ");
+  const parts = [
+    counts(told),
+    table("Would start", ["Gang", "Before", "GPUs", "Where"], told.starts.map((o) => [gang(o), o.before ?? "-", String(o.gpus), nodes(o)])),
+    table(
+      "Would have to leave",
+      ["Gang", "For", "GPUs", "GPU-hours lost"],
+      told.leaves.map((o) => [gang(o), o.givesWayTo ?? "-", String(o.gpus), o.cost ? (o.cost.lostGpuSeconds / 3600).toFixed(1) : "-"]),
+    ),
+    table("Would wait", ["Gang", "Before", "GPUs", "Why"], told.waits.map((o) => [gang(o), o.before ?? "-", String(o.gpus), why(o)])),
+  ];
+  if (told.overQuota?.length) {
+    parts.push(table("Over quota", ["Whose", "Flavor", "Used", "Allowed"], told.overQuota.map((o) => [o.name, `${o.flavor} ${o.resource}`, String(o.used), String(o.allowed)])));
+  }
+  for (const text of told.warnings ?? []) parts.unshift(make("p", { className: "note", textContent: text }));
+  answer.replaceChildren(...parts);
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const go = form.querySelector("button.go");
+  said.removeAttribute("data-bad");
+  said.textContent = "Planning …";
+  go.disabled = true;
+  try {
+    const reply = await fetch("/api/v1/plans", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Queuectl-Session": "1" },
+      body: JSON.stringify(question()),
+    });
+    const told = await reply.json();
+    if (!reply.ok) throw new Error(told.detail || `it answered ${reply.status}`);
+    show(told);
+    said.textContent = "";
+  } catch (error) {
+    said.toggleAttribute("data-bad", true);
+    said.textContent = error.message;
+  }
+  go.disabled = false;
+});

@@ -1,0 +1,60 @@
+"""``make vendor``: fetches the files of VENDORED.toml through npm, and keeps only what has the digest that stands there."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+STATIC: Final = Path(__file__).with_name("static")
+LIST: Final = STATIC / "VENDORED.toml"
+
+
+def listed() -> list[dict[str, Any]]:
+    """The files, as VENDORED.toml tells them."""
+    files: list[dict[str, Any]] = tomllib.loads(LIST.read_text())["file"]
+    return files
+
+
+def digest(content: bytes) -> str:
+    """As VENDORED.toml has it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def fetch(package: str, version: str, path: str) -> bytes:
+    """One file of a published package, from the registry that npm is set up with.
+
+    Raises:
+        RuntimeError: there is no npm, or it cannot fetch the package.
+    """
+    npm = shutil.which("npm")
+    if npm is None:
+        raise RuntimeError("npm is needed to fetch packages")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [npm, "pack", "--silent", f"{package}@{version}"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode:
+            raise RuntimeError(f"npm pack {package}@{version}: {done.stderr.strip()}")
+        with tarfile.open(next(Path(folder).glob("*.tgz"))) as archive:
+            found = archive.extractfile(f"package/{path}")
+            return found.read() if found is not None else b""
+
+
+def main() -> None:
+    """Fetch all files; end with an error if one is not what it was."""
+    for file in listed():
+        content = fetch(file["package"], file["version"], file["path"])
+        if digest(content) != file["sha256"]:
+            sys.exit(f"{file['name']}: {digest(content)} is not {file['sha256']}")
+        (STATIC / file["name"]).write_bytes(content)
+        sys.stdout.write(f"{file['name']}: {file['package']} {file['version']}\n")
+
+
+if __name__ == "__main__":
+    main()

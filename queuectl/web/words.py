@@ -1,0 +1,107 @@
+"""How numbers, times and states are written on the pages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from queuectl.domain.ledger import State
+from queuectl.domain.quantity import format_quantity
+from queuectl.domain.utilization import UseState
+
+_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+GLYPHS: Final = {
+    State.PENDING: "○",
+    State.HELD: "‖",
+    State.RESERVED: "◔",
+    State.STARTING: "◑",
+    State.RUNNING: "●",
+    State.EVICTING: "◌",
+    State.BACKOFF: "↻",
+    State.DEACTIVATED: "×",
+    State.FINISHED: "✓",
+}
+"""A state is told by its word and its sign; colour only repeats them."""
+
+
+def duration(seconds: float) -> str:
+    """The two largest units that tell: ``3 d 4 h``, ``12 min``, ``40 s``."""
+    left = int(max(seconds, 0.0))
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        amount, rest = divmod(left, size)
+        if amount or (unit == "s" and not parts):
+            parts.append(f"{amount} {unit}")
+        elif parts:
+            break
+        left = rest
+        if len(parts) == 2 or (parts and unit == "min"):
+            break
+    return " ".join(parts)
+
+
+def moment(seconds: float) -> str:
+    """``2026-11-20 21:15:04 UTC``."""
+    return f"{_utc(seconds):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def iso(seconds: float) -> str:
+    """RFC 3339, for ``<time datetime>``."""
+    return _utc(seconds).isoformat(timespec="seconds")
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def number(value: float) -> str:
+    """Thousands apart by a thin space; at most one digit after the point."""
+    text = f"{value:,.1f}".removesuffix(".0")
+    return text.replace(",", "\u202f")
+
+
+def percent(part: float, whole: float = 1.0) -> str:
+    """``part`` of ``whole``; nothing of nothing is a dash."""
+    return f"{part / whole:.0%}" if whole else "-"
+
+
+def gpu_hours(gpu_seconds: float) -> str:
+    """GPU-seconds as GPU-hours; what is less than a tenth of one is still told from nothing."""
+    hours = gpu_seconds / 3600
+    return "< 0.1" if 0 < hours < 0.05 else number(hours)
+
+
+def quantity(amount: int, resource: str) -> str:
+    """An amount of quota as people read it."""
+    text = format_quantity(resource, amount)
+    return number(int(text)) if text.isdecimal() else text
+
+
+def glyph(state: State) -> str:
+    """The sign of a state."""
+    return GLYPHS[state]
+
+
+def spaced(word: StrEnum) -> str:
+    """``WaitingForQuota`` as ``Waiting for quota``; runs of capitals stay."""
+    text = str(word)
+    out: list[str] = []
+    for i, letter in enumerate(text):
+        starts = letter.isupper() and i > 0 and not text[i - 1].isupper()
+        followed = i + 1 < len(text) and text[i + 1].islower()
+        if starts:
+            out.append(" ")
+        out.append(letter.lower() if letter.isupper() and i > 0 and followed else letter)
+    return "".join(out)
+
+
+USE_WORDS: Final = {
+    UseState.UNKNOWN: "unknown",
+    UseState.WARMUP: "warming up",
+    UseState.ACTIVE: "active",
+    UseState.LOW: "little used",
+    UseState.IDLE: "idle",
+    UseState.STUCK: "stuck",
+}

@@ -1,0 +1,311 @@
+"""Which token a command shows, to whom, and when: with the kubeconfigs people have."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from queuectl.api.auth.layers import Authenticated
+from queuectl.cli import credentials, kubeconfig
+from queuectl.cli.credentials import Shown
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.main import run
+from tests.api.serving import serving
+from tests.api.signed import ADMIN, NOBODY, people
+from tests.doubles.store import MemoryStore
+from tests.support.tls import write_certificate
+
+SECRET = "a-token-that-nobody-may-read"
+EXEC_VERSION = "client.authentication.k8s.io/v1"
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    """A server that asks who asks."""
+    with serving(MemoryStore(), authenticated=Authenticated(people())) as address:
+        yield address
+
+
+@pytest.fixture
+def queuectl(
+    guarded: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
+    """Runs the program in this process, on an account without a kubeconfig."""
+    monkeypatch.setenv("QUEUECTL_SERVER", guarded)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+    def call(*arguments: str) -> Result:
+        monkeypatch.setattr("sys.argv", ["queuectl", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run()
+        return Result(int(ended.value.code or 0), *capfd.readouterr())
+
+    return call
+
+
+def config(path: Path, user: dict[str, Any], name: str = "here", **context: str) -> Path:
+    """A kubeconfig of one context."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"user": "alice", "cluster": "c", **context}}],
+        "users": [{"name": "alice", "user": user}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://c.example"}}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def plugin(folder: Path, body: str, **more: Any) -> dict[str, Any]:
+    """A program beside the kubeconfig that prints a credential."""
+    script = folder / "plugin"
+    script.write_text(f"#!{sys.executable}\n{body}")
+    script.chmod(0o755)
+    return {"exec": {"apiVersion": EXEC_VERSION, "command": "./plugin", **more}}
+
+
+def giving(token: str, version: str = EXEC_VERSION) -> str:
+    return (
+        "import json, os\n"
+        "info = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n"
+        f"token = os.environ.get('GIVEN', {token!r})\n"
+        f"print(json.dumps({{'apiVersion': {version!r}, 'kind': info['kind'], 'status': {{'token': token}}}}))\n"
+    )
+
+
+class TestTheTokenComesFrom:
+    def test_a_file_on_the_command_line(self, queuectl: Cli, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text(f"{ADMIN}\n")
+        result = queuectl("get", "cq", "-o", "json", "--token-file", str(tmp_path / "token"))
+        assert (result.code, '"items": []' in result.out) == (0, True), result.err
+
+    def test_a_file_of_the_environment(
+        self, queuectl: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "token").write_text(ADMIN)
+        monkeypatch.setenv("QUEUECTL_TOKEN_FILE", str(tmp_path / "token"))
+        assert queuectl("get", "cq").code == 0
+
+    @pytest.mark.parametrize("form", ["token", "tokenFile", "exec", "exec with its environment"])
+    def test_the_kubeconfig(self, queuectl: Cli, tmp_path: Path, form: str) -> None:
+        (tmp_path / "secret").write_text(ADMIN)
+        users: dict[str, Callable[[], dict[str, Any]]] = {
+            "token": lambda: {"token": ADMIN},
+            "tokenFile": lambda: {"tokenFile": "secret", "token": NOBODY},
+            "exec": lambda: plugin(tmp_path, giving(ADMIN)),
+            "exec with its environment": lambda: plugin(
+                tmp_path, giving(NOBODY), env=[{"name": "GIVEN", "value": ADMIN}]
+            ),
+        }
+        config(tmp_path / "config", users[form]())
+        result = queuectl("get", "cq")
+        assert result.code == 0, result.err
+
+    def test_the_context_that_is_named(self, queuectl: Cli, tmp_path: Path) -> None:
+        mine, other = tmp_path / "mine", tmp_path / "other"
+        config(mine, {"token": NOBODY}, "mine")
+        document = yaml.safe_load(config(other, {"token": ADMIN}, "other").read_text())
+        document["contexts"][0]["context"]["user"] = document["users"][0]["name"] = "bob"
+        other.write_text(yaml.safe_dump(document))
+        both = f"{mine}{os.pathsep}{other}"
+        assert queuectl("get", "cq", "--kubeconfig", both).code == Exit.NOT_ALLOWED
+        assert queuectl("get", "cq", "--kubeconfig", both, "--context", "other").code == 0
+
+
+@pytest.mark.parametrize(
+    ("user", "code", "says"),
+    [
+        (None, 5, "there is no kubeconfig: make one with `kubectl create token"),
+        ({"client-certificate-data": SECRET}, 5, "client certificate, which only the API server"),
+        ({"username": "a", "password": SECRET}, 5, "has no token: make one"),
+        ({"token": f"{SECRET} {SECRET}"}, 2, "is more than one word"),
+        ({"token": SECRET}, 5, "no token that the cluster takes"),
+        ({"tokenFile": "nowhere"}, 2, "nowhere: No such file"),
+        ({"exec": {"apiVersion": "v2", "command": "x"}}, 2, "is none of client.authentication"),
+        (
+            {"exec": {"apiVersion": EXEC_VERSION, "command": "./no", "installHint": "brew it"}},
+            1,
+            "brew it",
+        ),
+    ],
+)
+def test_who_has_no_token_is_told_what_to_do(
+    queuectl: Cli, tmp_path: Path, user: dict[str, Any] | None, code: int, says: str
+) -> None:
+    if user is not None:
+        config(tmp_path / "config", user)
+    result = queuectl("get", "cq")
+    assert result.code == code
+    assert says in result.err
+    assert SECRET not in result.err + result.out
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (f"print('{SECRET}')", "printed no ExecCredential"),
+        ("raise SystemExit(3)", "ended with status 3"),
+        (giving(SECRET, "client.authentication.k8s.io/v1beta1"), "in another version"),
+        (giving(""), "gave no token: make one"),
+        ("import time; time.sleep(60)", "gave no token in"),
+    ],
+)
+def test_a_plugin_that_fails_is_named_and_its_output_is_not_told(
+    queuectl: Cli, tmp_path: Path, body: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "PLUGIN_SECONDS", 0.5 if "sleep" in body else 60.0)
+    config(tmp_path / "config", plugin(tmp_path, body))
+    result = queuectl("get", "cq")
+    assert result.code in (Exit.FAILURE, Exit.NOT_ALLOWED)
+    assert "plugin" in result.err
+    assert says in result.err
+    assert SECRET not in result.err + result.out
+
+
+def test_what_the_caller_may_not_do_has_an_exit_code_of_its_own(
+    queuectl: Cli, tmp_path: Path
+) -> None:
+    config(tmp_path / "config", {"token": NOBODY})
+    result = queuectl("get", "cq")
+    assert (result.code, result.out) == (Exit.NOT_ALLOWED, "")
+    assert "nobody" in result.err
+
+
+def test_a_server_that_asks_nobody_is_shown_no_token() -> None:
+    def found() -> str:
+        raise AssertionError("nobody asked")
+
+    seen = answered(found, lambda _: 200)
+    assert seen == [None]
+
+
+def test_a_token_that_is_taken_no_longer_is_looked_for_again() -> None:
+    tokens = iter(["old", "new"])
+
+    def status(shown: str | None) -> int:
+        return 200 if shown == "Bearer new" else 401
+
+    transport, seen = recording(status)
+    with httpx2.Client(
+        transport=transport, auth=Shown(lambda: next(tokens)), base_url="https://q.example"
+    ) as client:
+        assert [client.get("/").status_code, client.get("/").status_code] == [401, 200]
+    assert seen == [None, "Bearer old", "Bearer old", "Bearer new"]
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://q.example", True),
+        ("http://127.0.0.1:8000", True),
+        ("http://[::1]:8000", True),
+        ("http://localhost:8000", True),
+        ("http://q.example", False),
+        ("http://10.0.0.7:8000", False),
+        ("http://localhost.example", False),
+    ],
+)
+def test_a_token_never_goes_over_a_network_unencrypted(address: str, *, shown: bool) -> None:
+    if shown:
+        assert answered(lambda: SECRET, lambda s: 200 if s else 401, address)[-1] is not None
+    else:
+        with pytest.raises(CommandFailed, match="unencrypted") as refused:
+            answered(lambda: SECRET, lambda _: 401, address)
+        assert refused.value.code is Exit.NOT_ALLOWED
+
+
+def recording(status: Callable[[str | None], int]) -> tuple[httpx2.MockTransport, list[str | None]]:
+    """A server, and the tokens it was shown."""
+    seen: list[str | None] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers.get("Authorization"))
+        return httpx2.Response(status(seen[-1]))
+
+    return httpx2.MockTransport(handle), seen
+
+
+def answered(
+    find: Callable[[], str],
+    status: Callable[[str | None], int],
+    address: str = "https://q.example",
+) -> list[str | None]:
+    transport, seen = recording(status)
+    with httpx2.Client(transport=transport, auth=Shown(find), base_url=address) as client:
+        client.post("/", json={})
+    return seen
+
+
+class TestTheKubeconfig:
+    def test_its_namespace_is_where_names_without_one_are_looked_for(
+        self, queuectl: Cli, tmp_path: Path
+    ) -> None:
+        config(tmp_path / "config", {"token": ADMIN}, namespace="team-a")
+        assert "team-a/train" in queuectl("explain", "train").err
+        assert "team-b/train" in queuectl("explain", "train", "-n", "team-b").err
+
+    @pytest.mark.parametrize(
+        ("content", "says"),
+        [
+            (f"{SECRET}: [", "is no YAML"),
+            (SECRET, "is no kubeconfig"),
+            ("current-context: gone", "has no context 'gone'"),
+        ],
+    )
+    def test_a_broken_one_is_named_and_not_quoted(
+        self, tmp_path: Path, content: str, says: str
+    ) -> None:
+        path = tmp_path / "config"
+        path.write_text(content)
+        with pytest.raises(CommandFailed, match=str(path)) as refused:
+            kubeconfig.current(str(path))
+        assert says in str(refused.value)
+        assert SECRET not in str(refused.value)
+
+    def test_one_that_is_named_must_be_there(self, tmp_path: Path) -> None:
+        with pytest.raises(CommandFailed, match="there is no kubeconfig"):
+            kubeconfig.current(str(tmp_path / "nowhere"))
+
+    def test_its_repr_tells_no_token(self, tmp_path: Path) -> None:
+        found = kubeconfig.current(str(config(tmp_path / "config", {"token": SECRET})))
+        assert SECRET not in repr(found)
+
+
+def test_authorities_that_cannot_be_read_are_named(queuectl: Cli, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing")
+    result = queuectl("get", "cq", "--ca-file", str(tmp_path / "ca.pem"))
+    assert result.code == Exit.BAD_INPUT
+    assert "ca.pem: holds no certificate" in result.err
+
+
+def test_a_server_with_an_authority_of_its_own_is_trusted_when_that_is_named(
+    queuectl: Cli, tmp_path: Path
+) -> None:
+    certificate = write_certificate(tmp_path, "queuectl")
+    (tmp_path / "token").write_text(ADMIN)
+    known = Authenticated(people())
+    with serving(MemoryStore(), authenticated=known, certificate=certificate) as address:
+        asked = ["get", "cq", "--server", address, "--token-file", str(tmp_path / "token")]
+        refused = queuectl(*asked)
+        assert (refused.code, "--ca-file or QUEUECTL_CA_FILE" in refused.err) == (1, True)
+        assert queuectl(*asked, "--ca-file", str(certificate.chain)).code == 0

@@ -1,0 +1,241 @@
+"""``queuectl doctor``: what each check makes of what it sees, and how it says to mend it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from prometheus_client.samples import Sample
+
+from queuectl.cli.doctor import judge
+from queuectl.cli.doctor.findings import Finding, Level
+from queuectl.cli.doctor.server import of_metrics
+from queuectl.cli.main import run
+from queuectl.domain.records import LeaderRecord
+from tests.api.serving import serving
+from tests.doubles.store import MemoryStore
+
+OK, WARNING, PROBLEM, UNKNOWN = Level.OK, Level.WARNING, Level.PROBLEM, Level.UNKNOWN
+LABELS = {"gpu": "h100", "rack": "r1"}
+FLAVOR = {
+    "metadata": {"name": "h100"},
+    "spec": {"nodeLabels": {"gpu": "h100"}, "topologyName": "racks"},
+}
+TOPOLOGY = {
+    "metadata": {"name": "racks"},
+    "spec": {"levels": [{"nodeLabel": "rack"}, {"nodeLabel": judge.HOSTNAME}]},
+}
+
+
+def node(
+    name: str, labels: dict[str, str] | None = None, *, gpus: int = 8, ready: bool = True
+) -> judge.Node:
+    return judge.Node(name, labels or {}, gpus, ready)
+
+
+def levels(findings: Sequence[Finding]) -> list[Level]:
+    for finding in findings:
+        assert (finding.level is OK) == (not finding.mend) or finding.level is UNKNOWN, finding
+    return [finding.level for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("found", "level"), [((1, 36), OK), ((1, 37), OK), ((2, 0), OK), ((1, 35), PROBLEM)]
+)
+def test_the_cluster_must_be_new_enough(found: tuple[int, int], level: Level) -> None:
+    assert levels(judge.server_version(found, (1, 36))) == [level]
+
+
+def test_each_right_that_lacks_is_named() -> None:
+    assert levels(judge.rights([])) == [OK]
+    (finding,) = judge.rights(["patch pods"])
+    assert (finding.level, "may not patch pods" in finding.message) == (PROBLEM, True)
+
+
+@pytest.mark.parametrize(
+    ("missing", "kueue", "expected"),
+    [
+        ([], False, [OK]),
+        (["ValidatingAdmissionPolicy queuectl-jobs"], False, [PROBLEM]),
+        (["MutatingAdmissionPolicyBinding queuectl-jobs-kueue"], False, [WARNING]),
+        (["MutatingAdmissionPolicyBinding queuectl-jobs-kueue"], True, [OK]),
+    ],
+)
+def test_policies_that_lack_matter_as_far_as_they_are_needed(
+    missing: list[str], kueue: bool, expected: list[Level]
+) -> None:
+    assert levels(judge.objects(missing, kueue=kueue)) == expected
+
+
+def test_policies_that_are_there_must_act() -> None:
+    assert levels(judge.acting([])) == [OK]
+    assert levels(judge.acting(["a pod without a gate came through"])) == [PROBLEM]
+
+
+@pytest.mark.parametrize(
+    ("record", "level"),
+    [
+        (None, PROBLEM),
+        (LeaderRecord("", 1, 100.0, 15.0, "1"), PROBLEM),
+        (LeaderRecord("pod-1", 1, 100.0, 15.0, "1"), OK),
+        (LeaderRecord("pod-1", 1, 80.0, 15.0, "1"), PROBLEM),
+    ],
+)
+def test_somebody_must_lead_and_renew_his_lease(record: LeaderRecord | None, level: Level) -> None:
+    assert levels(judge.leader(record, 110.0)) == [level]
+
+
+def deployment(name: str, image: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "system"},
+        "spec": {"template": {"spec": {"containers": [{"image": image}]}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "who"),
+    [
+        ("kueue-controller-manager", "registry.k8s.io/kueue/kueue:v0.15", "Kueue"),
+        ("volcano-scheduler", "docker.io/volcanosh/vc-scheduler:v1.13", "Volcano"),
+        ("scheduler", "ghcr.io/kai-scheduler/scheduler:v0.9", "KAI"),
+        ("second", "registry.k8s.io/scheduler-plugins/coscheduling:v1", "coscheduling"),
+        ("yunikorn-scheduler", "apache/yunikorn:1", "YuniKorn"),
+        ("queuectl", "example/queuectl:1", None),
+        ("monkueue", "example/monkueue:1", None),
+    ],
+)
+def test_other_gang_controllers_are_named(name: str, image: str, who: str | None) -> None:
+    (finding,) = judge.foreign([deployment(name, image)])
+    assert finding.level is (OK if who is None else WARNING)
+    if who is not None:
+        assert finding.message.startswith(f"{who} runs here (system/{name})")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([], [PROBLEM]),
+        ([node("a", gpus=0)], [PROBLEM]),
+        ([node("a"), node("b", gpus=0, ready=False)], [OK]),
+        ([node("a"), node("b", ready=False)], [OK, WARNING]),
+    ],
+)
+def test_there_must_be_gpus_on_nodes_that_are_ready(
+    found: list[judge.Node], expected: list[Level]
+) -> None:
+    assert levels(judge.nodes(found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "says"),
+    [
+        ([node("a", LABELS)], [OK], "1 nodes, all labelled"),
+        ([node("a", {"gpu": "h100"}), node("b", LABELS)], [PROBLEM], "1 of 2 nodes"),
+        ([node("a", {"gpu": "a100"})], [WARNING, WARNING], "no node is of ResourceFlavor h100"),
+        ([node("a", LABELS), node("b")], [OK, WARNING], "1 nodes, all labelled"),
+        ([node("a", LABELS), node("cpu", gpus=0)], [OK], "all labelled"),
+    ],
+)
+def test_nodes_must_carry_what_flavors_and_topologies_go_by(
+    found: list[judge.Node], expected: list[Level], says: str
+) -> None:
+    findings = judge.labels(found, [FLAVOR], [TOPOLOGY])
+    assert levels(findings) == expected
+    assert says in findings[0].message
+
+
+def test_many_nodes_are_not_all_named() -> None:
+    unlabelled = [node(f"n{number}", {"gpu": "h100"}) for number in range(5)]
+    (finding,) = judge.labels(unlabelled, [FLAVOR], [TOPOLOGY])
+    assert finding.message.endswith("n0, n1, n2 and 2 more")
+    assert finding.mend == "kubectl label node n0 rack=…"
+
+
+def test_without_flavors_nothing_can_start() -> None:
+    assert levels(judge.labels([node("a")], [], [])) == [WARNING]
+
+
+@pytest.mark.parametrize(
+    ("blockers", "expected"), [([], [OK]), (["watch: pods", "database: away"], [PROBLEM, PROBLEM])]
+)
+def test_each_thing_a_server_waits_for_is_told(blockers: list[str], expected: list[Level]) -> None:
+    assert levels(judge.readiness(blockers)) == expected
+
+
+def build(version: str) -> Sample:
+    return Sample("queuectl_build_info", {"version": version}, 1)
+
+
+def leads(value: float) -> Sample:
+    return Sample("queuectl_leader", {}, value)
+
+
+def alarm(reason: str, pods: float) -> Sample:
+    return Sample("queuectl_utilization_alarms", {"reason": reason}, pods)
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([build("1.0"), leads(1), alarm("no_match", 0)], [OK, OK]),
+        ([build("0.9"), leads(1), alarm("no_match", 0)], [WARNING, OK]),
+        ([leads(1), alarm("no_match", 0)], [UNKNOWN, OK]),
+        ([build("1.0"), leads(1)], [OK, WARNING]),
+        ([build("1.0"), leads(0)], [OK, UNKNOWN]),
+        ([build("1.0"), leads(1), alarm("no_match", 3), alarm("x", 0)], [OK, WARNING]),
+    ],
+)
+def test_a_servers_metrics_tell_its_release_and_whether_gpus_are_seen(
+    samples: list[Sample], expected: list[Level]
+) -> None:
+    assert levels(of_metrics(samples, "1.0")) == expected
+
+
+@pytest.mark.parametrize(
+    ("current", "known", "level"),
+    [("0010", True, OK), ("0009", True, PROBLEM), (None, True, PROBLEM), ("0011", False, WARNING)],
+)
+def test_the_schema_must_be_what_the_release_needs(
+    current: str | None, known: bool, level: Level
+) -> None:
+    assert levels(judge.schema(current, "0010", known=known)) == [level]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with serving(MemoryStore()) as address:
+        yield address
+
+
+def test_it_tells_everything_it_can_and_fails_for_what_it_cannot_reach(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {"token": "x"}}],
+    }))  # fmt: skip
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    monkeypatch.setenv("QUEUECTL_SERVER", server)
+    monkeypatch.setattr("sys.argv", ["queuectl", "doctor", "-o", "json"])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [(one["check"], one["level"]) for one in findings] == [
+        ("server", "ok"),
+        ("versions", "ok"),
+        ("metrics", "unknown"),
+        ("cluster", "problem"),
+    ]
+    monkeypatch.setattr("sys.argv", ["queuectl", "doctor"])
+    with pytest.raises(SystemExit):
+        run()
+    out = capsys.readouterr().out
+    assert "PROBLEM  cluster   cannot be asked:" in out
+    assert "to mend it: kubectl version" in out
+    assert out.endswith("1 problem, 0 warnings\n")

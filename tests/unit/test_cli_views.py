@@ -1,0 +1,290 @@
+"""``top``, ``history``, ``audit``, ``config`` and ``completion`` against a running API."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from queuectl.cli import explain
+from queuectl.cli.main import run
+from queuectl.cli.top import screen, summed
+from queuectl.domain.utilization import GangUse, UseState
+from tests.api.serving import serving
+from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, FixedDiagnoser, job, live_through
+from tests.doubles.store import MemoryDatabase, MemoryStore
+
+NOW = time.time()
+IDLE = GangUse("", 1, UseState.IDLE, NOW - 2400, NOW, 0.25, 1.0, "quiet")
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[MemoryStore, str]]:
+    store, diagnoser = MemoryStore(), FixedDiagnoser()
+    diagnoser.uses = {"uid-job-running": IDLE}
+    with serving(store, diagnoser) as address:
+        yield store, address
+
+
+@pytest.fixture
+def store(running: tuple[MemoryStore, str]) -> MemoryStore:
+    running[0].database = MemoryDatabase()
+    return running[0]
+
+
+@pytest.fixture
+def queuectl(
+    running: tuple[MemoryStore, str],
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Any,
+) -> Cli:
+    """Runs the program in this process; ``stdin`` is given as a file."""
+    monkeypatch.setenv("QUEUECTL_SERVER", running[1])
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+
+    def call(*arguments: str, files: str = "") -> Result:
+        given = tmp_path / "given.yaml"
+        given.write_text(files)
+        parts = [str(given) if part == "FILE" else part for part in arguments]
+        monkeypatch.setattr("sys.argv", ["queuectl", *parts])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run()
+        captured = capsys.readouterr()
+        return Result(int(ended.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def ledger(store: MemoryStore) -> None:
+    """A workload in every state, with its history."""
+    for name, life in LIVES.items():
+        for change in live_through(job(name), *life):
+            store._write(change, 1)
+
+
+EVERY = yaml.safe_dump_all(DOCUMENTS.values())
+
+
+class TestHistory:
+    @pytest.mark.usefixtures("ledger")
+    def test_the_first_line_says_who_took_it_down_and_why(self, queuectl: Cli) -> None:
+        head, titles, *rows = queuectl("history", "team-a/requeued").out.splitlines()
+        assert head.startswith("job/team-a/requeued is Pending; started 1 time, taken down 1 time,")
+        down = next(row for row in rows if "Evicting" in row)
+        assert head.endswith(down.split("   ")[-1].strip())
+        assert titles.split() == ["TIME", "EVENT", "STATE", "REASON", "MESSAGE"]
+
+    @pytest.mark.usefixtures("ledger")
+    def test_evictions_alone_can_be_asked_for(self, queuectl: Cli) -> None:
+        body = json.loads(queuectl("history", "team-a/requeued", "--evictions", "-o", "json").out)
+        assert [item["toState"] for item in body["items"]] == ["Evicting"]
+
+    @pytest.mark.usefixtures("ledger")
+    def test_one_that_was_never_taken_down_is_told_so(self, queuectl: Cli) -> None:
+        out = queuectl("history", "team-a/running").out
+        assert out.startswith("job/team-a/running is Running; started 1 time, never taken down\n")
+
+    def test_nobody_has_no_history(self, queuectl: Cli) -> None:
+        assert queuectl("history", "team-a/nobody").code == 3
+
+
+class TestExplain:
+    @pytest.mark.usefixtures("ledger")
+    @pytest.mark.parametrize(
+        ("name", "advice"),
+        [
+            ("held", "Next:    queuectl release team-a/held lets it queue again"),
+            ("deactivated", "Next:    queuectl activate team-a/deactivated lets it queue again"),
+            ("backoff", "Next:    queuectl requeue team-a/backoff queues it at once"),
+            ("running", None),
+            ("pending", None),
+        ],
+    )
+    def test_where_one_command_helps_it_is_named(
+        self, queuectl: Cli, name: str, advice: str | None
+    ) -> None:
+        lines = queuectl("explain", f"team-a/{name}").out.splitlines()
+        assert [line for line in lines if line.startswith("Next:")] == ([advice] if advice else [])
+
+    @pytest.mark.usefixtures("ledger")
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("evicting", "It still holds:"),
+            ("running", "It runs on:"),
+            ("reserved", "It will run on:"),
+        ],
+    )
+    def test_its_place_is_told_as_what_it_is_to_it(
+        self, queuectl: Cli, name: str, says: str
+    ) -> None:
+        assert says in queuectl("explain", f"team-a/{name}").out.splitlines()
+
+    def test_on_a_terminal_lines_are_folded_between_words(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "40")
+        line = "  - quota: it needs 64 nvidia.com/gpu of flavor h100"
+        assert explain._folded([line, ""]) == [line, ""]
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        assert explain._folded([line, ""]) == [
+            "  - quota: it needs 64 nvidia.com/gpu of",
+            "    flavor h100",
+            "",
+        ]
+
+
+class TestAudit:
+    def test_changes_are_listed_the_newest_first(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "FILE", files=EVERY)
+        body = json.loads(queuectl("audit", "-o", "json", "--last", "2").out)
+        assert [item["method"] for item in body["items"]] == ["PUT", "PUT"]
+        assert body["items"][0]["id"] > body["items"][1]["id"]
+        header, *rows = queuectl("audit", "--path", "/api/v1/cohorts").out.splitlines()
+        assert header.split()[:4] == ["TIME", "WHO", "STATUS", "METHOD"]
+        assert [row.split()[-2] for row in rows] == ["/api/v1/cohorts/all"]
+        assert queuectl("audit", "--since", "1h", "-o", "name").out.count("audit/") == len(
+            DOCUMENTS
+        )
+        assert queuectl("audit", "--since", "2126-01-01T00:00:00Z").err == "nothing found\n"
+
+    def test_a_wrong_time_is_bad_input(self, queuectl: Cli) -> None:
+        assert queuectl("audit", "--since", "yesterday").code == 2
+
+
+class TestConfig:
+    def test_what_is_exported_applies_unchanged_and_names_no_versions(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "FILE", files=EVERY)
+        exported = queuectl("config", "export").out
+        assert "resourceVersion" not in exported
+        assert all(
+            list(d)[:3] == ["apiVersion", "kind", "metadata"] for d in yaml.safe_load_all(exported)
+        )
+        assert len(list(yaml.safe_load_all(exported))) == len(DOCUMENTS)
+        assert queuectl("config", "diff", "-f", "FILE", files=exported).code == 0
+        part = yaml.safe_dump(CLUSTER_QUEUE)
+        assert queuectl("config", "diff", "-f", "FILE", files=part).code == 4
+        again = queuectl("apply", "-f", "FILE", files=exported)
+        assert (again.code, again.out.count("unchanged")) == (0, len(DOCUMENTS))
+
+    def test_every_difference_is_named(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "FILE", files=EVERY)
+        changed = {**CLUSTER_QUEUE, "spec": {**CLUSTER_QUEUE["spec"], "stopPolicy": "Hold"}}
+        new = {"apiVersion": "queuectl.dev/v1", "kind": "Cohort", "metadata": {"name": "new"}}
+        mine = [d for d in DOCUMENTS.values() if d["kind"] not in ("ClusterQueue", "LocalQueue")]
+        files = yaml.safe_dump_all([*mine, changed, new])
+        result = queuectl("config", "diff", "-f", "FILE", files=files)
+        assert (result.code, result.err) == (4, "error: the server and the files differ\n")
+        assert result.out.splitlines() == [
+            "clusterqueue/team-a differs",
+            "    spec.stopPolicy: (none) -> Hold",
+            "cohort/new is not on the server",
+            "localqueue/default in team-a is in none of the files",
+        ]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_learns_to_complete_without_any_server(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["queuectl", "completion", shell])
+    with pytest.raises(SystemExit):
+        run()
+    assert f"_QUEUECTL_COMPLETE=complete_{shell}" in capsys.readouterr().out
+
+
+class TestTop:
+    @pytest.mark.usefixtures("ledger")
+    def test_into_a_pipe_it_is_three_tables_once(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "FILE", files=EVERY)
+        queues, holding, waiting = queuectl("top").out.split("\n\n")
+        assert queues.splitlines()[0].split()[:4] == ["CLUSTERQUEUE", "QUOTA", "HELD", "USE"]
+        assert queues.splitlines()[1].split()[:2] == ["team-a", "64"]
+        running = next(line for line in holding.splitlines() if "team-a/running" in line)
+        assert running.split()[-2:] == ["25%", "Idle"]
+        first, second = (line.split() for line in waiting.splitlines()[1:3])
+        assert (first[3], second[3]) == ("1", "2")
+
+    def test_an_empty_cluster_is_told_so(self, queuectl: Cli) -> None:
+        assert queuectl("top").err == "nobody runs, and nobody waits\n"
+
+    @pytest.mark.usefixtures("ledger")
+    def test_on_a_terminal_it_lives_until_q(self, running: tuple[MemoryStore, str]) -> None:
+        ours, theirs = pty.openpty()
+        code = (
+            "import sys; sys.argv = ['queuectl', 'top']; from queuectl.cli.main import run; run()"
+        )
+        environment = {
+            **os.environ, "QUEUECTL_SERVER": running[1], "KUBECONFIG": "/nowhere",
+            "TERM": "xterm", "COLUMNS": "100", "LINES": "30",
+        }  # fmt: skip
+        with subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdin=theirs, stdout=theirs
+        ) as program:
+            os.close(theirs)
+            seen = b""
+            while b"q ends this" not in seen:
+                seen += os.read(ours, 65536)
+            os.write(ours, b"q")
+            assert program.wait(60) == 0
+        os.close(ours)
+        assert b"team-a/running" in seen
+
+
+def gang(name: str, state: str, gpus: int, **more: Any) -> dict[str, Any]:
+    return {
+        "namespace": "n", "name": name, "state": state, "gpus": gpus, "clusterQueue": "q",
+        "reason": {"code": "WaitingForQuota", "message": ""}, "use": None, "since": None,
+        "queuedAt": None, "positionInClusterQueue": None, "estimatedStart": None, **more,
+    }  # fmt: skip
+
+
+def test_use_that_nobody_measured_is_not_taken_for_idleness() -> None:
+    busy = gang("a", "Running", 8, use={"utilization": 0.5, "state": "Active"})
+    (queue,) = summed([], [busy, gang("b", "Running", 8), gang("c", "Pending", 16)])
+    assert (queue.held, queue.used, queue.unmeasured, queue.idle) == (16, 4, 8, 0)
+    assert (queue.waiting, queue.waiting_gpus) == (1, 16)
+
+
+@pytest.mark.parametrize(("running", "waiting"), [(0, 0), (3, 200), (200, 3), (200, 200)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (60, 12)])
+def test_a_screen_never_needs_more_room_than_there_is(
+    running: int, waiting: int, width: int, height: int
+) -> None:
+    seen = (
+        summed([], [gang("a", "Running", 8)]),
+        [gang(f"running-{n}", "Running", 8) for n in range(running)],
+        [gang(f"waiting-{n}", "Pending", 8) for n in range(waiting)],
+    )
+    console = Console(width=width, height=height, force_terminal=False)
+    with console.capture() as captured:
+        console.print(screen(seen, width, height, "foot"))
+    lines = captured.get().splitlines()
+    assert len(lines) <= max(height, 14)
+    assert max(map(len, lines)) <= width
+    assert ("running-0" in captured.get()) == bool(running)
+    assert ("waiting-0" in captured.get()) == bool(waiting)

@@ -1,0 +1,354 @@
+"""A cluster to look at: racks of GPU nodes, four teams that share them, gangs that run, wait, and had to leave."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.floor import Floor
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
+from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
+from queuectl.objects.config import build
+from queuectl.planner.floor import floor_of
+from tests.api.support import DIAGNOSIS, FixedDiagnoser
+from tests.doubles.store import MemoryDatabase, MemoryStore
+
+NOW = 1_795_000_000.0
+BLOCK, RACK = "topology.queuectl.dev/block", "topology.queuectl.dev/rack"
+QUEUES = ("language", "platform", "speech", "vision")
+HOST_GPUS = 8
+FLAVORS = dict.fromkeys((GPU, CPU, MEMORY, PODS), "h100")
+WORDS = ("llama", "diffusion", "whisper", "retrieval", "rlhf", "eval", "sweep", "distill", "tts")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much there is to see."""
+
+    blocks: int = 10
+    racks: int = 20
+    hosts: int = 25
+    pending: int = 10_000
+
+    @property
+    def nodes(self) -> int:
+        return self.blocks * self.racks * self.hosts
+
+
+SMALL = Size(2, 4, 8, 30)
+LARGE = Size()
+
+
+class Scene:
+    """A cluster that stands still."""
+
+    def __init__(self, snapshot: Snapshot, uses: dict[str, GangUse]) -> None:
+        self.snapshot: Snapshot | None = snapshot
+        self.uses = uses
+        self._floor: Floor | None = None
+
+    async def picture(self) -> Snapshot | None:
+        return self.snapshot
+
+    async def floor(self) -> Floor | None:
+        if self.snapshot is None:
+            return None
+        if self._floor is None:
+            self._floor = floor_of(self.snapshot, self.uses)
+        return self._floor
+
+
+@dataclass
+class Sample:
+    """Everything a dashboard reads."""
+
+    database: MemoryDatabase
+    store: MemoryStore
+    scene: Scene
+    diagnoser: FixedDiagnoser
+    now: float = NOW
+
+
+def documents(size: Size) -> list[dict[str, Any]]:
+    """Configuration as people write it."""
+    gpus = size.nodes * HOST_GPUS
+    parts = dict(zip(QUEUES, (0.45, 0.1, 0.15, 0.3), strict=True))
+    found: list[dict[str, Any]] = [
+        _document("Topology", "fabric", {"levels": [{"nodeLabel": x} for x in (BLOCK, RACK, HOSTNAME)]}),
+        _document("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}, "topologyName": "fabric"}),
+        _document("Cohort", "research", {}),
+    ]  # fmt: skip
+    for name, part in parts.items():
+        quota = {"name": GPU, "nominalQuota": int(gpus * part)}
+        if name == "platform":
+            quota |= {"borrowingLimit": int(gpus * 0.1), "lendingLimit": int(gpus * 0.05)}
+        group = {
+            "coveredResources": [GPU],
+            "flavors": [{"name": "h100", "resources": [quota]}],
+        }
+        spec = {"cohortName": "research", "namespaceSelector": {}, "resourceGroups": [group]}
+        spec["preemption"] = {"withinClusterQueue": "LowerPriority"}
+        found.append(_document("ClusterQueue", name, spec))
+        local = _document("LocalQueue", "default", {"clusterQueue": name})
+        local["metadata"]["namespace"] = f"team-{name}"
+        found.append(local)
+    return found
+
+
+def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def make(size: Size = SMALL, seed: int = 7) -> Sample:
+    """The same sample for the same seed."""
+    rng = random.Random(seed)
+    database = MemoryDatabase(epoch=1, holder="sample")
+    for document in documents(size):
+        database.revision += 1
+        database.documents[DocumentKey.of(document)] = ConfigDocument(document, database.revision)
+    fleet = _fleet(size, rng)
+    running = list(_running(fleet, rng))
+    uses = {gang.workload.uid: _use(gang.workload.uid, rng) for gang in running}
+    entries = [_entry(gang, rng) for gang in running]
+    waiting = list(_waiting(size, rng))
+    entries += waiting + list(_aside(rng))
+    _reserve(entries)
+    database.entries = {entry.uid: entry for entry in entries}
+    database.history = _history(entries, rng)
+    config = build([d.document for d in database.documents.values()], database.revision)
+    snapshot = Snapshot(
+        NOW,
+        fleet,
+        config,
+        tuple(Pending(_workload(e.uid, e.namespace, e.name, e.pods, rng)) for e in waiting),
+        tuple(running),
+        strangers={fleet.nodes[-1].name: Resources({GPU: 2, PODS: 1})},
+        namespaces={f"team-{name}": {} for name in QUEUES},
+    )
+    diagnoser = FixedDiagnoser(_diagnosis())
+    diagnoser.uses = uses
+    diagnoser.starts = {entry.uid: NOW + rng.uniform(600, 90_000) for entry in waiting}
+    return Sample(database, MemoryStore(database), Scene(snapshot, uses), diagnoser)
+
+
+def _fleet(size: Size, rng: random.Random) -> Fleet:
+    capacity = Resources({GPU: HOST_GPUS, CPU: 128_000, MEMORY: 2**40, PODS: 110})
+    nodes = []
+    for b in range(size.blocks):
+        for r in range(size.racks):
+            for h in range(size.hosts):
+                name = f"gpu-{b:02}-{r:02}-{h:02}"
+                labels = {BLOCK: f"block-{b:02}", RACK: f"rack-{r:02}", HOSTNAME: name, "gpu": "h100"}  # fmt: skip
+                health = rng.random()
+                nodes.append(Node(name, labels, capacity, (), health > 0.012, health < 0.02))
+    return Fleet(tuple(nodes))
+
+
+def _workload(uid: str, namespace: str, name: str, pods: int, rng: random.Random) -> Workload:
+    shape = PodShape(Resources({GPU: HOST_GPUS, CPU: 64_000, MEMORY: 2**39, PODS: 1}))
+    podset = PodSet("worker", pods, shape)
+    priority = rng.choice((0, 0, 0, 100, 1000))
+    return Workload(uid, "PyTorchJob", namespace, name, (podset,), "default", priority)
+
+
+def _running(fleet: Fleet, rng: random.Random) -> Iterator[Admitted]:
+    """Gangs of whole nodes and a few small ones on nine tenths of the nodes."""
+    at = number = 0
+    names = [node.name for node in fleet.nodes if node.ready]
+    while at < len(names):
+        pods = rng.choice((1, 1, 2, 4, 8, 16, 32))
+        hosts = names[at : at + pods]
+        at += pods
+        if rng.random() < 0.12:
+            continue
+        queue = rng.choices(QUEUES, (50, 12, 8, 30))[0]
+        number += 1
+        name = f"{rng.choice(WORDS)}-{number:05}"
+        workload = _workload(f"run-{number:05}", f"team-{queue}", name, len(hosts), rng)
+        placed = PodSetPlacement("worker", tuple((host, 1) for host in hosts), FLAVORS)
+        if len(hosts) == 1 and rng.random() < 0.5:
+            small = PodShape(Resources({GPU: rng.choice((1, 2, 4)), CPU: 8_000, PODS: 1}))
+            workload = replace(workload, podsets=(PodSet("worker", 1, small),))
+        started = NOW - rng.expovariate(1 / 40_000)
+        yield Admitted(workload, Placement((placed,)), started_at=started)
+
+
+def _use(uid: str, rng: random.Random) -> GangUse:
+    state = rng.choices(list(UseState), (6, 4, 74, 8, 6, 2))[0]
+    share = {UseState.ACTIVE: rng.uniform(0.45, 0.97), UseState.LOW: rng.uniform(0.06, 0.19)}
+    share |= {UseState.IDLE: 0.004, UseState.STUCK: 0.99, UseState.WARMUP: 0.02}
+    known = share.get(state)
+    text = "no samples of its GPUs" if known is None else f"mean {known:.0%} over 30 min"
+    covered = 0.0 if known is None else 1.0
+    return GangUse(uid, 1, state, NOW - rng.uniform(60, 7200), NOW - 12, known, covered, text)
+
+
+def _entry(gang: Admitted, rng: random.Random) -> Entry:
+    workload = gang.workload
+    return Entry(
+        uid=workload.uid,
+        kind=workload.kind,
+        namespace=workload.namespace,
+        name=workload.name,
+        state=State.RUNNING if rng.random() < 0.97 else State.STARTING,
+        queue="default",
+        cluster_queue=workload.namespace.removeprefix("team-"),
+        priority=workload.priority,
+        gpus=workload.gpus,
+        pods=workload.pods,
+        attempt=1,
+        queued_at=gang.started_at - rng.expovariate(1 / 3000),
+        since=gang.started_at + 40,
+        started_at=gang.started_at,
+        ready_at=gang.started_at + 40,
+        reason=Reason(Code.PODS_READY, "all pods are ready"),
+        placement=gang.placement,
+        version=4,
+    )
+
+
+_REASONS = (
+    (Code.WAITING_FOR_QUOTA, "it needs {g} nvidia.com/gpu of flavor h100; 96 of the quota are left"),
+    (Code.TOPOLOGY_PLACEMENT_FAILED, "no rack has {p} nodes with 8 free GPUs: the best has 11"),
+    (Code.PENDING_EVALUATION, "behind others; not looked at yet"),
+    (Code.WAITING_IN_ORDER, "behind a gang that is blocked"),
+    (Code.EXCEEDS_MAX_QUOTA, "it needs {g} nvidia.com/gpu, more than the queue may ever use"),
+)  # fmt: skip
+
+
+def _waiting(size: Size, rng: random.Random) -> Iterator[Entry]:
+    for number in range(size.pending):
+        queue = rng.choices(QUEUES, (45, 5, 15, 35))[0]
+        pods = rng.choice((1, 2, 4, 8, 16, 32, 64))
+        code, text = rng.choices(_REASONS, (40, 25, 25, 9, 1))[0]
+        yield Entry(
+            uid=f"wait-{number:05}",
+            kind="PyTorchJob",
+            namespace=f"team-{queue}",
+            name=f"{rng.choice(WORDS)}-w{number:05}",
+            state=State.PENDING,
+            queue="default",
+            cluster_queue=queue,
+            priority=rng.choices((0, 100, 1000), (80, 16, 4))[0],
+            gpus=pods * HOST_GPUS,
+            pods=pods,
+            queued_at=NOW - rng.expovariate(1 / 20_000),
+            since=NOW - rng.uniform(1, 3000),
+            reason=Reason(code, text.format(g=pods * HOST_GPUS, p=pods)),
+            version=2,
+        )
+
+
+def _aside(rng: random.Random) -> Iterator[Entry]:
+    states = (
+        (State.HELD, Code.HELD, "by ann: waits for the data"),
+        (State.BACKOFF, Code.BACKOFF, "start 3 failed (PodsReadyTimeout); retried in 240 s"),
+        (State.DEACTIVATED, Code.REQUEUING_LIMIT, "start 6 failed; 6 in a row, and 5 may be retried"),
+        (State.EVICTING, Code.PREEMPTED, "for team-vision/urgent: 5400 GPU-seconds of work lost, 32 GPUs freed"),
+        (State.FINISHED, Code.SUCCEEDED, ""),
+    )  # fmt: skip
+    for number, (state, code, text) in enumerate(states):
+        yield Entry(
+            uid=f"aside-{number}",
+            kind="Job",
+            namespace="team-speech",
+            name=f"tts-aside-{number}",
+            state=state,
+            queue="default",
+            cluster_queue="speech",
+            gpus=32,
+            pods=4,
+            attempt=2,
+            queued_at=NOW - 50_000,
+            since=NOW - 300,
+            requeue_at=NOW + 240 if state is State.BACKOFF else None,
+            finished_at=NOW - 300 if state is State.FINISHED else None,
+            reason=Reason(code, text),
+            parked=Reason(code, text) if state in (State.HELD, State.DEACTIVATED) else None,
+            evictions=rng.randrange(3),
+            version=5,
+        )
+
+
+def _reserve(entries: list[Entry]) -> None:
+    """One gang has its place and waits for others to leave it."""
+    place = next(i for i, entry in enumerate(entries) if entry.uid == "wait-00000")
+    host = next(entry for entry in entries if entry.placement is not None)
+    assert host.placement is not None
+    entries[place] = replace(
+        entries[place],
+        state=State.RESERVED,
+        priority=1000,
+        reason=Reason(Code.WAITING_FOR_PREEMPTED, "1 gang leaves for it"),
+        lease=CapacityLease(host.placement, (host.uid,), NOW - 20, NOW + 580),
+    )
+
+
+def _history(entries: list[Entry], rng: random.Random) -> list[HistoryLine]:
+    lines: list[tuple[float, Entry, State | None, State, Reason, int]] = []
+    waits = [entry for entry in entries if entry.uid.startswith("wait-")]
+    for entry in entries:
+        lines.append((entry.queued_at, entry, None, State.PENDING, Reason(Code.QUEUED), 0))
+        if entry.started_at is not None:
+            at = entry.started_at
+            if rng.random() < 0.15:
+                lines += _evicted(entry, rng.choice(waits), rng)
+            admitted = Reason(Code.ADMITTED, f"{entry.pods} pods placed in 1 rack")
+            lines.append((at, entry, State.PENDING, State.STARTING, admitted, 1))
+            lines.append((at + 40, entry, State.STARTING, State.RUNNING, Reason(Code.PODS_READY), 1))  # fmt: skip
+        else:
+            lines.append((entry.since, entry, State.PENDING, entry.state, entry.reason, 0))
+    lines.sort(key=lambda line: line[0])
+    return [
+        HistoryLine(
+            id=number,
+            uid=entry.uid,
+            kind=entry.kind,
+            namespace=entry.namespace,
+            name=entry.name,
+            at=at,
+            epoch=1,
+            cycle=number,
+            attempt=attempt,
+            event=str(reason.code),
+            from_state=before,
+            to_state=after,
+            reason=reason,
+        )
+        for number, (at, entry, before, after, reason, attempt) in enumerate(lines, 1)
+    ]
+
+
+def _evicted(
+    entry: Entry, favoured: Entry, rng: random.Random
+) -> Iterator[tuple[float, Entry, State | None, State, Reason, int]]:
+    at = entry.queued_at + rng.uniform(0.2, 0.8) * ((entry.started_at or NOW) - entry.queued_at)
+    lost = int(rng.expovariate(1 / 40_000))
+    if rng.random() < 0.7:
+        text = f"for {favoured.ref}: {lost} GPU-seconds of work lost, {entry.gpus} GPUs freed"
+        why = rng.choice(("InClusterQueue", "InCohortReclamation", "InCohortFairSharing"))
+        details = {"preemptor": favoured.uid, "why": why, "lostGpuSeconds": lost, "gpus": entry.gpus}  # fmt: skip
+        reason = Reason(Code.PREEMPTED, text, json.loads(json.dumps(details)))
+    else:
+        reason = Reason(Code.NODE_FAILURES, "2 of its nodes are lost and no repair is possible")
+    yield at, entry, State.RUNNING, State.EVICTING, reason, 1
+    yield at + 30, entry, State.EVICTING, State.PENDING, Reason(Code.QUEUED, "requeued"), 1
+
+
+def _diagnosis() -> Diagnosis:
+    return DIAGNOSIS

@@ -1,0 +1,175 @@
+"""Every page says what it is for, to everybody, and what it says cannot be mistaken for markup."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import httpx2
+import pytest
+
+from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code, Reason
+from queuectl.web.vendor import STATIC, digest, listed
+from tests.web.sample import Sample
+
+SCRIPT = "<script>alert(1)</script>"
+
+PAGES = {
+    "/ui/": ("What the GPUs do", "Waiting longest", "Last evictions"),
+    "/ui/queues": ("language", "platform", "speech", "vision"),
+    "/ui/queues/vision": ("In line", "team-vision/default", "cohort research"),
+    "/ui/workloads": ("team-language/", "Running"),
+    "/ui/workloads?state=Held": ("tts-aside-0",),
+    "/ui/workloads/run-00001": ("Where it runs", "Its life", "block-00 / rack-00"),
+    "/ui/workloads/wait-00000": ("Where it will run", "Place in line", "starts in about"),
+    "/ui/workloads/wait-00000/why": ("quota: it needs 40 GPUs", "no less would do"),
+    "/ui/nodes": ("64 nodes", "By rack", "By block"),
+    "/ui/nodes?q=rack-01": ("gpu-00-01-00", "gpu-01-01-03"),
+    "/ui/evictions": ("GPU-hours lost",),
+    "/ui/whatif": ("these nodes are drained",),
+    "/ui/signin": ("Paste a token",),
+}
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_page_shows(pages: httpx2.AsyncClient, path: str):
+    answer = await pages.get(path)
+    assert answer.status_code == 200, answer.text[:2000]
+    missing = [text for text in PAGES[path] if text not in answer.text]
+    assert missing == []
+
+
+async def test_the_root_leads_to_the_overview(pages: httpx2.AsyncClient):
+    assert (await pages.get("/")).headers["location"] == "/ui/"
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_page_needs_nothing_inline(pages: httpx2.AsyncClient, path: str):
+    """The policy forbids it, so it would silently do nothing."""
+    answer = await pages.get(path)
+    assert "'unsafe" not in answer.headers["content-security-policy"]
+    assert " style=" not in answer.text
+    assert "<style" not in answer.text
+    assert "<script>" not in answer.text
+    assert " onclick" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/ui/nowhere", 404),
+        ("/ui/queues/nowhere", 404),
+        ("/ui/workloads/nobody", 404),
+        ("/ui/workloads/%00%2f..%2f", 404),
+        ("/ui/workloads?cursor=!", 422),
+        ("/ui/queues/vision?cursor=!", 422),
+    ],
+)
+async def test_what_is_not_there_is_told_by_a_page(
+    pages: httpx2.AsyncClient, path: str, status: int
+):
+    answer = await pages.get(path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "To the overview" in answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/ui/queues/vision?skip=-1", "/ui/queues/vision?skip=99999999999", "/ui/evictions?before=x",
+     "/ui/workloads?state=Nonsense", "/ui/nodes?topology=nope&q=%E2%98%83"],
+)  # fmt: skip
+async def test_a_strange_question_gets_an_ordinary_page(pages: httpx2.AsyncClient, path: str):
+    assert (await pages.get(path)).status_code == 200
+
+
+async def test_names_and_reasons_are_never_markup(sample: Sample, pages: httpx2.AsyncClient):
+    entry = sample.database.entries["wait-00001"]
+    hostile = replace(
+        entry, name=SCRIPT, queue='"><b>', reason=Reason(Code.QUEUED, SCRIPT), queued_at=0.0
+    )
+    sample.database.entries["wait-00001"] = hostile
+    for path in (
+        "/ui/",
+        f"/ui/queues/{entry.cluster_queue}",
+        f"/ui/workloads?namespace={entry.namespace}",
+        "/ui/workloads/wait-00001",
+        f"/ui/workloads?q={SCRIPT}",
+        f"/ui/nodes?q={SCRIPT}",
+        f"/ui/signin?next={SCRIPT}",
+    ):
+        answer = await pages.get(path)
+        assert SCRIPT not in answer.text, path
+        assert '"><b>' not in answer.text, path
+
+
+async def test_a_gang_is_found_by_its_name(sample: Sample, pages: httpx2.AsyncClient):
+    entry = sample.database.entries["run-00001"]
+    answer = await pages.get("/ui/workloads", params={"q": entry.ref})
+    assert answer.headers["location"] == "/ui/workloads/run-00001"
+
+
+async def test_those_that_wait_stand_in_the_order_of_their_turn(
+    sample: Sample, pages: httpx2.AsyncClient
+):
+    waiting = await sample.store.waiting("vision")
+    assert len(waiting) > 3
+    text = (await pages.get("/ui/queues/vision")).text
+    line = text[text.index('id="waiting"') : text.index('id="running"')]
+    places = [line.index(f">{entry.ref}<") for entry in waiting]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [
+        ("/ui/queues/vision", "/ui/queues/vision"),
+        ("https://evil.example/", "/ui/"),
+        ("//evil.example/ui/", "/ui/"),
+        ("/ui//evil.example", "/ui/"),
+        ("/ui/\\evil", "/ui/"),
+        ("javascript:alert(1)", "/ui/"),
+        ("", "/ui/"),
+    ],
+)
+async def test_signing_in_leads_to_our_own_pages_only(
+    pages: httpx2.AsyncClient, wanted: str, shown: str
+):
+    answer = await pages.get("/ui/signin", params={"next": wanted})
+    assert f'data-next="{shown}"' in answer.text
+
+
+async def test_without_a_view_of_the_cluster_the_ledger_is_still_told(
+    sample: Sample, pages: httpx2.AsyncClient
+):
+    sample.scene.snapshot = None
+    overview, nodes = await pages.get("/ui/"), await pages.get("/ui/nodes")
+    assert "Gangs waiting" in overview.text
+    assert "has not seen the cluster yet" in overview.text
+    assert "has not seen the cluster yet" in nodes.text
+    assert "use not known here" in (await pages.get("/ui/queues/vision")).text
+    assert (await pages.get("/ui/nodes/data")).status_code == 503
+
+
+async def test_an_outage_of_the_database_is_a_page(sample: Sample, pages: httpx2.AsyncClient):
+    sample.database.down = True
+    answer = await pages.get("/ui/")
+    assert answer.status_code == 503
+    assert "does not answer" in answer.text
+
+
+async def test_every_state_has_a_sign(pages: httpx2.AsyncClient):
+    for state in State:
+        answer = await pages.get("/ui/workloads", params={"state": str(state)})
+        assert answer.status_code == 200
+
+
+async def test_static_files_are_kept_as_long_as_they_are_the_same(pages: httpx2.AsyncClient):
+    text = (await pages.get("/ui/")).text
+    address = text[text.index("/ui/static/app.css") :].partition('"')[0]
+    assert "immutable" in (await pages.get(address)).headers["cache-control"]
+
+
+@pytest.mark.parametrize("file", listed(), ids=lambda file: file["name"])
+def test_a_vendored_file_is_what_was_published(file: dict[str, str]):
+    assert digest((STATIC / file["name"]).read_bytes()) == file["sha256"]
