@@ -33,7 +33,8 @@ from queuectl.localcluster.client import wait_until
 
 NAME: Final = "demo"
 _LOOK_SECONDS: Final = 0.4
-_IDLE_SECONDS: Final = 2.0  # of the gang that shall give way, measured, before the emergency
+# Of the gang that shall give way, measured, before the emergency: two warnings, the grace and a look after it lie in between.
+_IDLE_SECONDS: Final = 5.0
 _SHOW_SECONDS: Final = 120.0
 _NAMESPACE_SECONDS: Final = 30.0
 

@@ -184,9 +184,12 @@ class Room:
         ]
 
     def history(self, name: str) -> list[dict[str, Any]]:
-        """Lines of a workload's history."""
+        """Lines of a workload's history; none while the API does not know it."""
         path = f"/api/v1/namespaces/{self.namespace}/workloads/{name}/history?limit=500"
         answer = httpx2.get(self.house.controller.api + path, trust_env=False)
+        if answer.status_code == httpx2.codes.NOT_FOUND:
+            return []
+        answer.raise_for_status()
         items: list[dict[str, Any]] = answer.json()["items"]
         return items
 
