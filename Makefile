@@ -36,16 +36,17 @@ lint: setup ## ruff, mypy, import contracts
 controlplane: setup
 	@$(RUN)/queuectl localcluster build
 
-test: test-fast test-browser test-system ## all tests; builds the control plane the first time
+test: test-fast test-system ## all tests; builds the control plane the first time
 
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/pytest -m "not system and not bench and not browser" -n 2 $(PYTEST_ARGS)
+	$(RUN)/pytest -m "not system and not bench" -n 2 $(PYTEST_ARGS)
 
 prometheus: setup
 	@$(RUN)/queuectl localcluster build --prometheus
 
+# Three at once on two cores: they wait for time-outs and leases more than they compute.
 test-system: prometheus ## on a real control plane, with a real Prometheus
-	$(RUN)/pytest -m "system and not bench" -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(RUN)/pytest -m "system and not bench" -n 3 --dist loadfile $(PYTEST_ARGS)
 
 ROUNDS ?= 5
 explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time
@@ -67,7 +68,7 @@ pictures: prometheus ## draw docs/images/dashboard-*.png from a real Prometheus;
 vendor: setup ## fetch the dashboard's vendored files anew through npm and compare their digests
 	$(RUN)/python -m queuectl.web.vendor
 
-test-browser: setup ## the dashboard in a real Chromium; fetches one through npm where none is installed
+test-browser: setup ## of the fast ones, the dashboard in a real Chromium
 	$(RUN)/pytest -m browser tests/web $(PYTEST_ARGS)
 
 clean: ## remove what setup made here

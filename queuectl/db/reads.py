@@ -149,7 +149,8 @@ def lines(uids: Iterable[str]) -> Select[Any]:
     """The statement behind :func:`lines_of`; the tests pin its plan."""
     w = workloads.c
     given = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
-    queues = select(w.cluster_queue).where(w.uid == given)
+    # An array is looked up first, by uid. As a join PostgreSQL may compare every pair until it has statistics of a new rush.
+    queues = func.any(func.array(select(w.cluster_queue).where(w.uid == given).scalar_subquery()))
     order = (w.priority.desc(), func.coalesce(w.requeued_at, w.queued_at), w.uid)
     ranked = (
         select(
@@ -162,7 +163,7 @@ def lines(uids: Iterable[str]) -> Select[Any]:
         .where(
             w.finished_at.is_(None),
             w.cluster_queue != "",
-            w.cluster_queue.in_(queues),
+            w.cluster_queue == queues,
             w.state.in_([state.value for state in IN_LINE]),
             w.reason_code.not_in(sorted(code.value for code in ASIDE)),
         )
