@@ -14,7 +14,8 @@ import yaml
 from tests.api.serving import serving
 from tests.api.support import CLUSTER_QUEUE, CONFIGURATION, DOCUMENTS, FixedDiagnoser, running
 from tests.doubles.store import MemoryDatabase, MemoryStore
-from tests.unit.test_cli_clients import Cli, queuectl, stream
+from tests.support.cli import Cli
+from tests.unit.test_cli_clients import queuectl, stream
 
 __all__ = ["queuectl"]
 

@@ -7,15 +7,14 @@ import json
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from queuectl.cli.main import run
 from queuectl.domain.commands import Action
 from queuectl.domain.machine import Admit
 from queuectl.domain.plan import Cost
@@ -35,20 +34,11 @@ from tests.api.support import (
     live_through,
 )
 from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.support.cli import Cli, Result, queuectl_with
 
 NOW = time.time()
 IDLE = GangUse("", 1, UseState.IDLE, NOW - 2400, NOW, 0.004, 1.0, "its busiest GPU stayed below 1%")
 BLIND = GangUse("", 1, UseState.UNKNOWN, NOW - 300, NOW, None, 0.5, "w-3: no GPU of it is seen")
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +75,8 @@ def queuectl(
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
 
     def call(*arguments: str, stdin: str = "") -> Result:
-        monkeypatch.setattr("sys.argv", ["queuectl", *arguments])
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            run()
-        captured = capsys.readouterr()
-        code = ended.value.code
-        return Result(int(code or 0), captured.out, captured.err)
+        return queuectl_with(monkeypatch, capsys, *arguments)
 
     return call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +17,14 @@ from queuectl.api.auth.layers import Authenticated
 from queuectl.cli import credentials, kubeconfig
 from queuectl.cli.credentials import Shown
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.main import run
 from tests.api.serving import serving
 from tests.api.signed import ADMIN, NOBODY, people
 from tests.doubles.store import MemoryStore
+from tests.support.cli import Cli, queuectl_with
 from tests.support.tls import write_certificate
 
 SECRET = "a-token-that-nobody-may-read"
 EXEC_VERSION = "client.authentication.k8s.io/v1"
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +42,7 @@ def queuectl(
     monkeypatch.setenv("QUEUECTL_SERVER", guarded)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
 
-    def call(*arguments: str) -> Result:
-        monkeypatch.setattr("sys.argv", ["queuectl", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            run()
-        return Result(int(ended.value.code or 0), *capfd.readouterr())
-
-    return call
+    return partial(queuectl_with, monkeypatch, capfd)
 
 
 def config(path: Path, user: dict[str, Any], name: str = "here", **context: str) -> Path:

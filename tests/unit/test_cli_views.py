@@ -8,8 +8,7 @@ import pty
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,19 +22,10 @@ from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, FixedDiagnoser, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.support.cli import Cli, Result, queuectl_with
 
 NOW = time.time()
 IDLE = GangUse("", 1, UseState.IDLE, NOW - 2400, NOW, 0.25, 1.0, "quiet")
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +58,7 @@ def queuectl(
         given = tmp_path / "given.yaml"
         given.write_text(files)
         parts = [str(given) if part == "FILE" else part for part in arguments]
-        monkeypatch.setattr("sys.argv", ["queuectl", *parts])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            run()
-        captured = capsys.readouterr()
-        return Result(int(ended.value.code or 0), captured.out, captured.err)
+        return queuectl_with(monkeypatch, capsys, *parts)
 
     return call
 

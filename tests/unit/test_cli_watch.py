@@ -8,8 +8,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 import httpx2
@@ -19,13 +19,13 @@ from queuectl.api import events as told
 from queuectl.cli import events
 from queuectl.cli.client import Client
 from queuectl.cli.errors import CommandFailed
-from queuectl.cli.main import run
 from queuectl.cli.render import Column, Rows, emit_table
 from queuectl.planner.floor import floor_of
 from tests.api.serving import serving
 from tests.api.support import LIVES, FixedLookout, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
+from tests.support.cli import Cli, queuectl_with
 
 FLOOR = floor_of(
     world([node("n0", "r0", gpu=8), node("n1", "r1", gpu=8)], [], [
@@ -41,16 +41,6 @@ class TellingStore(MemoryStore):
     async def history_grown(self, after: int, *, poll: float = 0.01) -> None:
         while await self.newest_line() <= after:  # noqa: ASYNC110 - an Event is of one thread
             await asyncio.sleep(poll)
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +68,7 @@ def queuectl(
     monkeypatch.setenv("QUEUECTL_SERVER", address)
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
 
-    def call(*arguments: str) -> Result:
-        monkeypatch.setattr("sys.argv", ["queuectl", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            run()
-        captured = capsys.readouterr()
-        return Result(int(ended.value.code or 0), captured.out, captured.err)
-
-    return call
+    return partial(queuectl_with, monkeypatch, capsys)
 
 
 def live(store: MemoryStore, *names: str, namespace: str = "team-a") -> None:

@@ -15,7 +15,8 @@ from queuectl.objects.config import CONFIG_KINDS
 from tests.api.serving import serving
 from tests.api.support import FixedDiagnoser, running
 from tests.doubles.store import MemoryStore
-from tests.unit.test_cli_clients import Cli, queuectl
+from tests.support.cli import Cli
+from tests.unit.test_cli_clients import queuectl
 from tests.unit.test_config_fields import HEAD, HONOURED, PASSED_OVER, WARNED, paths
 
 __all__ = ["queuectl"]

@@ -1,0 +1,33 @@
+"""The program as a shell would run it, in the process of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from queuectl.cli.main import run
+
+
+@dataclass
+class Result:
+    """What a shell would have got."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Result]
+
+
+def queuectl_with(
+    monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], *arguments: str
+) -> Result:
+    """Run ``queuectl`` with these arguments; ``capture`` is capsys or capfd."""
+    monkeypatch.setattr("sys.argv", ["queuectl", *arguments])
+    capture.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        run()
+    return Result(int(ended.value.code or 0), *capture.readouterr())
