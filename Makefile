@@ -38,13 +38,13 @@ controlplane: setup
 
 test: test-fast test-system ## all tests; builds the control plane the first time
 
+# Three workers on two cores: a third of the time tests wait for a database, a lease or a browser.
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/pytest -m "not system and not bench" -n 2 $(PYTEST_ARGS)
+	$(RUN)/pytest -m "not system and not bench" -n 3 $(PYTEST_ARGS)
 
 prometheus: setup
 	@$(RUN)/queuectl localcluster build --prometheus
 
-# Three at once on two cores: they wait for time-outs and leases more than they compute.
 test-system: prometheus ## on a real control plane, with a real Prometheus
 	$(RUN)/pytest -m "system and not bench" -n 3 --dist loadfile $(PYTEST_ARGS)
 
