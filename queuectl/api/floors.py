@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from queuectl.api.schemas import View
-from queuectl.domain.floor import Domain, Floor, Layout, Resident, Spot
+from queuectl.domain.floor import Domain, Floor, Layout, Resident, Spot, utilization_of
 from queuectl.domain.quantity import CPU
 from queuectl.domain.utilization import UseState
 
@@ -214,7 +214,7 @@ def floor_document(floor: Floor, visible: Visible) -> dict[str, Any]:
         "gpus": [_short(spot.gpus) for spot in spots],
         "free": [_short(spot.free_gpus) for spot in spots],
         "status": [0 if spot.open else 1 if spot.node.ready else 2 for spot in spots],
-        "utilization": [_utilization(spot, floor.gangs) for spot in spots],
+        "utilization": [_percent(utilization_of(spot.tenants, floor.gangs)) for spot in spots],
         "who": [list(dict.fromkeys(who[t.gang] for t in spot.tenants)) for spot in spots],
         "levels": [
             {
@@ -242,12 +242,6 @@ def _columns(shown: Sequence[Resident], hidden: Sequence[Resident]) -> dict[str,
         "uses": [g.use.state.value if g.use is not None else None for g in shown] + last,
         "utilization": [_percent(g.utilization) for g in shown] + last,
     }
-
-
-def _utilization(spot: Spot, gangs: Sequence[Resident]) -> float | None:
-    known = [(t.gpus, u) for t in spot.tenants if (u := gangs[t.gang].utilization) is not None]
-    weight = sum(gpus for gpus, _ in known)
-    return _percent(sum(gpus * u for gpus, u in known) / weight) if weight else None
 
 
 def _percent(part: float | None) -> float | None:

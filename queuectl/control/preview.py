@@ -1,20 +1,20 @@
 """Previews of what people do by hand to a gang that runs: planned on a picture of now, with and without it.
 
-The same planner decides as in the loop. It works in a thread of its own, within a time of its own, and rests as the loop does:
-who asks much must not slow down who is to be started. Nothing of what it says is committed.
+The same planner decides as in the loop. Nothing of what it says is committed.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from queuectl.control.aside import Aside
 from queuectl.control.viewer import Seen
 from queuectl.domain.changes import Leave
 from queuectl.domain.commands import Action
+from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Entry
 from queuectl.domain.plan import Plan
 from queuectl.domain.preview import Preview
@@ -25,7 +25,6 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.cost import costs
 
 PATIENCE_SECONDS: Final = 5.0  # then who starts is left open; clients wait no longer
-MOST_WAITING: Final = 8  # beyond them, too
 
 
 def taken_down(snapshot: Snapshot, gang: Admitted, action: Action) -> Snapshot:
@@ -51,11 +50,7 @@ class Previewer:
     def __init__(self, look: Callable[[], Awaitable[Seen | None]], share: float) -> None:
         """``look``: what there is now; ``share``: largest part of one core spent on this."""
         self._look = look
-        self._share = share
-        self._lock = asyncio.Lock()
-        self._waiting = 0
-        self._rested_at = 0.0
-        self._stop = StopSignal()
+        self._aside = Aside(share)
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
         """What this action, one of EVICTING, does to a gang; None while this process does not see it, or nothing at all.
@@ -77,36 +72,22 @@ class Previewer:
 
     def stop(self) -> None:
         """End what is running at once."""
-        self._stop.stop()
+        self._aside.stop()
 
     async def _starts(
         self, snapshot: Snapshot, gang: Admitted, action: Action
     ) -> tuple[str, ...] | None:
-        if self._waiting >= MOST_WAITING:
-            return None
-        self._waiting += 1
         try:
-            async with self._lock:
-                clock = asyncio.get_running_loop().time
-                await asyncio.sleep(self._rested_at - clock())
-                stop = self._stop = StopSignal()
-                work = asyncio.to_thread(_planned, snapshot, gang, action, stop)
-                task = asyncio.ensure_future(work)
-                done, _ = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
-                if not done:
-                    await asyncio.to_thread(stop.stop)
-                found, took = await task
-                self._rested_at = clock() + took * (1.0 - self._share) / self._share
-                return found
-        finally:
-            self._waiting -= 1
+            async with self._aside.turn():
+                work = partial(_planned, snapshot, gang, action)
+                return await self._aside.work_out(work, PATIENCE_SECONDS)
+        except TookTooLong:  # too many ask: who starts is left open, too
+            return None
 
 
 def _planned(
     snapshot: Snapshot, gang: Admitted, action: Action, stop: StopSignal
-) -> tuple[tuple[str, ...] | None, float]:
-    """Who starts, None when that was cut; and the processor time it took, in seconds."""
-    began = time.thread_time()
+) -> tuple[str, ...] | None:
+    """Who starts; None when that was cut."""
     before, after = plan(snapshot, stop), plan(taken_down(snapshot, gang, action), stop)
-    found = None if before.cut or after.cut else starters(before, after)
-    return found, time.thread_time() - began
+    return None if before.cut or after.cut else starters(before, after)

@@ -26,7 +26,7 @@ def record_of(
     noted = {c.after.uid: c.after for c in changes if c.note is not None}
     if not noted:
         return None
-    asked = {p.workload.uid: p.workload for p in snapshot.pending}
+    asked = {p.workload.uid: p.workload for p in snapshot.pending if p.workload.uid in noted}
     started = [
         Admitted(asked[admission.uid], admission.placement).gpus
         for admission in plan.admitted

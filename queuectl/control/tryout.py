@@ -1,18 +1,14 @@
-"""Trying out changes on a copy of what there is: the planner of the loop decides, and nothing is written.
-
-In a thread of its own, one question at a time, within a time of its own; and after each a rest in proportion to what it took,
-as the loop's own cycles have it: who asks much must not slow down who is to be started.
-"""
+"""Trying out changes on a copy of what there is: the planner of the loop decides, and nothing is written."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
 
+from queuectl.control.aside import Aside
 from queuectl.control.viewer import Seen
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import TookTooLong
@@ -29,7 +25,6 @@ from queuectl.planner.why.diagnosing import diagnose_those
 from queuectl.state.mirror import Mirror
 
 PATIENCE_SECONDS: Final = 20.0  # of one question, from when it is its turn
-MOST_WAITING: Final = 8  # questions
 LOOKED_INTO: Final = 3  # submitted gangs that wait and are told why
 
 _log = structlog.get_logger()
@@ -56,11 +51,7 @@ class TryOut:
         self._look = look
         self._store = store
         self._mirror = mirror
-        self._share = share
-        self._lock = asyncio.Lock()
-        self._waiting = 0
-        self._stop = StopSignal()
-        self._rested_at = 0.0
+        self._aside = Aside(share)
         self._planned: tuple[Seen, Plan] | None = None
 
     async def try_out(self, asked: WhatIf) -> Trial | None:
@@ -71,19 +62,12 @@ class TryOut:
             TookTooLong: the planner had not enough time, or too many ask.
             StoreUnavailable: no answer from the database.
         """
-        if self._waiting >= MOST_WAITING:
-            raise TookTooLong("too much else is being tried out just now")
-        self._waiting += 1
-        try:
-            async with self._lock:
-                await asyncio.sleep(self._rested_at - asyncio.get_running_loop().time())
-                return await self._answer(asked)
-        finally:
-            self._waiting -= 1
+        async with self._aside.turn():
+            return await self._answer(asked)
 
     def stop(self) -> None:
         """End what is running at once."""
-        self._stop.stop()
+        self._aside.stop()
 
     async def _answer(self, asked: WhatIf) -> Trial | None:
         seen = await self._look()
@@ -94,17 +78,8 @@ class TryOut:
             priority_values(self._mirror.priority_classes.values()), dict(self._mirror.ranges)
         )
         known = self._planned[1] if self._planned and self._planned[0] is seen else None
-        stop = self._stop = StopSignal()
-        task = asyncio.ensure_future(
-            asyncio.to_thread(_worked_out, seen.snapshot, known, documents, asked, around, stop)
-        )
-        done, _ = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
-        if not done:
-            await asyncio.to_thread(stop.stop)
-        trial, took = await task
-        self._rested_at = (
-            asyncio.get_running_loop().time() + took * (1.0 - self._share) / self._share
-        )
+        work = partial(_worked_out, seen.snapshot, known, documents, asked, around)
+        trial = await self._aside.work_out(work, PATIENCE_SECONDS)
         if trial is None:
             raise TookTooLong("the planner did not come to an end in time")
         self._planned = seen, trial.without
@@ -118,17 +93,16 @@ def _worked_out(
     asked: WhatIf,
     around: Around,
     stop: StopSignal,
-) -> tuple[Trial | None, float]:
-    """The trial, None when it was cut; and the processor time it took, in seconds."""
-    began = time.thread_time()
+) -> Trial | None:
+    """The trial; None when it was cut."""
     done = changed(snapshot, documents, asked, around)
     without = known or _checked(snapshot, stop)
     after = _checked(done.snapshot, stop)
     if without is None or after is None:
-        return None, time.thread_time() - began
+        return None
     excesses = over_quota(done.snapshot, done.snapshot.config)
     old = set(over_quota(snapshot, snapshot.config))
-    trial = Trial(
+    return Trial(
         before=snapshot,
         without=without,
         after=done.snapshot,
@@ -139,7 +113,6 @@ def _worked_out(
         diagnoses=_diagnoses(done, after, stop),
         warnings=done.warnings,
     )
-    return trial, time.thread_time() - began
 
 
 def _checked(snapshot: Snapshot, stop: StopSignal) -> Plan | None:

@@ -5,6 +5,7 @@ GPUs are counted by weight, as in the usage ledger, so an instance of a GPU is a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from queuectl.domain.fleet import Node
@@ -44,6 +45,13 @@ class Tenant:
     gang: int
     pods: int
     gpus: float
+
+
+def utilization_of(tenants: Iterable[Tenant], gangs: Sequence[Resident]) -> float | None:
+    """0..1, of the GPUs these hold and of which it is known; None = of none."""
+    known = [(t.gpus, u) for t in tenants if (u := gangs[t.gang].utilization) is not None]
+    weight = sum(gpus for gpus, _ in known)
+    return sum(gpus * u for gpus, u in known) / weight if weight else None
 
 
 @dataclass(frozen=True, slots=True)

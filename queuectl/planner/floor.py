@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from queuectl.domain.floor import Domain, Floor, Layout, Level, Resident, Spot, Tenant
+from queuectl.domain.floor import (
+    Domain,
+    Floor,
+    Layout,
+    Level,
+    Resident,
+    Spot,
+    Tenant,
+    utilization_of,
+)
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
@@ -108,8 +117,6 @@ def _domain(path: tuple[str, ...], spots: Sequence[Spot], gangs: Sequence[Reside
     takes = [spot for spot in spots if spot.open]
     most = max(takes, key=lambda spot: spot.free_gpus, default=None)
     tenants = [tenant for spot in spots for tenant in spot.tenants]
-    known = [(t.gpus, u) for t in tenants if (u := gangs[t.gang].utilization) is not None]
-    weight = sum(gpus for gpus, _ in known)
     return Domain(
         path=path,
         nodes=len(spots),
@@ -119,5 +126,5 @@ def _domain(path: tuple[str, ...], spots: Sequence[Spot], gangs: Sequence[Reside
         fragmented=round(sum(spot.fragmented for spot in takes), _WHOLE),
         largest=(most.node.name, most.free_gpus) if most is not None else None,
         gangs=len({tenant.gang for tenant in tenants}),
-        utilization=sum(gpus * u for gpus, u in known) / weight if weight else None,
+        utilization=utilization_of(tenants, gangs),
     )

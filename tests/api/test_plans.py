@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.api.floors import ANOTHER_TEAM
-from queuectl.control import tryout
+from queuectl.control import aside, tryout
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.fleet import Fleet
@@ -316,7 +316,7 @@ async def test_a_question_that_takes_too_long_is_given_up(monkeypatch: pytest.Mo
 async def test_more_questions_than_can_wait_are_turned_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tryout, "MOST_WAITING", 2)
+    monkeypatch.setattr(aside, "MOST_WAITING", 2)
     async with talking_to(await app_of(seen())) as client:
         asked = [client.post("/api/v1/plans", json={}) for _ in range(6)]
         statuses = [answer.status_code for answer in await asyncio.gather(*asked)]

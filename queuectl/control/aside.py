@@ -1,0 +1,72 @@
+"""Planning beside the loop, for who asks: in a thread, one question at a time, each within a time of its own.
+
+After each comes a rest in proportion to what it took, as the loop's own cycles have it: who asks much must not slow down who is
+to be started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from queuectl.domain.errors import TookTooLong
+from queuectl.planner import StopSignal
+
+MOST_WAITING: Final = 8  # questions
+
+_Answer = TypeVar("_Answer")
+
+
+class Aside:
+    """Of one sort of questions in one process."""
+
+    def __init__(self, share: float) -> None:
+        """``share``: largest part of one core spent on this."""
+        self._share = share
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+        self._stop = StopSignal()
+        self._rested_at = 0.0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Nobody else's, once the rest after the last one is over.
+
+        Raises:
+            TookTooLong: too many wait for theirs.
+        """
+        if self._waiting >= MOST_WAITING:
+            raise TookTooLong("too much else is being tried out just now")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                await asyncio.sleep(self._rested_at - asyncio.get_running_loop().time())
+                yield
+        finally:
+            self._waiting -= 1
+
+    async def work_out(self, work: Callable[[StopSignal], _Answer], patience: float) -> _Answer:
+        """What ``work`` says, which is told to stop after so many seconds; to be called in a turn. Raises what it raises."""
+        stop = self._stop = StopSignal()
+        task = asyncio.ensure_future(asyncio.to_thread(_timed, work, stop))
+        done, _ = await asyncio.wait({task}, timeout=patience)
+        if not done:
+            await asyncio.to_thread(stop.stop)
+        answer, took = await task
+        rest = took * (1.0 - self._share) / self._share
+        self._rested_at = asyncio.get_running_loop().time() + rest
+        return answer
+
+    def stop(self) -> None:
+        """End what is running at once."""
+        self._stop.stop()
+
+
+def _timed(work: Callable[[StopSignal], _Answer], stop: StopSignal) -> tuple[_Answer, float]:
+    """The answer, and the processor time it took, in seconds."""
+    began = time.thread_time()
+    answer = work(stop)
+    return answer, time.thread_time() - began
