@@ -172,6 +172,8 @@ async def test_what_runs_in_a_queue_we_do_not_know_is_left_alone(database_url: s
     """Until the queue is there: then it is adopted."""
     cluster = FakeCluster(nodes(2), clock=time.time)
     job = of_kueue(dict(gang("Job", "foreign", 2)), "elsewhere", running=True)
+    # As high as ours, which would else take its place the moment it is known.
+    job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "low"
     job = cluster.server.create("jobs", job)
     uid = job["metadata"]["uid"]
     cluster.settle()
