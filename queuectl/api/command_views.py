@@ -7,13 +7,12 @@ from enum import StrEnum
 
 from pydantic import AwareDatetime, Field
 
+from queuectl.api.params import NAME
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.domain.commands import DONE, LARGEST_PRIORITY, Action, Command
 from queuectl.domain.identity import Caller
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import Preview
-
-_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 
 
 class CommandBody(View):
@@ -44,7 +43,7 @@ class PriorityBody(CommandBody):
 
 class MoveBody(CommandBody):
     queue: str = Field(
-        pattern=_NAME, description="LocalQueue of its own namespace. It keeps its place in time."
+        pattern=NAME, description="LocalQueue of its own namespace. It keeps its place in time."
     )
 
 

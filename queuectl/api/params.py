@@ -6,17 +6,17 @@ from typing import Annotated, Final
 
 from fastapi import Header, Path, Query
 
-_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 _KIND: Final = r"^[A-Za-z]{1,63}$"
-_UID: Final = r"^[0-9A-Za-z._-]{1,128}$"
+UID: Final = r"^[0-9A-Za-z._-]{1,128}$"
 
-Name = Annotated[str, Path(pattern=_NAME, description="metadata.name")]
-Namespace = Annotated[str, Path(pattern=_NAME, description="Namespace of the object.")]
-Uid = Annotated[str, Path(pattern=_UID, description="metadata.uid of the user's job.")]
+Name = Annotated[str, Path(pattern=NAME, description="metadata.name")]
+Namespace = Annotated[str, Path(pattern=NAME, description="Namespace of the object.")]
+Uid = Annotated[str, Path(pattern=UID, description="metadata.uid of the user's job.")]
 
-OfNamespace = Annotated[str | None, Query(alias="namespace", pattern=_NAME)]
-OfQueue = Annotated[str | None, Query(alias="queue", pattern=_NAME, description="LocalQueue.")]
-OfClusterQueue = Annotated[str | None, Query(alias="cluster_queue", pattern=_NAME)]
+OfNamespace = Annotated[str | None, Query(alias="namespace", pattern=NAME)]
+OfQueue = Annotated[str | None, Query(alias="queue", pattern=NAME, description="LocalQueue.")]
+OfClusterQueue = Annotated[str | None, Query(alias="cluster_queue", pattern=NAME)]
 OfKind = Annotated[
     str | None, Query(alias="kind", pattern=_KIND, description="Kind of the job: Job, PyTorchJob…")
 ]

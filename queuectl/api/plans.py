@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
 from queuectl.api.floors import ANOTHER_TEAM, Visible
+from queuectl.api.params import NAME
 from queuectl.api.rehearsal import excess_views
 from queuectl.api.schemas import (
     ExcessView,
@@ -22,8 +23,8 @@ from queuectl.api.schemas import (
     WayView,
     moment,
 )
-from queuectl.api.views import placement_view
-from queuectl.domain.diagnosis import Diagnosis
+from queuectl.api.views import obstacle_view, placement_view, reason_view, way_view
+from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
 from queuectl.domain.plan import Cost, Eviction, Plan
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Admitted, Snapshot
@@ -32,8 +33,8 @@ from queuectl.domain.workload import Placement, Workload
 
 MOST_WAITING: Final = 200  # gangs that wait as they did, listed
 _REF: Final = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
-_Named = Annotated[str, Field(pattern=_NAME)]
+_Named = Annotated[str, Field(pattern=NAME)]
+_Told = TypeVar("_Told", Reason, Obstacle, Way)
 
 
 class DeleteBody(View):
@@ -240,34 +241,16 @@ class _Teller:
             fate=outcome.fate,
             before=before.fate if before is not None else None,
             placement=placement_view(shown.placement, planned=True) if shown.placement else None,
-            reason=self._reason(shown.reason),
+            reason=reason_view(self._masked(shown.reason)) if shown.reason is not None else None,
             gives_way_to=self._name(outcome.gives_way_to),
             cost=_cost(outcome.cost),
-            conflict=[
-                ObstacleView(
-                    code=o.limit, message=self._said(o.message), details=self._details(o.details)
-                )
-                for o in diagnosis.conflict
-            ],
-            ways=[
-                WayView(
-                    code=w.remedy,
-                    message=self._said(w.message),
-                    least=w.least,
-                    details=self._details(w.details),
-                )
-                for w in diagnosis.ways
-            ],
+            conflict=[obstacle_view(self._masked(one)) for one in diagnosis.conflict],
+            ways=[way_view(self._masked(one)) for one in diagnosis.ways],
         )
 
-    def _reason(self, reason: Reason | None) -> ReasonView | None:
-        if reason is None:
-            return None
-        return ReasonView(
-            code=reason.code,
-            message=self._said(reason.message),
-            details=self._details(reason.details),
-        )
+    def _masked(self, told: _Told) -> _Told:
+        """The same without names of those that may not be seen."""
+        return replace(told, message=self._said(told.message), details=self._details(told.details))
 
     def _said(self, message: str) -> str:
         """A sentence without the names of those that may not be seen."""

@@ -83,6 +83,12 @@ class Problem(Exception):
         self.members = members
 
 
+def not_known_yet() -> Problem:
+    """Of a process that was started a moment ago."""
+    detail = "this process has not seen the whole cluster yet; another replica may have"
+    return Problem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
+
+
 def respond(request: Request, problem: Problem) -> JSONResponse:
     """The problem as a response to this request."""
     kind = problem.kind

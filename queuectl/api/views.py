@@ -21,7 +21,7 @@ from queuectl.api.schemas import (
     maybe,
     moment,
 )
-from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine, Line
 from queuectl.domain.reasons import Code, Reason
@@ -127,20 +127,26 @@ def explain_view(
         code=entry.reason.code,
         message=entry.reason.message,
         details=dict(entry.reason.details),
-        conflict=[
-            ObstacleView(code=o.limit, message=o.message, details=dict(o.details))
-            for o in known.conflict
-        ],
-        ways=[
-            WayView(code=w.remedy, message=w.message, least=w.least, details=dict(w.details))
-            for w in known.ways
-        ],
+        conflict=[obstacle_view(obstacle) for obstacle in known.conflict],
+        ways=[way_view(way) for way in known.ways],
         position=position,
         estimated_start=maybe(start) if position is not None else None,
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),
         use=use_view(entry, use),
     )
+
+
+def obstacle_view(obstacle: Obstacle) -> ObstacleView:
+    """One member of a conflict."""
+    return ObstacleView(
+        code=obstacle.limit, message=obstacle.message, details=dict(obstacle.details)
+    )
+
+
+def way_view(way: Way) -> WayView:
+    """One way out."""
+    return WayView(code=way.remedy, message=way.message, least=way.least, details=dict(way.details))
 
 
 def sentence(entry: Entry, position: int | None) -> str:

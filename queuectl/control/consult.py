@@ -61,10 +61,14 @@ class Consultation:
         """What ran at the last plan and would be over quota under another configuration; None before there was a plan."""
         if self._latest is None:
             return None
-        snapshot, _ = self._latest
-        over_nodes = quota_from_nodes(in_force(config, snapshot.now), snapshot.fleet)
-        return await asyncio.to_thread(over_quota, snapshot, over_nodes)
+        return await excesses(self._latest[0], config)
 
     def stop(self) -> None:
         """End what is running at once."""
         self._stop.stop()
+
+
+async def excesses(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:
+    """What runs and would be over quota under another configuration."""
+    over_nodes = quota_from_nodes(in_force(config, snapshot.now), snapshot.fleet)
+    return await asyncio.to_thread(over_quota, snapshot, over_nodes)

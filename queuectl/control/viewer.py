@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from queuectl.control.books import Books
-from queuectl.control.consult import Consultation
+from queuectl.control.consult import Consultation, excesses
 from queuectl.control.ports import Clock, Store
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput
@@ -69,6 +69,8 @@ class Viewer:
         self._leading = leading
         self._watching = watching
         self._lock = asyncio.Lock()
+        # Taken before the other, never after: looking does not wait for a plan.
+        self._planning = asyncio.Lock()
         self._seen: tuple[float, Seen] | None = None
         self._floor: tuple[Seen, Floor] | None = None
         self._consultation = Consultation()
@@ -97,7 +99,8 @@ class Viewer:
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """Of a standby: what runs and would be over quota under another configuration."""
-        return await self._consultation.over_quota(config) if await self._planned() else None
+        seen = await self.seen()
+        return await excesses(seen.snapshot, config) if seen is not None else None
 
     def stop(self) -> None:
         """End what is running at once, and for good."""
@@ -145,11 +148,11 @@ class Viewer:
 
     async def _planned(self) -> bool:
         """Whether the consultation knows a plan that is not too old."""
-        async with self._lock:
+        async with self._planning:
             now = asyncio.get_running_loop().time()
             if self._consulted is not None and now - self._consulted < PLAN_SECONDS:
                 return True
-            seen = await self._look()
+            seen = await self.seen()
             if seen is None:
                 return False
             decided = await asyncio.to_thread(plan, seen.snapshot, self._stop)

@@ -46,6 +46,12 @@ from queuectl.domain.steps import DAY
 _CLOCKS_APART: Final = 3600.0  # seconds by which the server's clock may be off
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
+TURN: Final = (
+    workloads.c.priority.desc(),
+    func.coalesce(workloads.c.requeued_at, workloads.c.queued_at),
+    workloads.c.uid,
+)
+"""The order of a line, as :func:`queuectl.domain.queries.turn` has it."""
 
 # Only live workloads have rows in the three side tables, so loading all live ones reads those whole.
 LIVE: Final = (
@@ -82,8 +88,8 @@ async def entries_of(connection: AsyncConnection, statement: Select[Any]) -> tup
 
 async def one_entry(connection: AsyncConnection, uid: str) -> Entry | None:
     """The workload with this uid, or None."""
-    rows = (await connection.execute(select(*ENTRY_COLUMNS).where(workloads.c.uid == uid))).all()
-    return next(iter(await _complete(connection, rows, [uid])), None)
+    statement = select(*ENTRY_COLUMNS).where(workloads.c.uid == uid)
+    return next(iter(await entries_of(connection, statement)), None)
 
 
 def named(kind: str, namespace: str, name: str) -> Select[Any]:
@@ -101,8 +107,7 @@ async def entry_named(
     connection: AsyncConnection, kind: str, namespace: str, name: str
 ) -> Entry | None:
     """The workload that has this name, a live one before finished ones and the newest before older; or None."""
-    rows = (await connection.execute(named(kind, namespace, name))).all()
-    return next(iter(await _complete(connection, rows, [row.uid for row in rows])), None)
+    return next(iter(await entries_of(connection, named(kind, namespace, name))), None)
 
 
 def listing(wanted: WorkloadFilter, after: Position | None, limit: int) -> Select[Any]:
@@ -151,13 +156,12 @@ def lines(uids: Iterable[str]) -> Select[Any]:
     given = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
     # An array is looked up first, by uid. As a join PostgreSQL may compare every pair until it has statistics of a new rush.
     queues = func.any(func.array(select(w.cluster_queue).where(w.uid == given).scalar_subquery()))
-    order = (w.priority.desc(), func.coalesce(w.requeued_at, w.queued_at), w.uid)
     ranked = (
         select(
             w.uid,
-            func.row_number().over(partition_by=w.cluster_queue, order_by=order).label("among"),
+            func.row_number().over(partition_by=w.cluster_queue, order_by=TURN).label("among"),
             func.row_number()
-            .over(partition_by=(w.namespace, w.queue), order_by=order)
+            .over(partition_by=(w.namespace, w.queue), order_by=TURN)
             .label("local"),
         )
         .where(

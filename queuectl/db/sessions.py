@@ -15,8 +15,10 @@ from queuectl.domain.identity import Caller, Session
 class SessionBooks:
     """Methods may raise StoreUnavailable. Made by the store, over its connections."""
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: Transaction, statement: Transaction) -> None:
+        """``statement``: for one that is a transaction by itself."""
         self._transaction = transaction
+        self._statement = statement
 
     async def open(self, key: str, session: Session) -> None:
         """Keep a session under the hash of its id; those that are over go."""
@@ -36,13 +38,13 @@ class SessionBooks:
         """The session, unless it is over; or None."""
         c = sessions.c
         found = select(sessions).where(c.key == key, c.until > now)
-        async with self._transaction("looking for a session") as connection:
+        async with self._statement("looking for a session") as connection:
             row = (await connection.execute(found)).one_or_none()
         return _session(row) if row is not None else None
 
     async def close(self, key: str) -> None:
         """End a session, if there is one."""
-        async with self._transaction("closing a session") as connection:
+        async with self._statement("closing a session") as connection:
             await connection.execute(delete(sessions).where(sessions.c.key == key))
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Select, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from queuectl.db.reads import TURN
 from queuectl.db.rows import ENTRY_COLUMNS, history_line_from
 from queuectl.db.tables import history, workloads
 from queuectl.domain.ledger import State
@@ -18,9 +19,8 @@ REACH: Final = 200_000  # history lines that are looked through for evictions, n
 
 _W: Final = workloads.c
 _KEY: Final = (_W.namespace, _W.queue, _W.cluster_queue, _W.state)
-_PLACE: Final = func.coalesce(_W.requeued_at, _W.queued_at)
 _ORDERS: Final = {
-    WaitingOrder.TURN: (_W.priority.desc(), _PLACE, _W.uid),
+    WaitingOrder.TURN: TURN,
     WaitingOrder.AGE: (_W.queued_at, _W.uid),
 }
 

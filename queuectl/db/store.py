@@ -49,7 +49,7 @@ class PostgresStore:
         self._history_bell = Bell(engine, settings, writes.CHANNEL)
         self.usage: Final = usage.UsageBooks(self._transaction, self._snapshot)
         self.audit: Final = AuditLog(self._statement)
-        self.sessions: Final = SessionBooks(self._transaction)
+        self.sessions: Final = SessionBooks(self._transaction, self._statement)
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:

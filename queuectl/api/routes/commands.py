@@ -68,7 +68,6 @@ _SUMMARIES: Final = {
 }
 _PROBLEMS: Final = (
     P.MALFORMED_BODY,
-    P.FORBIDDEN,
     P.NOT_FOUND,
     P.AMBIGUOUS,
     P.NOT_IN_THIS_STATE,
@@ -101,7 +100,7 @@ def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None
         tags=_TAGS,
         operation_id="getCommand",
         summary="What became of a command",
-        responses=responses(P.FORBIDDEN, P.NOT_FOUND, P.INVALID_PARAMETER),
+        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER),
     )
     async def get_command(request: Request, number: Number) -> CommandView:
         command = await store.command(number)
@@ -121,7 +120,7 @@ def _list(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: st
         tags=_TAGS,
         operation_id=f"list{tag}WorkloadCommands",
         summary="What was asked of it in the last day and what became of that, oldest first",
-        responses=responses(P.FORBIDDEN, P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER),
+        responses=responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER),
     )
     async def list_commands(entry: Found, after: After = 0, limit: Limit = 100) -> CommandPage:
         found = await store.commands_of(entry.uid, after, limit)
@@ -230,9 +229,11 @@ class _Desk:
         by = given if given is not None and caller is ANYBODY else caller.name
         key = request_id or str(uuid4())
         command = _command(entry, action, body, by, key if caller is ANYBODY else own(caller, key))
-        repeated = await self._store.get_command(command.request_id) is not None
-        if not repeated:
+        try:
             await self._check(entry, command)
+        except Problem:  # once kept, it is answered alike for ever
+            if await self._store.get_command(command.request_id) is None:
+                raise
         try:
             kept = await self._store.add_command(command)
         except Conflict as error:

@@ -18,7 +18,7 @@ from queuectl.api.events import EventView
 from queuectl.api.feed import RETRY_SECONDS, Feed, Told
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
-from queuectl.api.params import OfClusterQueue, OfNamespace
+from queuectl.api.params import UID, OfClusterQueue, OfNamespace
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
@@ -68,7 +68,7 @@ LastEventId = Annotated[
 ]
 OfUid = Annotated[
     str | None,
-    Query(alias="uid", pattern=r"^[0-9A-Za-z._-]{1,128}$", description="Of one workload."),
+    Query(alias="uid", pattern=UID, description="Of one workload."),
 ]
 Follow = Annotated[
     bool, Query(description="false = end when all is told that has happened so far.")
@@ -198,9 +198,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> 
                 "description": "A stream of `step` events; `cut` and `reset` end it, and say why. Comments come every "
                 "15 seconds in which nothing else does.",
             },
-            **responses(
-                ProblemType.FORBIDDEN, ProblemType.NOT_FOUND, ProblemType.INVALID_PARAMETER
-            ),
+            **responses(ProblemType.NOT_FOUND, ProblemType.INVALID_PARAMETER),
         },
     )
     async def stream_events(

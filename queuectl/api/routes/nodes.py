@@ -30,7 +30,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name
 from queuectl.api.ports import Lookout
 from queuectl.api.preconditions import etag, unchanged
-from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType
+from queuectl.api.problems import Problem, ProblemType, not_known_yet
 from queuectl.domain.floor import Floor, Spot
 
 P = ProblemType
@@ -72,8 +72,7 @@ async def known(lookout: Lookout | None) -> Floor:
     """
     floor = await lookout.floor() if lookout is not None else None
     if floor is None:
-        detail = "this process has not seen the whole cluster yet; another replica may have"
-        raise Problem(P.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
+        raise not_known_yet()
     return floor
 
 
@@ -92,7 +91,7 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         tags=_TAGS,
         operation_id="listNodes",
         summary="List nodes by name, with what is free and who is there",
-        responses=responses(P.FORBIDDEN, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
+        responses=responses(P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
         dependencies=[guard.needs("list", "nodes")],
     )
     async def list_nodes(
@@ -130,7 +129,7 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         tags=_TAGS,
         operation_id="getNode",
         summary="One node",
-        responses=responses(P.FORBIDDEN, P.NOT_FOUND, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
+        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
         dependencies=[guard.needs("get", "nodes")],
     )
     async def get_node(request: Request, name: Name) -> NodeView:
@@ -172,7 +171,7 @@ def _domains(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         tags=_TAGS,
         operation_id="listDomains",
         summary="Racks, blocks and whatever else topologies name, with what is free in them",
-        responses=responses(P.FORBIDDEN, P.NOT_FOUND, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
+        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
         dependencies=[guard.needs("list", "nodes")],
     )
     async def list_domains(topology: OfTopology = None) -> DomainsView:
@@ -204,7 +203,7 @@ def _floor(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         operation_id="getFloor",
         summary="All nodes in columns, for a picture of them",
         response_model=FloorView,
-        responses=responses(P.FORBIDDEN, P.INVALID_PARAMETER, P.NOT_KNOWN_YET, not_modified=True),
+        responses=responses(P.INVALID_PARAMETER, P.NOT_KNOWN_YET, not_modified=True),
         dependencies=[guard.needs("list", "nodes")],
     )
     async def get_floor(request: Request, if_none_match: IfNoneMatch = None) -> Response:

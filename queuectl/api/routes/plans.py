@@ -12,7 +12,7 @@ from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.plans import PlanBody, PlanView, plan_view
 from queuectl.api.ports import Lookout
-from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType
+from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, not_known_yet
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.whatif import WhatIf
@@ -31,7 +31,6 @@ def add_routes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None
         summary="What would happen if; nothing is written",
         responses=responses(
             P.MALFORMED_BODY,
-            P.FORBIDDEN,
             P.INVALID_DOCUMENT,
             P.INVALID_PARAMETER,
             P.NOT_KNOWN_YET,
@@ -40,14 +39,13 @@ def add_routes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None
         dependencies=[guard.needs("create", "plans")],
     )
     async def create_plan(request: Request, body: PlanBody) -> PlanView:
-        retry = {"Retry-After": str(RETRY_SECONDS)}
         try:
             trial = await lookout.try_out(_asked(body)) if lookout is not None else None
         except TookTooLong as error:
+            retry = {"Retry-After": str(RETRY_SECONDS)}
             raise Problem(P.TOOK_TOO_LONG, str(error), retry) from error
         if trial is None:
-            detail = "this process has not seen the whole cluster yet; another replica may have"
-            raise Problem(P.NOT_KNOWN_YET, detail, retry)
+            raise not_known_yet()
         known = trial.after
 
         async def namespaces() -> Iterable[str]:
