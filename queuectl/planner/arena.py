@@ -35,7 +35,7 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.demand import Shape, Slices
 from queuectl.planner.fleetindex import FleetIndex, index_of
 from queuectl.planner.topology import Ints, Mask
-from queuectl.planner.usage import Slots, Usage, usage_of
+from queuectl.planner.usage import Slots, Usage, beside_strangers, usage_of
 
 COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
 _ShapeKey = tuple[Resources, NodeRules, frozenset[str], bytes, bool, Slices]
@@ -46,8 +46,8 @@ class Arena:
     """One snapshot as numbers.
 
     Attributes:
-        now: allocatable - all admitted (leaving ones included) - strangers, (R, N). May be negative on a node that
-            shrank: then nothing fits there.
+        now: allocatable - all admitted (leaving ones included) - strangers, (R, N), read-only. May be negative on a node
+            that shrank: then nothing fits there.
         later: the same without what is leaving.
     """
 
@@ -142,18 +142,9 @@ def survey(snapshot: Snapshot) -> Arena:
     """Make the arena of a snapshot."""
     index = index_of(snapshot.fleet)
     usage = usage_of(snapshot)
-    base = index.allocatable
-    if snapshot.strangers:
-        base = base.copy()
-        for name, used in snapshot.strangers.items():
-            at = index.position.get(name)
-            if at is None:
-                continue
-            for resource, amount in used.items():
-                if (column := index.column.get(resource)) is not None:
-                    base[column, at] -= amount
-    now = base - usage.held
-    later = now if usage.staying is usage.held else base - usage.staying
+    now = beside_strangers(usage.free, snapshot, index)
+    same = usage.later is usage.free
+    later = now if same else beside_strangers(usage.later, snapshot, index)
     return Arena(snapshot, index, usage, now, later)
 
 

@@ -42,10 +42,10 @@ def demand_of(
     charged = arena.snapshot.config.rules.charged
     if queue is not None:
         for podset, chosen in zip(workload.podsets, flavors, strict=True):
+            per_pod = charged(podset.shape.requests)
             for resource, flavor in chosen.items():
                 row = (flavor, resource)
-                amount = charged(podset.shape.requests)[resource] * podset.count
-                charges[row] = charges.get(row, 0) + amount
+                charges[row] = charges.get(row, 0) + per_pod[resource] * podset.count
     excluded = frozenset[str]() if lasting else pending.excluded
     builder = _Units(arena, workload, flavors, excluded, lasting, within or {})
     units = (builder.unit(members) for members in members_of(workload))

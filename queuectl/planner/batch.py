@@ -160,6 +160,8 @@ class Walk:
 
     def _search(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> None:
         outcome = self.outcome(pending, queue, kind)
+        if isinstance(outcome, Refuted) and self._overtakes(pending, queue, kind, outcome):
+            outcome = self.outcome(pending, queue, kind)
         if isinstance(outcome, Refuted) and self.give_way is not None:
             outcome = self.give_way(pending, queue, kind, outcome)
         if isinstance(outcome, Fit):
@@ -178,6 +180,29 @@ class Walk:
                 )
             else:
                 self._refute(pending, queue, kind)
+
+    def _overtakes(
+        self, pending: Pending, queue: ClusterQueue | None, kind: Class, refuted: Refuted
+    ) -> bool:
+        """End the leases of those whom it would hold back in its StrictFIFO queue if it waits; whether there are any."""
+        if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
+            return False
+        if refuted.why[0].reason.code in NEVER:
+            return False  # it holds back nobody
+        head = Head(pending.workload.ref, kind.flavors, leased=False)
+        behind = [
+            demand.pending.workload.uid
+            for demand in self.leases.behind(pending, queue, self.strict.order)
+            if all(
+                self.strict.holds_back(head, choice)
+                for choice, _ in self.classes.of(demand.pending, queue).demands
+            )
+        ]
+        for uid in behind:
+            self.leases.give_up(uid)
+        if behind:
+            self.classes.forget_refusals()
+        return bool(behind)
 
     def outcome(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
         """What becomes of a gang: whole, else the largest part of it that may start."""

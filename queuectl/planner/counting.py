@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from queuectl.planner.arena import caps
-from queuectl.planner.demand import ANYWHERE, Demand, Pods, Unit
+from queuectl.planner.demand import ANYWHERE, Demand, Pods, Shape, Unit
 from queuectl.planner.packing.bounds import LARGEST, overfull
 from queuectl.planner.packing.cells import asked_pods
 from queuectl.planner.packing.fill import Capacity
@@ -59,15 +59,18 @@ class Load:
     def of(cls, demands: Iterable[Demand], free: Ints) -> Load:
         """That of these gangs."""
         load = cls(free)
-        for demand in demands:
-            load.add(demand)
+        load.add(*demands)
         return load
 
-    def add(self, demand: Demand) -> None:
-        """One gang more."""
-        for unit in demand.units:
-            for pods in asked_pods(unit):
-                self.put(pods.shape.vector, pods.count, pods.shape.eligible)
+    def add(self, *demands: Demand) -> None:
+        """So many gangs more."""
+        counts: dict[Shape, int] = {}  # gangs come in many, shapes in few
+        for demand in demands:
+            for unit in demand.units:
+                for pods in asked_pods(unit):
+                    counts[pods.shape] = counts.get(pods.shape, 0) + pods.count
+        for shape, count in counts.items():
+            self.put(shape.vector, count, shape.eligible)
 
     def put(self, vector: Ints, count: int, eligible: Mask) -> None:
         """So many pods more that ask this and may use these nodes."""

@@ -170,6 +170,15 @@ def _free_without(ledger: Ledger, near: Sequence[Kept]) -> Ints:
     return free
 
 
+def _free_there(ledger: Ledger, nodes: Ints) -> Ints:
+    """(R, N) free without any kept gang on these nodes, among which are all they stand on; nothing elsewhere."""
+    free = np.zeros(ledger.now.shape, dtype=np.int64)
+    free[:, nodes] = ledger.free()[:, nodes]
+    for kept in ledger.kept:
+        give_back(free, kept.demand.pods, kept.spots)
+    return free
+
+
 def _ask_solver(movable: Sequence[Kept], demand: Demand, free: Ints, solver: Solver) -> Decision:
     """Joint model of the kept gangs and the new one, on what is free without any of them."""
     made = arrange(movable, [demand], free, solver, demand.pending.budget)
@@ -224,7 +233,7 @@ def confirm(ledger: Ledger, solver: Solver) -> Answer:
         return Answer(Status.FOUND, tuple(k.spots for k in ledger.kept))
     per_unit = [spots for kept in ledger.kept for _, spots in kept.per_unit()]
     used = np.unique(np.concatenate([nodes for k in ledger.kept for nodes, _ in k.spots]))
-    cells = Cells(units, _free_without(ledger, ledger.kept), used)
+    cells = Cells(units, _free_there(ledger, used), used)
     answer = certify(cells, per_unit, solver)
     if answer.status is not Status.FOUND:
         return answer

@@ -79,10 +79,12 @@ def _held(gang: Admitted, weights: GpuWeights) -> dict[str, tuple[int, float]]:
 
 def _spots(snapshot: Snapshot, index: FleetIndex, seats: _Seats) -> tuple[Spot, ...]:
     weights = snapshot.config.rules.accounting.gpus
-    left = left_on_nodes(snapshot, index).T.tolist()
-    fragmented = fragmented_on_nodes(snapshot).tolist()
+    left = left_on_nodes(snapshot, index)
+    fragmented = fragmented_on_nodes(snapshot, index, left).tolist()
     spots = []
-    for node, amounts, lost, tenants in zip(index.nodes, left, fragmented, seats, strict=True):
+    for node, amounts, lost, tenants in zip(
+        index.nodes, left.T.tolist(), fragmented, seats, strict=True
+    ):
         free = Resources(zip(index.resources, amounts, strict=True))
         spots.append(
             Spot(

@@ -24,7 +24,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodShape
 from queuectl.planner.fleetindex import FleetIndex, index_of
 from queuectl.planner.topology import Ints, Mask
-from queuectl.planner.usage import usage_of
+from queuectl.planner.usage import beside_strangers, usage_of
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -57,17 +57,21 @@ def free_gpus(snapshot: Snapshot) -> Mapping[str, Free]:
     return found
 
 
-def fragmented_on_nodes(snapshot: Snapshot) -> Floats:
+def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Ints) -> Floats:
     """(N,): free GPUs of each node that the next pod is expected not to be able to use, under the flavor that uses most.
 
     0 on nodes that take no pods, and where no flavor has its labels.
+
+    Args:
+        snapshot: which gangs want what.
+        index: of its fleet.
+        free: what :func:`left_on_nodes` says of it.
     """
-    index = index_of(snapshot.fleet)
-    free = left_on_nodes(snapshot, index)
+    kinds = _kinds(snapshot, index)
     least = np.full(index.size, np.inf)
     for _, flavor, nodes in _open_nodes(snapshot, index):
         lost = np.zeros(index.size)
-        for row, weight, shapes in _kinds(snapshot, index):
+        for row, weight, shapes in kinds:
             parts = _fragments(shapes, flavor, nodes, free, row, index)
             lost += weight * parts.times / parts.pods
         least[nodes] = np.minimum(least, lost)[nodes]
@@ -112,16 +116,7 @@ def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
 
 def left_on_nodes(snapshot: Snapshot, index: FleetIndex) -> Ints:
     """(R, N): what nobody holds on each node; never below 0."""
-    free = index.allocatable - usage_of(snapshot).held
-    for name, amounts in snapshot.strangers.items():
-        at = index.position.get(name)
-        if at is None:
-            continue
-        for resource, amount in amounts.items():
-            row = index.column.get(resource)
-            if row is not None:
-                free[row, at] -= amount
-    left: Ints = np.maximum(free, 0)
+    left: Ints = np.maximum(beside_strangers(usage_of(snapshot).free, snapshot, index), 0)
     return left
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Workload
@@ -22,7 +23,7 @@ from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Kept, Ledger, Spots, fits
 from queuectl.planner.partial import as_placed
 from queuectl.planner.placing import spots_of
-from queuectl.planner.queueing.order import barred, place
+from queuectl.planner.queueing.order import QueueOrder, barred, place
 from queuectl.planner.topology import Mask
 
 
@@ -47,6 +48,16 @@ class Leases:
         """Every lease that stands: whose, and what it holds."""
         for uid, standing in self._standing.items():
             yield uid, standing.demand, standing.spots
+
+    def behind(self, pending: Pending, queue: ClusterQueue, order: QueueOrder) -> list[Demand]:
+        """Of gangs that wait in its queue at later places; of those on the move the place is kept."""
+        here = order.within(pending.workload, queue)
+        later = []
+        for uid, demand, _ in self.held():
+            waits = uid not in self.ledger.leaving and demand.queue == queue.name
+            if waits and order.within(demand.pending.workload, queue) > here:
+                later.append(demand)
+        return later
 
     @property
     def returning(self) -> tuple[str, ...]:

@@ -206,13 +206,14 @@ class Ledger:
         heights = [0] * len(demand.flavors)
         if demand.queue is None or self.quota_after.pools[demand.queue].parent is None:
             return tuple(heights)
-        per_pod = self.arena.snapshot.config.rules.charged
+        charged_for = self.arena.snapshot.config.rules.charged
         charged: dict[FlavorResource, int] = {}
         for i, (podset, flavors) in enumerate(
             zip(demand.pending.workload.podsets, demand.flavors, strict=True)
         ):
+            amounts = charged_for(podset.shape.requests)
             for resource, flavor in flavors.items():
-                need = per_pod(podset.shape.requests)[resource] * podset.count
+                need = amounts[resource] * podset.count
                 row = (flavor, resource)
                 charged[row] = charged.get(row, 0) + need
                 for use in (self.quota_now, self.quota_after):

@@ -134,7 +134,7 @@ class Tree:
             first[1:] = of[1:] != of[:-1]
             starts.append(first.nonzero()[0])
             domain.append(first.cumsum() - 1)
-            names.append(tuple(known[d] for d in of[starts[-1]].tolist()))
+            names.append(tuple(map(known.__getitem__, of[starts[-1]].tolist())))
         order = np.arange(len(nodes))
         return Tree(
             self.levels, self.node_level, tuple(domain), tuple(names), order, order, tuple(starts)

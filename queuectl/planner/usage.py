@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -38,19 +39,23 @@ class Usage:
     """Sums over all admitted gangs.
 
     Attributes:
-        held: (R, N) used by all of them.
-        staying: the same without those being evicted; the same object when there are none.
+        free: allocatable less all that they use, (R, N), read-only.
+        later: the same once those being evicted have left; the same object when there are none.
+        gangs: all of them, in the order of the snapshot.
         leaving: gangs that are being evicted.
+        idle: gangs that do not use their GPUs and are not being evicted.
         broken: gangs that lost slots and are not being evicted.
     """
 
     config: QueueConfig
     entries: Mapping[int, Entry]
-    held: Ints
-    staying: Ints
+    free: Ints
+    later: Ints
     quota_held: Mapping[QuotaRow, int] = field(default_factory=dict)
     quota_staying: Mapping[QuotaRow, int] = field(default_factory=dict)
+    gangs: tuple[Admitted, ...] = ()
     leaving: tuple[Admitted, ...] = ()
+    idle: tuple[Admitted, ...] = ()
     broken: tuple[Admitted, ...] = ()
 
     def slots(self, gang: Admitted) -> Slots:
@@ -70,17 +75,31 @@ def usage_of(snapshot: Snapshot) -> Usage:
     index = index_of(snapshot.fleet)
     last = _LAST.get(snapshot.fleet)
     if last is None or last.config is not snapshot.config:
-        zeros = np.zeros_like(index.allocatable)
-        last = Usage(snapshot.config, {}, zeros, zeros)
+        last = Usage(snapshot.config, {}, index.allocatable, index.allocatable)
     usage = _advance(last, snapshot, index)
     _LAST[snapshot.fleet] = usage
     return usage
 
 
+def beside_strangers(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints:
+    """What pods of no gang leave of a matrix (R, N): the same one where there are none."""
+    if not snapshot.strangers:
+        return free
+    left = free.copy()
+    for name, used in snapshot.strangers.items():
+        at = index.position.get(name)
+        if at is None:
+            continue
+        for resource, amount in used.items():
+            if (column := index.column.get(resource)) is not None:
+                left[column, at] -= amount
+    return left
+
+
 def _advance(last: Usage, snapshot: Snapshot, index: FleetIndex) -> Usage:
-    current = dict(zip(map(id, snapshot.admitted), snapshot.admitted, strict=True))
-    if list(current) == list(last.entries):
+    if len(snapshot.admitted) == len(last.gangs) and all(map(is_, snapshot.admitted, last.gangs)):
         return last
+    current = dict(zip(map(id, snapshot.admitted), snapshot.admitted, strict=True))
     gone = [entry for key, entry in last.entries.items() if key not in current]
     counted = {_parts(entry.gang): entry for entry in gone}
     entries: dict[int, Entry] = {}
@@ -100,21 +119,32 @@ def _parts(gang: Admitted) -> tuple[int, int]:
 
 
 def _sum(last: Usage, entries: Mapping[int, Entry], new: list[Entry], gone: list[Entry]) -> Usage:
-    held = last.held.copy()
-    staying = last.staying.copy()
+    free = last.free.copy()
+    later = last.later.copy()
     quota_held, quota_staying = dict(last.quota_held), dict(last.quota_staying)
     for sign, group in ((1, new), (-1, gone)):
         stay = [entry for entry in group if not entry.gang.leaving]
-        _add(held, group, sign)
-        _add(staying, stay, sign)
+        _add(free, group, -sign)
+        _add(later, stay, -sign)
         _charge(quota_held, group, sign)
         _charge(quota_staying, stay, sign)
-    gangs = [entry.gang for entry in entries.values()]
+    gangs = tuple(entry.gang for entry in entries.values())
     leaving = tuple(gang for gang in gangs if gang.leaving)
     if not leaving:
-        staying = held
-    broken = tuple(gang for gang in gangs if gang.lost and not gang.leaving)
-    return Usage(last.config, entries, held, staying, quota_held, quota_staying, leaving, broken)
+        later = free
+    free.flags.writeable = later.flags.writeable = False
+    return Usage(
+        last.config,
+        entries,
+        free,
+        later,
+        quota_held,
+        quota_staying,
+        gangs,
+        leaving,
+        idle=tuple(gang for gang in gangs if gang.idle_since is not None and not gang.leaving),
+        broken=tuple(gang for gang in gangs if gang.lost and not gang.leaving),
+    )
 
 
 def _add(matrix: Ints, entries: list[Entry], sign: int) -> None:

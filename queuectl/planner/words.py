@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from queuectl.domain.quantity import PODS, Resources, format_quantity
@@ -9,6 +10,7 @@ from queuectl.domain.words import counted
 from queuectl.planner.demand import ANYWHERE, Pods, Unit
 
 TIMES: Final = "\u00d7"
+NAMED: Final = 3  # nodes or gangs called by name in a sentence
 
 
 def amount(resource: str, value: int) -> str:
@@ -51,6 +53,12 @@ def requests_of(requests: Resources) -> str:
     devices = [(n, v) for n, v in named if "/" in n]
     shown = devices or named or [(PODS, requests[PODS])]
     return " + ".join(amount(n, v) for n, v in shown)
+
+
+def some(names: Sequence[str], most: int = NAMED) -> str:
+    """The first few of them, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def level_of(unit: Unit) -> str:

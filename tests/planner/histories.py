@@ -171,7 +171,6 @@ class World:
             entry = self._ledger.get(uid)
             assert entry is not None
             self._does_nothing[uid] = entry.attempt if idle else 0
-            self.history.idle.append((self.now, uid, idle))
         return uid
 
     def _pick(self, which: int | str, uids: Sequence[str]) -> str | None:

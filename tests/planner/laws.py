@@ -34,11 +34,13 @@ from tests.planner.story import (
     Cycle,
     Evicted,
     History,
+    Idles,
     IsDeleted,
     NodeFails,
     Outside,
     QuotaIs,
     Stops,
+    Works,
 )
 
 DAY: Final = 86_400.0
@@ -49,8 +51,8 @@ Complaints = Iterator[str]
 def no_preemption_without_a_start(history: History) -> Complaints:
     """Every eviction names a gang that starts before its lease ends.
 
-    Unless that gang was deleted or its queue stopped meanwhile, a node was lost or a quota changed, or somebody who leaves
-    takes longer to end than the lease lasts.
+    Unless that gang was deleted or its queue stopped meanwhile, a node was lost or a quota changed, somebody who leaves
+    takes longer to end than the lease lasts, or one before it in its StrictFIFO queue waits now.
     """
     for eviction in history.preempted:
         winner = eviction.preemptor
@@ -62,6 +64,8 @@ def no_preemption_without_a_start(history: History) -> Complaints:
             continue  # somebody takes longer to end than the lease lasts: it belongs to nobody then
         if any(_excuses(o, winner, history) for o in _between(history, eviction, ends)):
             continue
+        if any(_overtaken(c, winner) for c in history.cycles if eviction.at <= c.now <= ends):
+            continue  # and may use what was freed
         yield f"{eviction.uid} left for {winner}, which did not start by {ends}: {begins}"
 
 
@@ -129,10 +133,12 @@ def only_the_idle_go_for_idleness(history: History) -> Complaints:
         rule = {q.name: q for q in history.scene.queues}[
             history.queue_of(eviction.uid)
         ].idle_reclaim
-        seen = [(at, idle) for at, uid, idle in history.idle if uid == eviction.uid]
-        since, idle = max((one for one in seen if one[0] <= eviction.at), default=(0.0, False))
-        if not idle or since < eviction.ran_since:
+        known = [o for o in history.outside[: eviction.outside] if o.uid == eviction.uid]
+        seen = [o for o in known if isinstance(o.what, Idles | Works)]
+        since = seen[-1].at if seen and isinstance(seen[-1].what, Idles) else None
+        if since is None or since < eviction.ran_since:
             yield f"{eviction.uid} was not idle at {eviction.at}"
+            continue
         warnings = (w.at for w in history.warned if w.uid == eviction.uid)
         warned = [at for at in warnings if since <= at <= eviction.at]
         if not warned or eviction.at < warned[0] + rule.grace:
@@ -440,6 +446,18 @@ def _excuses(outside: Outside, winner: str, history: History) -> bool:
             return True
         case _:
             return False
+
+
+def _overtaken(cycle: Cycle, winner: str) -> bool:
+    """Whether one before it in its StrictFIFO queue waits, which did not when somebody was evicted for it."""
+    pending = {p.workload.uid: p for p in cycle.snapshot.pending}
+    mine = pending.get(winner)
+    queue = _strict(cycle.snapshot.config, mine) if mine is not None else None
+    return mine is not None and any(
+        place(other.workload) < place(mine.workload)
+        for other in pending.values()
+        if queue is not None and _strict(cycle.snapshot.config, other) is queue
+    )
 
 
 def _reached(edges: Mapping[str, set[str]], start: str) -> set[str]:

@@ -225,7 +225,6 @@ class History:
     """Everything that was done, in order.
 
     Attributes:
-        idle: when which gang was seen doing something else than before (True: nothing).
         drains: seconds each gang's pods take to end.
         last: the picture at the end.
         entries: the ledger then.
@@ -238,7 +237,6 @@ class History:
     evicted: list[Evicted] = field(default_factory=list)
     outside: list[Outside] = field(default_factory=list)
     warned: list[Warned] = field(default_factory=list)
-    idle: list[tuple[float, str, bool]] = field(default_factory=list)
     drains: dict[str, float] = field(default_factory=dict)
     last: Snapshot | None = None
     unasked: Plan = field(default_factory=Plan)

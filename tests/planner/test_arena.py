@@ -184,13 +184,31 @@ def test_carried_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) 
     )
     carried = usage_of(later)
     fresh = usage_of(replace(later, fleet=Fleet(later.fleet.nodes)))
-    assert (carried.held == fresh.held).all()
-    assert (carried.staying == fresh.staying).all()
+    assert (carried.free == fresh.free).all()
+    assert (carried.later == fresh.later).all()
+    assert (carried.leaving, carried.idle, carried.broken) == (
+        fresh.leaving,
+        fresh.idle,
+        fresh.broken,
+    )
     for ours, theirs in (
         (carried.quota_held, fresh.quota_held),
         (carried.quota_staying, fresh.quota_staying),
     ):
         assert {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}
+
+
+def test_the_same_running_gangs_are_counted_once_and_a_new_record_of_one_anew() -> None:
+    running = tuple(holding(gang(f"r{i}", podset(gpu=4)), {f"n{i}": 1}) for i in range(2))
+    snapshot = world([node(f"n{i}", gpu=8) for i in range(2)], (), running)
+    known = usage_of(snapshot)
+    assert usage_of(replace(snapshot, admitted=(*snapshot.admitted,))) is known
+    idle = replace(running[1], idle_since=0.0)
+    for again in (replace(running[1]), idle, replace(idle, leaving=True)):
+        after = usage_of(replace(snapshot, admitted=(running[0], again)))
+        assert after.idle == ((again,) if again is idle else ())
+        assert after.slots(again)[0].tolist() == [1]
+        assert (after.free == known.free).all()
 
 
 def test_a_fleet_is_indexed_once_and_forgotten_with_it() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
 from queuectl.planner.demand import ANYWHERE
-from queuectl.planner.packing.fewest import most_even
+from queuectl.planner.packing.fewest import most_even, needed
 from queuectl.planner.packing.fill import Capacity
 from queuectl.planner.topology import grow
 
@@ -165,6 +165,18 @@ def test_even_spreads_are_found_whenever_there_are_any(case: Case, level: int) -
         pods = placed(case, found)
         assert pods in options
         assert case.widths(pods)[below] == min(case.widths(p)[below] for p in options)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.lists(st.integers(0, 9)), st.integers(1, 30)), min_size=1, max_size=5))
+def test_each_owner_fills_its_largest_domains_first(owners: list[tuple[list[int], int]]) -> None:
+    sizes = np.array([size for own, _ in owners for size in own], dtype=np.int64)
+    owner = np.repeat(np.arange(len(owners)), [len(own) for own, _ in owners])
+    counts = np.array([count for _, count in owners])
+    assert needed(sizes, owner, len(owners), counts).tolist() == [
+        next((k for k in range(1, len(own) + 1) if sum(sorted(own)[-k:]) >= count), len(own) + 1)
+        for own, count in owners
+    ]
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 15))

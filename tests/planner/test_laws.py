@@ -126,8 +126,55 @@ def test_an_idle_gang_goes_for_a_higher_one_once_its_grace_is_over() -> None:
     assert complaints(history) == set()
     (gone,) = history.idle_ones
     assert (gone.uid, gone.preemptor, gone.at) == ("a-old", "a-new", NOW + 61.0)
-    history.idle = []
+    history.outside = [o for o in history.outside if not isinstance(o.what, Idles)]
     assert complaints(history) == {"only_the_idle_go_for_idleness"}
+
+
+def test_a_lease_ends_for_one_that_comes_before_it_in_a_strict_queue_and_starts_on_it_at_once() -> (
+    None
+):
+    """Only a second look found that it fits, and nothing gave occasion for one."""
+    strict = QueueingStrategy.STRICT_FIFO
+    queue = cq("a", 4, None, strategy=strict, within_cluster_queue=LOWER)
+    steps = (
+        Step(Arrives("a", 3, drain=900.0, name="low")),
+        Step(Arrives("a", 4, priority=1, name="mid"), 10.0),
+        Step(Arrives("a", 1, priority=2, name="high")),
+    )
+    history = play(Story(Scene((queue,)), steps))
+    assert complaints(history) == set()
+    assert [(e.uid, e.preemptor) for e in history.preempted] == [("a-low", "a-mid")]
+    assert [s.at - NOW for s in history.started if s.uid == "a-high"] == [11.0]
+
+
+def test_an_idle_gang_that_went_is_back_before_those_who_wait_for_others_in_its_strict_queue() -> (
+    None
+):
+    """b-old goes for a-new, and both fit, were it not for what b-next was promised of the room that c-slow leaves."""
+    rule = IdleReclaim(ReclaimMode.ON_DEMAND, grace=60.0, cooldown=0.0, to_equal=True)
+    teams = (
+        cq("a", 3),
+        cq("b", 2, reclaim_within_cohort=ANY, strategy=QueueingStrategy.STRICT_FIFO),
+        cq("c", quotas(5, borrowing=0)),
+    )
+    queues = tuple(replace(team, idle_reclaim=rule) for team in teams)
+    steps = (
+        Step(Arrives("a", 2, name="runs"), 0.0),
+        Step(Arrives("b", 2, name="old"), 0.0),
+        Step(Arrives("c", 2, name="runs"), 0.0),
+        Step(Arrives("c", 3, drain=900.0, name="slow"), 0.0),
+        Step(Idles("b-old"), 0.0),
+        Step(Idles("c-slow"), 0.0),
+        Step(Arrives("c", 2, name="next"), 70.0),
+        Step(Arrives("b", 3, name="next"), 0.0),
+        Step(Arrives("a", 1, name="new")),
+    )
+    history = play(Story(Scene(queues, (cohort("all", 1),)), steps))
+    assert complaints(history) == set()
+    gone = [(e.uid, e.preemptor, e.at - NOW) for e in history.preempted]
+    assert gone == [("c-slow", "c-next", 60.0), ("b-old", "a-new", 70.0)]
+    began = {s.uid: s.at - NOW for s in history.started}
+    assert began["a-new"] == began["b-old"] == 70.0
 
 
 # A law that nothing can break is none: each complains of a history that was tampered with.

@@ -218,20 +218,22 @@ def test_a_blocked_holder_gives_its_lease_up() -> None:
 
 
 def test_a_head_that_waits_takes_the_lease_of_one_behind_it_in_a_strict_queue() -> None:
-    """Or else the leased gang would pass it."""
+    """Or else the leased gang would pass it. It starts at once if that is all it needs."""
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     strict = queue(strategy=QueueingStrategy.STRICT_FIFO, within=WithinClusterQueue.NEVER)
     head = whole("head", 2, priority=20)
     entry = leased(whole("g", priority=HIGH), "a1")
     made = planned(world(nodes, [head, entry], [], strict))
-    assert codes(made) == {
+    assert started(made) == {"head": (("a0", 1), ("a1", 1))}
+    assert codes(made) == {"g": Code.TOPOLOGY_PLACEMENT_FAILED}
+    assert made.pending[0].lease is None
+    busy = runs("r", "a0")
+    waits = planned(world(nodes, [head, entry], [busy], strict))
+    assert codes(waits) == {
         "head": Code.TOPOLOGY_PLACEMENT_FAILED,
         "g": Code.WAITING_IN_ORDER,
     }
-    assert made.pending[1].lease is None
-    assert set(started(planned(world(nodes, [head, whole("g", priority=HIGH)], [], strict)))) == {
-        "head"
-    }
+    assert waits.pending[1].lease is None
 
 
 def test_leases_hold_quota_too() -> None:

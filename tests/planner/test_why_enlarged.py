@@ -51,8 +51,8 @@ def _check(snapshot: Snapshot, change: AddNodes) -> None:
         (got.later, wanted.later),
         (got.index.allocatable, wanted.index.allocatable),
         (got.index.ready, wanted.index.ready),
-        (got.usage.held, wanted.usage.held),
-        (got.usage.staying, wanted.usage.staying),
+        (got.usage.free, wanted.usage.free),
+        (got.usage.later, wanted.usage.later),
         *((got.index.mask(r), wanted.index.mask(r)) for r in rules),
         *((got.index.lasting_mask(r), wanted.index.lasting_mask(r)) for r in rules),
     ):

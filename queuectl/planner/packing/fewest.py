@@ -94,15 +94,18 @@ def most_even(sizes: Ints, count: int) -> tuple[Ints, Ints] | None:
 def needed(sizes: Ints, owner: Ints, owners: int, count: int | Ints) -> Ints:
     """How few of its own domains each owner needs to hold ``count``; one too many where all of them do not.
 
-    ``count`` is one for all owners, or one of each.
+    Args:
+        sizes: of the domains.
+        owner: of each of them, ascending.
+        owners: how many there are.
+        count: one for all owners, or one of each.
     """
-    order = np.lexsort((-sizes, owner))
-    running = sizes[order].cumsum()
-    of = owner[order]
-    first = of.searchsorted(np.arange(owners))
+    block = owner * (sizes.max(initial=0) + 1)
+    running = (block - np.sort(block - sizes)).cumsum()  # each owner's own, the largest first
+    first = owner.searchsorted(np.arange(owners))
     before = np.concatenate([[0], running])[first]
     wanted = before + count
-    short = of[running < wanted[of]]
+    short = owner[running < wanted[owner]]
     return np.bincount(short, minlength=owners) + 1
 
 

@@ -80,7 +80,9 @@ class Capacity(Counts):
             return None
         tightest = int(fitting[sizes[fitting].argmin()])
         best = self._in_domain(level, low + tightest, count)
-        if len(fitting) == 1 or self._widths(best) == self.fewest(level, count):
+        if len(fitting) == 1 or level == self.tree.depth:
+            return best
+        if self._widths(best) == self.fewest(level, count):
             return best
         bounds = self.least(level, low, high, count)[:, fitting]
         for at in np.lexsort((sizes[fitting], *bounds[::-1])).tolist():

@@ -74,7 +74,7 @@ class Wholes:
     @cached_property
     def nodes(self) -> Mask:
         untouched = (self.arena.now[device_columns(self.arena)] >= devices(self.arena)).all(axis=0)
-        gangs = self.arena.usage.held.any(axis=0)
+        gangs = (self.arena.usage.free != self.arena.index.allocatable).any(axis=0)
         free: Mask = self.arena.index.ready & ~gangs & untouched
         return free if self.taken is None else free & ~self.taken
 

@@ -6,7 +6,7 @@ one beside the other, the hardest first or last, or round a leader's seat; at la
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from math import comb
 from typing import Final
@@ -30,11 +30,11 @@ _SETS: Final = 2000  # sets of smaller domains looked at to make a placement nar
 _PACKED: Final = 16  # of those with room by sums, how many are tried
 
 
-def weight(pods: tuple[Pods, ...], totals: Ints) -> float:
-    """Share of all that is free, of the scarcest resource."""
+def weight(pods: tuple[Pods, ...], totals: Mapping[int, int]) -> float:
+    """Share of all that is free, of the scarcest resource; ``totals``: what is free of each resource asked."""
     return max(
         (
-            p.count * int(p.shape.vector[c]) / max(1, int(totals[c]))
+            p.count * int(p.shape.vector[c]) / max(1, totals[c])
             for p in pods
             for c in p.shape.columns
         ),
@@ -60,7 +60,7 @@ class Together:
         self.site = Site(
             unit, level, nodes, unit.tree.within(nodes), free[:, nodes], [f[nodes] for f in fits]
         )
-        totals = np.maximum(self.site.free, 0).sum(axis=1)
+        totals = dict(enumerate(np.maximum(self.site.free, 0).sum(axis=1).tolist()))
         pods = unit.pods
         self.order = sorted(
             range(len(pods)), key=lambda i: -weight((pods[i],), totals) / pods[i].count

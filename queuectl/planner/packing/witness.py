@@ -247,7 +247,8 @@ def _hardest_first(units: tuple[Unit, ...], free: Ints) -> list[int]:
     """Finer required level first, then the larger; ties as asked."""
     if len(units) == 1:
         return [0]
-    totals = np.maximum(free, 0).sum(axis=1)
+    asked = {column for unit in units for p in unit.pods for column in p.shape.columns}
+    totals = {column: int(np.maximum(free[column], 0).sum()) for column in asked}
     return sorted(
         range(len(units)), key=lambda i: (-units[i].required, -weight(units[i].pods, totals))
     )

@@ -156,13 +156,13 @@ class StrictOrder:
 
     def ahead(self, queue: ClusterQueue | None, choice: Choice) -> Head | None:
         """The first waiting head that could use what this choice of flavors takes."""
-        if queue is None:
-            return None
+        heads = self.heads.get(queue.name, ()) if queue is not None else ()
+        return next((head for head in heads if self.holds_back(head, choice)), None)
+
+    def holds_back(self, head: Head, choice: Choice) -> bool:
+        """Whether this head could use what a choice of flavors takes."""
         taken = frozenset(choice.values())
-        for head in self.heads.get(queue.name, ()):
-            if not taken or not head.flavors or self._overlap(taken, head.flavors):
-                return head
-        return None
+        return not taken or not head.flavors or self._overlap(taken, head.flavors)
 
     def _queue_of(self, workload: Workload) -> ClusterQueue | None:
         return self.arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)

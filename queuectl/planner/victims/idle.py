@@ -65,9 +65,7 @@ def _least(arena: Arena, dry: bool) -> Mapping[str, int]:
     modes = _TOLD if dry else _TAKEN
     if not any(q.idle_reclaim.mode in modes for q in snapshot.config.cluster_queues.values()):
         return least
-    for gang in snapshot.admitted:
-        if gang.idle_since is None or gang.leaving:
-            continue
+    for gang in arena.usage.idle:
         queue = snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
         if queue is not None and protected_until(gang, queue, snapshot.now) is None:
             priority = yields_to(gang, queue, dry=dry)

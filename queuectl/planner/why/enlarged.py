@@ -37,18 +37,16 @@ def enlarged(arena: Arena, snapshot: Snapshot) -> Arena:
     index = arena.index.with_more(snapshot.fleet)
     old = np.array([index.position[node.name] for node in arena.index.nodes], dtype=np.int64)
 
-    def wider(matrix: Ints, rest: Ints) -> Ints:
-        wide = rest.copy()
+    def wider(matrix: Ints) -> Ints:
+        wide = index.allocatable.copy()
         wide[:, old] = matrix
         return wide
 
-    nothing = np.zeros_like(index.allocatable)
-    held = wider(arena.usage.held, nothing)
-    staying = (
-        held if arena.usage.staying is arena.usage.held else wider(arena.usage.staying, nothing)
-    )
+    def both(now: Ints, later: Ints) -> tuple[Ints, Ints]:
+        wide = wider(now)
+        return wide, wide if later is now else wider(later)
+
+    free, once_left = both(arena.usage.free, arena.usage.later)
     entries = _Renumbered(arena.usage.entries, old)
-    usage: Usage = replace(arena.usage, entries=entries, held=held, staying=staying)
-    now = wider(arena.now, index.allocatable)
-    later = now if arena.later is arena.now else wider(arena.later, index.allocatable)
-    return Arena(snapshot, index, usage, now, later)
+    usage: Usage = replace(arena.usage, entries=entries, free=free, later=once_left)
+    return Arena(snapshot, index, usage, *both(arena.now, arena.later))

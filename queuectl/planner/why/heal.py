@@ -17,9 +17,11 @@ from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.why.offer import Idea, offer
 from queuectl.planner.why.trial import World, ask, books, past_heads, quota_alone
 from queuectl.planner.why.turn import Turn
+from queuectl.planner.words import some
 
 _SPARED: Final = 64  # nodes tried one by one whether they can be spared
-_NAMED: Final = 4
+_NAMED: Final = 4  # nodes called by name in a sentence, with what ails them
+_DOMAINS: Final = 4  # in which healing is tried
 
 
 def heal_nodes(turn: Turn) -> Iterator[Way]:
@@ -70,7 +72,7 @@ def _choices(demand: Demand, ill: Mask, free: Ints) -> Iterator[list[int]]:
             for d in np.unique(domain[useful]).tolist()
             if d >= 0
         ]
-        for _, d in sorted(c for c in counted_on if c[0] is not None)[:_NAMED]:
+        for _, d in sorted(c for c in counted_on if c[0] is not None)[:_DOMAINS]:
             inside = useful[domain[useful] == d]
             yield _by_gain(inside, gain)
     yield _by_gain(useful, gain)
@@ -119,10 +121,9 @@ def _mask(turn: Turn, nodes: list[int]) -> Mask:
 
 def _said(turn: Turn, names: tuple[str, ...]) -> str:
     parts = []
-    for name in names[:_NAMED]:
+    for name in names:
         node = turn.snapshot.fleet.by_name[name]
         why = "not ready" if not node.ready else "cordoned" if is_cordoned(node) else ""
         why = why or ("refused by kube-scheduler" if name in turn.pending.excluded else "tainted")
         parts.append(f"{name} ({why})")
-    more = len(names) - _NAMED
-    return ", ".join(parts) + (f" and {more} more" if more > 0 else "")
+    return some(parts, _NAMED)

@@ -5,7 +5,7 @@ The set of gangs to end is the one the planner would evict if it were free to: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import isinf
@@ -37,10 +37,10 @@ from queuectl.planner.victims.shield import protected_until
 from queuectl.planner.why.offer import Idea, finish, offer
 from queuectl.planner.why.trial import ask, books, demands, past_heads
 from queuectl.planner.why.turn import Turn
+from queuectl.planner.words import some
 
 _SHARE: Final = 0.05  # of a solve's limit, for each
 _ALL: Final = 0.1  # and for all together
-_NAMED: Final = 3
 _NOT_ALONE: Final = "policy allows it, but it alone is not enough"
 
 
@@ -51,7 +51,7 @@ def those_leaving(turn: Turn) -> Iterator[Way]:
         return
     uids = tuple(g.workload.uid for g in leaving)
     names = [g.workload.ref for g in leaving]
-    message = f"wait: it fits once {_some(names)} {'has' if len(names) == 1 else 'have'} left"
+    message = f"wait: it fits once {some(names)} {'has' if len(names) == 1 else 'have'} left"
     world = replace(past_heads(turn), gone=tuple(leaving))
     if ask(turn, world).fits:
         details = {"leaving": names}
@@ -100,7 +100,7 @@ def holders_withdraw(turn: Turn) -> Iterator[Way]:
         return
     world = past_heads(turn)
     names = [waiting[uid].workload.ref for uid in uids]
-    message = f"withdraw {_some(names)}, for which freed capacity is held"
+    message = f"withdraw {some(names)}, for which freed capacity is held"
     idea = Idea(Remedy.END_OTHERS, message, {"heldFor": names}, (Withdraw(tuple(uids)),))
     yield from offer(turn, replace(world, holders=world.holders - {Limit.LEASE}), idea)
 
@@ -114,9 +114,9 @@ def _ending(turn: Turn, chosen: list[Admitted], *, least: bool) -> Iterator[Way]
     else:
         return
     why = {g.workload.ref: shield(turn, g) for g in chosen}
-    message = f"end {counted(len(chosen), 'gang')}: {_some([f'{r} ({w})' for r, w in why.items()])}"
+    message = f"end {counted(len(chosen), 'gang')}: {some([f'{r} ({w})' for r, w in why.items()])}"
     if len(gone) > len(chosen):
-        message += f", and wait for {_some([g.workload.ref for g in leaving])} to leave"
+        message += f", and wait for {some([g.workload.ref for g in leaving])} to leave"
     details = {
         "gangs": [{"workload": ref, "policy": policy} for ref, policy in why.items()],
         "gpus": sum(g.gpus for g in chosen),
@@ -218,8 +218,3 @@ def _root(turn: Turn, name: str) -> Pool:
     while pool.parent is not None:
         pool = pool.parent
     return pool
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from queuectl.domain.changes import Relocate
 from queuectl.domain.diagnosis import Remedy, Way
@@ -17,8 +16,7 @@ from queuectl.planner.placing import placement_of
 from queuectl.planner.why.offer import Idea, finish
 from queuectl.planner.why.trial import books, demands, past_heads
 from queuectl.planner.why.turn import Turn
-
-_NAMED: Final = 3
+from queuectl.planner.words import some
 
 
 def others_move(turn: Turn) -> Iterator[Way]:
@@ -47,12 +45,9 @@ def others_move(turn: Turn) -> Iterator[Way]:
 
 def _idea(turn: Turn, room: Room) -> Idea:
     names = sorted(moved.gang.workload.ref for moved in room.moved)
-    listed = ", ".join(names[:_NAMED]) + (
-        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    )
     message = (
         f"move {counted(len(names), 'gang')} elsewhere, at {room.cost[0]} GPU-seconds of lost work: "
-        f"{listed}"
+        f"{some(names)}"
     )
     places = {
         moved.gang.workload.uid: placement_of(turn.arena, moved.demand, moved.spots)

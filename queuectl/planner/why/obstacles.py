@@ -21,9 +21,7 @@ from queuectl.planner.topology import Mask
 from queuectl.planner.why.conflict import Member, world_of
 from queuectl.planner.why.trial import World, as_it_is, books, demands
 from queuectl.planner.why.turn import HOLDERS, Turn
-from queuectl.planner.words import amount, asked_by, requests_of
-
-_NAMED: Final = 3  # nodes or gangs called by name in a sentence
+from queuectl.planner.words import amount, asked_by, requests_of, some
 
 
 def obstacle_of(turn: Turn, member: Member) -> Obstacle:
@@ -150,9 +148,9 @@ def _order(turn: Turn) -> Obstacle:
     names += [refs[uid] for uid in promised]
     parts = []
     if heads:
-        parts.append(f"StrictFIFO keeps it behind {_some([h.ref for h in heads])}")
+        parts.append(f"StrictFIFO keeps it behind {some([h.ref for h in heads])}")
     if names:
-        parts.append(f"{_some(names)} before it in line start{'s' * (len(names) == 1)} first")
+        parts.append(f"{some(names)} before it in line start{'s' * (len(names) == 1)} first")
     text = f"order: {'; '.join(parts) or 'gangs before it'}"
     return Obstacle(Limit.ORDER, text, {"before": names, "behind": [h.ref for h in heads]})
 
@@ -162,7 +160,7 @@ def _lease(turn: Turn) -> Obstacle:
     refs = {p.workload.uid: p.workload.ref for p in turn.snapshot.pending}
     refs |= {a.workload.uid: a.workload.ref for a in turn.snapshot.admitted}
     names = [refs.get(u, u) for u, _, _ in turn.walk.leases.held() if u != uid]
-    text = f"leases: freed capacity is held for {_some(names)}"
+    text = f"leases: freed capacity is held for {some(names)}"
     return Obstacle(Limit.LEASE, text, {"heldFor": names})
 
 
@@ -180,7 +178,7 @@ def _health(turn: Turn) -> Obstacle:
             else "not well"
         )
     names = [f"{name} ({why})" for name, why in nodes.items()]
-    text = f"node health: {counted(len(nodes), 'node')} it could use {'is' if len(nodes) == 1 else 'are'} out: {_some(names)}"
+    text = f"node health: {counted(len(nodes), 'node')} it could use {'is' if len(nodes) == 1 else 'are'} out: {some(names)}"
     return Obstacle(Limit.HEALTH, text, {"nodes": nodes})
 
 
@@ -270,13 +268,6 @@ def _usable(turn: Turn, world: World) -> Mask:
 
 def _count(mask: Mask) -> int:
     return int(np.count_nonzero(mask))
-
-
-def _some(names: list[str]) -> str:
-    """The first few of them."""
-    shown = ", ".join(names[:_NAMED])
-    more = len(names) - _NAMED
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 _SAY: Final[Mapping[Limit, Callable[[Turn], Obstacle]]] = {

@@ -36,9 +36,9 @@ from queuectl.planner.victims.shield import protected_until
 from queuectl.planner.why.offer import turn_after
 from queuectl.planner.why.trial import ask, demands, past_heads
 from queuectl.planner.why.turn import HOLDERS, Turn
+from queuectl.planner.words import some
 
 _WAYS: Final = 3
-_NAMED: Final = 3
 _STRONGER: Final[dict[PolicyField, tuple[str, ...]]] = {
     PolicyField.WITHIN: tuple(WithinClusterQueue),
     PolicyField.RECLAIM: tuple(ReclaimWithinCohort),
@@ -225,7 +225,7 @@ def _way(turn: Turn, changes: Sequence[Change], victims: Sequence[Preemption]) -
     names = sorted(refs[v.victim] for v in victims)
     message = (
         f"{' and '.join(_said(turn, change) for change in changes)}: it would evict "
-        f"{counted(len(victims), 'gang')} with {counted(gpus, 'GPU')}, at {lost} GPU-seconds of lost work: {_some(names)}"
+        f"{counted(len(victims), 'gang')} with {counted(gpus, 'GPU')}, at {lost} GPU-seconds of lost work: {some(names)}"
     )
     details = {
         "policy": [row for change in changes for row in _plain(turn, change)],
@@ -249,7 +249,7 @@ def _said(turn: Turn, change: Change) -> str:
         case LiftProtection(queue):
             return f"lift the protection of gangs of ClusterQueue {queue}"
         case MakePreemptible(uids):
-            return f"make {_some([refs[uid] for uid in uids])} preemptible"
+            return f"make {some([refs[uid] for uid in uids])} preemptible"
     raise AssertionError(change)
 
 
@@ -266,8 +266,3 @@ def _plain(turn: Turn, change: Change) -> Iterator[dict[str, Any]]:
             yield {"clusterQueue": queue, "field": "protection", "value": None}
         case MakePreemptible(uids):
             yield from ({"workload": refs[u], "field": "preemptible", "value": True} for u in uids)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -22,11 +22,10 @@ from queuectl.planner.batch import Walk
 from queuectl.planner.partial import shrinks, smallest
 from queuectl.planner.planning import Cycle, begin, turns
 from queuectl.planner.queueing.usercaps import Over
-from queuectl.planner.words import amount
+from queuectl.planner.words import amount, some
 
 _ROUNDS: Final = 4  # walks for one way out
 _COMBINED: Final = 12  # of his gangs are looked at for the cheapest set
-_NAMED: Final = 3
 
 _Held = tuple[Admitted, dict[str, int]]
 
@@ -77,7 +76,7 @@ def _obstacle(turn: Capped) -> Obstacle:
     )
     started = sorted(turn.held, key=lambda held: (held[0].started_at, held[0].workload.uid))
     if started:
-        text += f"; running there: {_some([_named(held, first.resource) for held in started])}"
+        text += f"; running there: {some([_named(held, first.resource) for held in started])}"
     details: dict[str, Any] = {
         "clusterQueue": turn.queue,
         "user": user,
@@ -104,7 +103,7 @@ def _those_leaving(turn: Capped) -> Iterator[Way]:
     change = Leave(tuple(workload.uid for workload in leaving))
     if leaving and _settles(turn, (change,)):
         names = [workload.ref for workload in leaving]
-        message = f"wait: it fits once {_some(names)} {'has' if len(names) == 1 else 'have'} left"
+        message = f"wait: it fits once {some(names)} {'has' if len(names) == 1 else 'have'} left"
         yield Way(Remedy.WAIT, message, {"leaving": names}, (change,))
 
 
@@ -178,7 +177,7 @@ def _own_end(turn: Capped) -> Iterator[Way]:
         return
     resource = turn.over[0].resource
     names = [_named(held, resource) for held in ending]
-    message = f"end {counted(len(ending), 'gang')} of user {turn.least.user}: {_some(names)}"
+    message = f"end {counted(len(ending), 'gang')} of user {turn.least.user}: {some(names)}"
     details = {
         "gangs": [{"workload": gang.workload.ref, "holds": held} for gang, held in ending],
         "user": turn.least.user,
@@ -248,8 +247,3 @@ def _named(held: _Held, resource: str) -> str:
 
 def _say(over: Over, value: int) -> str:
     return format_quantity(over.resource, value)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
