@@ -9,7 +9,7 @@ UV := $(TOOLS)/bin/uv
 RUN := $(VENV)/bin
 PYTEST_ARGS ?=
 
-.PHONY: help setup lint test test-fast test-system explore demo bench dashboards pictures vendor test-browser clean controlplane prometheus
+.PHONY: help setup lint test test-fast test-system explore demo bench dashboards pictures vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -42,10 +42,7 @@ test: test-fast test-system ## all tests; builds the control plane the first tim
 test-fast: setup ## everything that needs no control plane
 	$(RUN)/pytest -m "not system and not bench" -n 3 $(PYTEST_ARGS)
 
-prometheus: setup
-	@$(RUN)/queuectl localcluster build --prometheus
-
-test-system: prometheus ## on a real control plane, with a real Prometheus
+test-system: controlplane ## on a real control plane, with a real Prometheus
 	$(RUN)/pytest -m "system and not bench" -n 3 --dist loadfile $(PYTEST_ARGS)
 
 ROUNDS ?= 5
@@ -62,7 +59,7 @@ bench: controlplane ## every figure of docs/benchmarks.md; about half an hour
 dashboards: setup ## write deploy/grafana/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards
 
-pictures: prometheus ## draw docs/images/dashboard-*.png from a real Prometheus; ten minutes
+pictures: controlplane ## draw docs/images/dashboard-*.png from a real Prometheus; ten minutes
 	$(RUN)/python -m tests.system.pictures
 
 vendor: setup ## fetch the dashboard's vendored files anew through npm and compare their digests

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Final
 
 import yaml
 from rich.console import Console
@@ -15,9 +16,19 @@ from queuectl.demo.manifests import Pods, job
 from queuectl.demo.scenario import BATCH, QUEUE
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.nodes import RACK
+from queuectl.localcluster.prometheus import Prometheus
+
+# Prometheus gives the exporters' own pods the label `pod`, and that of the measured one becomes `exported_pod`.
+_DONE_BY_GPUS: Final = (
+    "avg by (gang) (label_replace("
+    'avg_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{exported_pod=~"(busy|idle)-64-.*"}[1h]), '
+    '"gang", "$1", "exported_pod", "(.*-64)-.*"))'
+)
 
 
-def lines(cluster: LocalCluster, controller: Controller) -> list[tuple[str, list[str]]]:
+def lines(
+    cluster: LocalCluster, prometheus: Prometheus, controller: Controller
+) -> list[tuple[str, list[str]]]:
     """Groups of shell lines under a heading each; the first group sets up the shell."""
     gang = _example(controller)
     return [
@@ -59,14 +70,24 @@ def lines(cluster: LocalCluster, controller: Controller) -> list[tuple[str, list
                 f"tail {shlex.quote(str(controller.log))}",
             ],
         ),
+        (
+            "Prometheus: the GPUs of busy-64 and idle-64, queuectl's own metrics, alerts",
+            [
+                _query(prometheus, _DONE_BY_GPUS),
+                _query(prometheus, "sum by (cluster_queue, status) (queuectl_workloads)"),
+                f"curl -s {prometheus.url}/api/v1/alerts | python3 -m json.tool",
+            ],
+        ),
         ("When you are done", ["queuectl demo --down"]),
     ]
 
 
-def tell(console: Console, cluster: LocalCluster, controller: Controller) -> None:
+def tell(
+    console: Console, cluster: LocalCluster, prometheus: Prometheus, controller: Controller
+) -> None:
     """Print them."""
     console.print("It is left up.", highlight=False)
-    for heading, group in lines(cluster, controller):
+    for heading, group in lines(cluster, prometheus, controller):
         console.print(f"\n[bold]{heading}[/]", highlight=False)
         for line in group:
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
@@ -81,6 +102,12 @@ def _environment(cluster: LocalCluster, controller: Controller) -> list[str]:
         f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}",
         f"export QUEUECTL_SERVER={controller.api}",
     ]
+
+
+def _query(prometheus: Prometheus, expression: str) -> str:
+    """A line that asks Prometheus and shows the answer."""
+    asked = shlex.quote(f"query={expression}")
+    return f"curl -s {prometheus.url}/api/v1/query --data-urlencode {asked} | python3 -m json.tool"
 
 
 def _example(controller: Controller) -> str:

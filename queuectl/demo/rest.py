@@ -22,8 +22,9 @@ class ApiRefused(QueuectlError):
 class Rest:
     """A connection to one queuectl. Methods raise ApiRefused."""
 
-    def __init__(self, url: str) -> None:
-        self._http = httpx2.Client(base_url=url, timeout=10.0, trust_env=False)
+    def __init__(self, url: str, **connection: Any) -> None:
+        """``connection``: how else the HTTP client is made, for example with ``headers``."""
+        self._http = httpx2.Client(base_url=url, timeout=10.0, trust_env=False, **connection)
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@
 3. **Emergency**: once one of the first two was measured to be idle, a gang of higher priority that fits only if one of them
    gives way. It must be the idle one.
 
-What GPUs do is played by the stand-in of their exporters (localcluster/exporter.py), which queuectl scrapes.
+What GPUs do is played by the stand-in of their exporters (localcluster/exporter.py), which a real Prometheus scrapes.
 """
 
 from __future__ import annotations
@@ -49,18 +49,21 @@ IN_A_HURRY: Final[Document] = {
     "graceSeconds": 1,
 }
 """``idleReclaim`` of every queue here: a demo has seconds where a cluster has half an hour."""
+SCRAPE_SECONDS: Final = 1.0
 SETTINGS: Final = {
     "QUEUECTL_UTILIZATION__LOOK_SECONDS": "1",
-    "QUEUECTL_UTILIZATION__KEEP_SECONDS": "60",
+    "QUEUECTL_UTILIZATION__SCRAPE_SECONDS": str(SCRAPE_SECONDS),
     "QUEUECTL_UTILIZATION__PATIENCE_SECONDS": "5",
+    # What the rules of deploy/ record spans two minutes; here gangs are judged by seconds.
+    "QUEUECTL_UTILIZATION__RECORDING_RULES": "off",
     "QUEUECTL_ACCOUNT_SECONDS": "1",
 }
 """Of queuectl, for the same reason: with looks and the usage ledger every second, the demo's reports are complete."""
 
 WHAT_TO_WATCH: Final = """\
 Two teams share 512 GPUs in 8 racks of 64: team-a starts its gangs in strict order, team-b lets small ones pass.
-busy-64 and idle-64 start first and fill team-b. Nobody says which of them computes: queuectl finds out from the GPU
-exporters. Once it has, urgent-64 comes, and the one whose GPUs idle must give way.
+busy-64 and idle-64 start first and fill team-b. Nobody says which of them computes: queuectl finds out from the
+Prometheus that scrapes the GPU exporters. Once it has, urgent-64 comes, and the one whose GPUs idle must give way.
 too-wide-80 wants ten whole nodes in one rack of eight: it waits, and says why. All others must start whole, and finish.
 """
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from queuectl.cluster.apply import deploy_folder
 from queuectl.demo import audit, controller, explore, scenario
 from queuectl.demo.audit import Finding
 from queuectl.demo.board import Board, Moment, moment, verdicts
@@ -23,13 +24,23 @@ from queuectl.demo.recorder import Recorder
 from queuectl.demo.rest import Rest
 from queuectl.demo.scenario import Act, Fate, Gang
 from queuectl.demo.steps import Steps
-from queuectl.demo.verdict import measured, reclaimed, verdict
+from queuectl.demo.verdict import measured, reclaimed, scraped, verdict
 from queuectl.domain.errors import QueuectlError
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import UseState
-from queuectl.localcluster import ClusterSpec, LocalCluster, layout, take_down
+from queuectl.localcluster import (
+    ClusterSpec,
+    LocalCluster,
+    build,
+    exporter,
+    layout,
+    take_down,
+)
 from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.layout import LOOPBACK, free_ports
+from queuectl.localcluster.prometheus import Prometheus, exporters_job
+from queuectl.localcluster.versions import ALL_UNITS
 
 NAME: Final = "demo"
 _LOOK_SECONDS: Final = 0.4
@@ -79,7 +90,7 @@ def run(
                 report(stage.controller.api)
             if keep:
                 stage.leave(stack)
-                explore.tell(console, stage.cluster, stage.controller)
+                explore.tell(console, stage.cluster, stage.prometheus, stage.controller)
             else:
                 steps.step("Taking it all down")
         finally:
@@ -105,6 +116,7 @@ class Stage:
     """What the programme is played on."""
 
     cluster: LocalCluster
+    prometheus: Prometheus
     controller: Controller
 
     def leave(self, stack: ExitStack) -> None:
@@ -115,21 +127,40 @@ class Stage:
 
 
 def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> Stage:
+    build.ensure(steps, units=ALL_UNITS)
     spec = ClusterSpec(nodes=(scenario.NODES,), fsync=fsync)
     cluster = LocalCluster.start(spec, name=name, progress=steps)
     stack.callback(cluster.stop)
     steps.step("Applying deploy/: identity, rights, admission policies")
     controller.install(cluster)
-    steps.step(f"Starting GPU exporters that play for {scenario.NODES.count} nodes")
-    exporters = {"QUEUECTL_UTILIZATION__EXPORTERS": ",".join(cluster.play_exporters())}
+    (port,) = free_ports(1)
+    own_metrics = f"{LOOPBACK}:{port}"
+    steps.step(f"Starting GPU exporters that play for {scenario.NODES.count} nodes, and Prometheus")
+    prometheus = _measure(cluster, own_metrics)
     steps.step("Starting queuectl serve under its own ServiceAccount, and its Postgres")
-    served = Controller.start(cluster, scenario.SETTINGS | exporters)
+    addresses = {
+        "QUEUECTL_METRICS_LISTEN": own_metrics,
+        "QUEUECTL_PROMETHEUS_URL": prometheus.url,
+    }
+    served = Controller.start(cluster, scenario.SETTINGS | addresses)
     stack.callback(served.stop)
     served.wait_ready(waiting=steps.tick)
     steps.step("Creating two teams' queues: " + _shares())
     _create_queues(cluster, served)
     steps.done(f"Ready after {steps.elapsed:.1f} s: {cluster.server} and {served.api}\n")
-    return Stage(cluster, served)
+    return Stage(cluster, prometheus, served)
+
+
+def _measure(cluster: LocalCluster, own_metrics: str) -> Prometheus:
+    """A Prometheus as in production: it scrapes the GPU exporters and queuectl, by the rules of deploy/."""
+    exporters = exporters_job(exporter.play_beside(cluster), honor_labels=False)
+    queuectl = {"job_name": "queuectl", "static_configs": [{"targets": [own_metrics]}]}
+    return Prometheus.start(
+        [exporters, queuectl],
+        scrape_seconds=scenario.SCRAPE_SECONDS,
+        rules=sorted((deploy_folder() / "prometheus").glob("*.yaml")),
+        keeper=cluster.supervisor,
+    )
 
 
 def _shares() -> str:
@@ -168,6 +199,7 @@ def _play(console: Console, stage: Stage) -> list[Finding]:
         *audit.checks(recording, limits=scenario.LIMITS),
         *verdict(gangs, recording, explained),
         measured(gangs, show.uses),
+        scraped(stage.prometheus.query, scenario.NODES.count),
         reclaimed(gangs, preempted),
         *late,
     ]

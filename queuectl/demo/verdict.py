@@ -1,12 +1,12 @@
 """What must be true at the end, beyond the audit: the right victim, the right finishes, the reason of what never fits.
 
 Read from the recording, that is from the API server; only the reason of the gang that never fits, and who was measured to
-be idle, is queuectl's word, because that is nothing the cluster could show.
+be idle, is queuectl's word, because that is nothing the cluster could show. By what it was measured Prometheus is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.utilization import UseState
+from queuectl.localcluster.prometheus import EXPORTERS_JOB
 
 
 @dataclass(slots=True)
@@ -102,6 +103,27 @@ def measured(gangs: Sequence[Gang], uses: Mapping[str, Collection[UseState]]) ->
     known = sum(not {UseState.ACTIVE, UseState.IDLE}.isdisjoint(one) for one in uses.values())
     numbers = f"{known} of {len(uses)} gangs lived long enough to be measured"
     return Finding("only whose GPUs did nothing was seen idle", numbers, problems)
+
+
+def scraped(query: Callable[[str], Sequence[Mapping[str, Any]]], exporters: int) -> Finding:
+    """Whether Prometheus reached the exporter of every node.
+
+    Args:
+        query: the samples of an instant query.
+        exporters: how many there are.
+    """
+    up = f'up{{job="{EXPORTERS_JOB}"}}[1h]'
+    reached, answered, failed = (
+        sum(int(float(sample["value"][1])) for sample in query(expression))
+        for expression in (
+            f"count(max_over_time({up}) == 1)",
+            f"sum(sum_over_time({up}))",
+            f"sum(count_over_time({up}) - sum_over_time({up}))",
+        )
+    )
+    numbers = f"{reached} of {exporters} GPU exporters; {answered} scrapes, {failed} failed"
+    problems = () if reached == exporters else (f"{exporters - reached} were never reached",)
+    return Finding("measured by a Prometheus that sees every node", numbers, problems)
 
 
 def reclaimed(gangs: Sequence[Gang], reasons: Mapping[str, Collection[str]]) -> Finding:

@@ -1,7 +1,7 @@
 """A real Kubernetes control plane on one machine: for the demo, the tests, the benchmarks, and for people.
 
 etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the kubeflow training operator, and KWOK, which plays the
-kubelets of GPU nodes.  The programs are built once per version (about six minutes on two cores) and cached; then a
+kubelets of GPU nodes.  The programs are built once per version (about ten minutes on two cores) and cached; then a
 cluster is up in a few seconds.  Everything listens on loopback alone, with authentication and RBAC on.
 
     from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
@@ -33,7 +33,7 @@ What pods do is told by annotations on them (for a job: on its pod template), nu
 once, until it is deleted.  See manifests/stages.yaml.
 
 What their GPUs do is played by `exporter.Exporters`, the stand-in of the nodes' GPU exporters, by further annotations; a
-real Prometheus to scrape it is `prometheus.Prometheus`, built only when it is asked for.
+real Prometheus to scrape it is `prometheus.Prometheus`, no part of a cluster but built in the same way.
 
 For people: `queuectl localcluster up | status | down | build | exporters`.
 """

@@ -1,4 +1,4 @@
-"""Finds or builds the programs of the control plane, and says what it is doing meanwhile."""
+"""Finds or builds the programs of the control plane and of what measures it, and says what it is doing meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from queuectl.localcluster import cache, toolchain
 from queuectl.localcluster.errors import BuildError
 from queuectl.localcluster.supervisor import Supervisor
-from queuectl.localcluster.versions import UNITS, Unit
+from queuectl.localcluster.versions import UNITS, Patch, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ def ensure(
     Args:
         progress: Is told each build step; nothing when there is nothing to build.
         thorough: Compare the digests of cached files even if they look untouched.
-        units: What is wanted: others that are built the same way; None = the control plane's own.
+        units: What is wanted; None = the control plane's.
 
     Raises:
         BuildError: A step failed; the message names it and its log.
@@ -60,9 +60,7 @@ def ensure(
     missing = [unit for unit in wanted if found[unit.name] is None]
     for number, unit in enumerate(missing):
         coming = (
-            missing[number + 1].key
-            if number + 1 < len(missing)
-            else f"starting {'the control plane' if units is None else missing[-1].name}"
+            missing[number + 1].key if number + 1 < len(missing) else f"starting {wanted[0].name}"
         )
         found[unit.name] = _build_once(unit, progress, coming)
     programs: dict[str, Path] = {}
@@ -100,7 +98,7 @@ def _provided(unit: Unit, search_path: str) -> Assets | None:
     programs = {}
     for name in unit.programs:
         path = shutil.which(name, path=search_path)
-        if path and _minor(path) == unit.version.removeprefix("v").rpartition(".")[0]:
+        if path and _minor(path) == unit.minor:
             programs[name] = Path(path)
         elif name != "kubectl":
             return None
@@ -198,30 +196,38 @@ class _Builder:
         self._log.unlink(missing_ok=True)
 
     def _packages(self, wrapper: Path, source: Path) -> dict[str, str]:
-        """The package to build for each program: the module's own, or the wrapper's when it has to be patched."""
+        """The package to build for each program: the module's own, or a copy in the wrapper when it has to be patched."""
         unit = self._unit
-        if not unit.patches:
-            return {
-                name: "/".join(filter(None, (unit.module, path)))
-                for name, path in unit.programs.items()
-            }
-        [(program, path)] = unit.programs.items()
-        mains = [
-            file for file in (source / path).glob("*.go") if not file.name.endswith("_test.go")
-        ]
-        if len(mains) != 1:
-            raise BuildError(
-                f"cannot patch {unit.key}: {path} has {len(mains)} Go files where one was expected"
-            )
-        text = mains[0].read_text()
+        packages = {
+            name: "/".join(filter(None, (unit.module, path)))
+            for name, path in unit.programs.items()
+        }
         for patch in unit.patches:
-            if text.count(patch.old) != 1:
-                raise BuildError(
-                    f"cannot patch {unit.key}: {patch.old!r} does not stand once in {path}/{mains[0].name}"
-                )
-            text = text.replace(patch.old, patch.new)
-        (wrapper / "main.go").write_text(text)
-        return {program: "."}
+            program = self._patched_program(patch, source)
+            copy = wrapper / program
+            if not copy.exists():
+                copy.mkdir()
+                for file in _go_files(source / unit.programs[program]):
+                    (copy / file.name).write_text(file.read_text())
+                packages[program] = f"./{program}"
+            for file in _go_files(copy):
+                file.write_text(file.read_text().replace(patch.old, patch.new))
+        return packages
+
+    def _patched_program(self, patch: Patch, source: Path) -> str:
+        """The one program in whose main package the text stands that is to be replaced."""
+        unit = self._unit
+        places = [
+            name
+            for name, path in unit.programs.items()
+            for file in _go_files(source / path)
+            for _ in range(file.read_text().count(patch.old))
+        ]
+        if len(places) != 1:
+            raise BuildError(
+                f"cannot patch {unit.key}: {patch.old!r} stands {len(places)} times in {', '.join(unit.programs)}"
+            )
+        return places[0]
 
     def _step(self, what: str, coming: str) -> None:
         self._progress.step(what, coming)
@@ -247,6 +253,10 @@ class _Builder:
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - 400))
             return log.read().decode(errors="replace").strip().rpartition("\n")[2][-60:]
+
+
+def _go_files(folder: Path) -> list[Path]:
+    return [file for file in folder.glob("*.go") if not file.name.endswith("_test.go")]
 
 
 def _vouch(ours: Path, theirs: Path) -> None:

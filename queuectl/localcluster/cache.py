@@ -41,7 +41,9 @@ def root() -> Path:
 
 def folder(unit: Unit) -> Path:
     """Where the programs and files of a unit are kept."""
-    recipe = {key: value for key, value in asdict(unit).items() if key != "minutes"}
+    recipe = {
+        key: value for key, value in asdict(unit).items() if key not in ("minutes", "reports")
+    }
     if not unit.tags:
         del recipe["tags"]  # programs built before there were any keep their folders
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()

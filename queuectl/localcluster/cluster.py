@@ -8,19 +8,14 @@ import re
 import secrets
 import signal
 import ssl
-import sys
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Self
-
-import httpx2
 
 from queuectl.localcluster import bootstrap, build, components, kubeconfig, layout
 from queuectl.localcluster.bootstrap import Probe
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import Client, tls, wait_until
 from queuectl.localcluster.errors import LocalClusterError
-from queuectl.localcluster.exporter import url
 from queuectl.localcluster.nodes import Nodes
 from queuectl.localcluster.progress import Silent
 from queuectl.localcluster.spec import ClusterSpec
@@ -38,8 +33,6 @@ if TYPE_CHECKING:
 _SILENT = Silent()
 _NAMESPACE_SECONDS = 60.0
 _API_SERVER_STOP_SECONDS = 15.0
-_EXPORTERS = "exporters"
-_EXPORTER_SECONDS = 30.0
 
 
 class LocalCluster:
@@ -140,6 +133,11 @@ class LocalCluster:
     def detach(self) -> None:
         """Let the cluster outlive this process, until `stop` is called on it (`queuectl localcluster down`)."""
         self._supervisor.detach()
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """Starts and ends its programs; whatever else is started by it ends with the cluster."""
+        return self._supervisor
 
     @property
     def name(self) -> str:
@@ -247,28 +245,6 @@ class LocalCluster:
                 _NAMESPACE_SECONDS,
             )
 
-    def play_exporters(self) -> list[str]:
-        """Start the stand-in for GPU exporters (exporter.py) on the nodes there are now; it ends with the cluster.
-
-        Returns:
-            URL of each node's exporter.
-
-        Raises:
-            LocalClusterError: It does not come up.
-        """
-        (port,) = layout.free_ports(1)
-        program = [sys.executable, "-m", "queuectl.localcluster", _EXPORTERS]
-        self._supervisor.start(
-            _EXPORTERS,
-            [*program, "--name", self.name, "--port", str(port)],
-            env={"XDG_STATE_HOME": str(layout.clusters().parents[1])},
-            cwd=self._layout.home,
-            log=self.log(_EXPORTERS),
-        )
-        urls = [url(port, node) for node in self.nodes.gpus()]
-        wait_until(partial(_answer, urls), "the GPU exporters", _EXPORTER_SECONDS)
-        return urls
-
     def kill(self, component: str) -> None:
         """End a component by SIGKILL, and wait until it is gone."""
         self._supervisor.kill(component)
@@ -311,12 +287,6 @@ class LocalCluster:
             user=user,
             identity=identity,
         )
-
-
-def _answer(urls: Iterable[str]) -> bool:
-    with contextlib.suppress(httpx2.HTTPError), httpx2.Client(trust_env=False) as http:
-        return all(http.get(one).is_success for one in urls)
-    return False
 
 
 def take_down(name: str) -> bool:

@@ -109,17 +109,11 @@ def exporters(
 
 
 @app.command("build")
-def build_programs(
-    *,
-    prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="A Prometheus and its promtool, too.")
-    ] = False,
-) -> None:
-    """Build the programs now, and check those that are cached byte by byte."""
+def build_programs() -> None:
+    """Build all programs now, a Prometheus for tests and the demo too, and check those that are cached byte by byte."""
     shown = progress.for_terminal()
-    units = (*versions.UNITS, versions.PROMETHEUS) if prometheus else None
     try:
-        assets = build.ensure(shown, thorough=True, units=units)
+        assets = build.ensure(shown, thorough=True, units=versions.ALL_UNITS)
     except LocalClusterError as error:
         _fail(str(error))
     shown.done("All programs are there.")

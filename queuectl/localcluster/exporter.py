@@ -13,29 +13,38 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import threading
 import time
 from datetime import datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
 
+import httpx2
+
+from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.exposition import Dialect, render
 from queuectl.localcluster.gpus import Bay, Load, parse_profile
-from queuectl.localcluster.layout import LOOPBACK
+from queuectl.localcluster.layout import LOOPBACK, clusters, free_ports
 from queuectl.localcluster.nodes import GPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from queuectl.localcluster.client import Client
+    from queuectl.localcluster.cluster import LocalCluster
 
 PROFILE = "dcgm.queuectl.dev/profile"
 SHARED = "dcgm.queuectl.dev/shared"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _MIG = "nvidia.com/mig-"
+_NAME = "exporters"
+_START_SECONDS = 30.0
 _FOLLOW_SECONDS = 0.5
+_TARGETS = "/targets"
 
 
 class Exporters:
@@ -109,7 +118,7 @@ class Exporters:
     @property
     def targets_url(self) -> str:
         """For the ``http_sd_configs`` of a Prometheus."""
-        return f"http://{self.address}/targets"
+        return targets_url(self._server.server_address[1])
 
     def url(self, node: str) -> str:
         """Of one node's exporter."""
@@ -148,7 +157,7 @@ class Exporters:
 
     def answer(self, path: str) -> tuple[int, str, str]:
         """Status, content type and body of a request."""
-        if path == "/targets":
+        if path == _TARGETS:
             return 200, "application/json", json.dumps(self._targets())
         node = path.removeprefix("/metrics/")
         with self._lock:
@@ -219,6 +228,40 @@ class Exporters:
 def url(port: int, node: str) -> str:
     """Of one node's exporter, where they listen on this port."""
     return f"http://{LOOPBACK}:{port}/metrics/{node}"
+
+
+def targets_url(port: int) -> str:
+    """For the ``http_sd_configs`` of a Prometheus, where they listen on this port."""
+    return f"http://{LOOPBACK}:{port}{_TARGETS}"
+
+
+def play_beside(cluster: LocalCluster) -> str:
+    """Play for the nodes of a cluster in a process of its own, which ends with it.
+
+    Returns:
+        Where a Prometheus finds them: :func:`targets_url`.
+
+    Raises:
+        LocalClusterError: They do not come up.
+    """
+    (port,) = free_ports(1)
+    program = [sys.executable, "-m", "queuectl.localcluster", _NAME]
+    cluster.supervisor.start(
+        _NAME,
+        [*program, "--name", cluster.name, "--port", str(port)],
+        env={"XDG_STATE_HOME": str(clusters().parents[1])},
+        cwd=cluster.supervisor.directory,
+        log=cluster.log(_NAME),
+    )
+    urls = [url(port, node) for node in cluster.nodes.gpus()]
+    wait_until(partial(_answer, urls), "the GPU exporters", _START_SECONDS)
+    return targets_url(port)
+
+
+def _answer(urls: Iterable[str]) -> bool:
+    with contextlib.suppress(httpx2.HTTPError), httpx2.Client(trust_env=False) as http:
+        return all(http.get(one).is_success for one in urls)
+    return False
 
 
 def load_of(pod: dict[str, Any]) -> Load | None:

@@ -1,4 +1,4 @@
-"""A real Prometheus on this machine, for tests and the demo: built from source like the parts of a cluster, when asked for."""
+"""A real Prometheus on this machine, for tests and the demo: built from source like the parts of a cluster."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import yaml
 
 from queuectl.localcluster import build
 from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.progress import Silent
 from queuectl.localcluster.supervisor import Supervisor
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
     from queuectl.localcluster.progress import Progress
 
 _NAME = "prometheus"
+EXPORTERS_JOB = "dcgm-exporter"
+"""What scrapes of GPU exporters are called."""
+
 _START_SECONDS = 30.0
 _SILENT = Silent()
 
 
 class Prometheus:
-    """A running server; as a context manager it ends with the block, and always with this process.
+    """A running server; as a context manager it ends with the block, and always with its keeper's owner.
 
     Attributes:
         url: of its API.
@@ -56,6 +60,7 @@ class Prometheus:
         rules: Sequence[Path] = (),
         history: Path | None = None,
         progress: Progress = _SILENT,
+        keeper: Supervisor | None = None,
     ) -> Self:
         """Start one and wait until it answers.
 
@@ -65,13 +70,14 @@ class Prometheus:
             rules: files of recording and alerting rules.
             history: what it knows from the beginning: a file in OpenMetrics format, with times.
             progress: is told when it has to be built.
+            keeper: with which it ends, and in whose folder it has its own; None = a new one, owned by this process.
 
         Raises:
             BuildError: it cannot be built.
             LocalClusterError: it does not come up; the message ends with its last words.
         """
         assets = build.ensure(progress, units=(PROMETHEUS,))
-        home = Path(tempfile.mkdtemp(prefix="queuectl-prometheus-"))
+        home, keeper = _housed(keeper)
         interval = f"{round(scrape_seconds * 1000)}ms"
         configuration = {
             "global": {
@@ -84,7 +90,7 @@ class Prometheus:
         }
         (home / "prometheus.yml").write_text(yaml.safe_dump(configuration))
         (port,) = free_ports(1)
-        server = cls(home, port, assets.programs[_NAME], Supervisor.spawn(home, remove=True))
+        server = cls(home, port, assets.programs[_NAME], keeper)
         try:
             if history is not None:
                 _load(assets.programs["promtool"], history, home / "data")
@@ -141,18 +147,26 @@ class Prometheus:
         self._supervisor.signal(_NAME, signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it and remove its files."""
-        self._supervisor.shutdown()
+        """End it and remove its files. Harmless when it has ended."""
+        if self._supervisor.directory == self._home:
+            self._supervisor.shutdown()
+        elif self._supervisor.alive():
+            if _NAME in self._supervisor.programs():
+                self.kill()
+            remove_tree(self._home)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The samples of an instant query.
 
         Raises:
-            LocalClusterError: it was refused.
+            LocalClusterError: it was refused, or not answered.
         """
-        answer = httpx2.get(
-            f"{self.url}/api/v1/query", params={"query": expression}, trust_env=False
-        ).json()
+        try:
+            answer = httpx2.get(
+                f"{self.url}/api/v1/query", params={"query": expression}, trust_env=False
+            ).json()
+        except httpx2.HTTPError as error:
+            raise LocalClusterError(f"Prometheus does not answer: {error}") from error
         if answer["status"] != "success":
             raise LocalClusterError(f"{expression}: {answer['error']}")
         result: list[dict[str, Any]] = answer["data"]["result"]
@@ -170,6 +184,16 @@ class Prometheus:
         return False
 
 
+def _housed(keeper: Supervisor | None) -> tuple[Path, Supervisor]:
+    """A folder that goes with its keeper."""
+    if keeper is None:
+        home = Path(tempfile.mkdtemp(prefix="queuectl-prometheus-"))
+        return home, Supervisor.spawn(home, remove=True)
+    home = keeper.directory / _NAME
+    home.mkdir()
+    return home, keeper
+
+
 def exporters_job(
     targets_url: str, *, honor_labels: bool, seconds: float | None = None
 ) -> dict[str, Any]:
@@ -182,7 +206,7 @@ def exporters_job(
         seconds: between scrapes; None = as the server's are.
     """
     job = {
-        "job_name": "dcgm-exporter",
+        "job_name": EXPORTERS_JOB,
         "honor_labels": honor_labels,
         "http_sd_configs": [{"url": targets_url, "refresh_interval": "1s"}],
     }

@@ -18,7 +18,7 @@ from queuectl.localcluster import (
     testing,
 )
 from queuectl.localcluster.client import Client, Document
-from queuectl.localcluster.exporter import PROFILE
+from queuectl.localcluster.exporter import PROFILE, play_beside
 from queuectl.localcluster.testing import wait_until
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ def test_a_job_runs_for_the_time_its_annotation_says(cluster: LocalCluster, name
 def test_exporters_of_its_nodes_tell_what_gpus_of_pods_do(
     cluster: LocalCluster, namespace: str
 ) -> None:
-    urls = cluster.play_exporters()
+    targets = httpx2.get(play_beside(cluster), trust_env=False).json()
+    urls = [f"http://{one['targets'][0]}{one['labels']['__metrics_path__']}" for one in targets]
     assert len(urls) == SMALL.count
     pod = template(gpus=8)
     pod["metadata"]["annotations"][PROFILE] = "busy=0.7"

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from queuectl.localcluster.versions import PROMETHEUS
+
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 QUEUECTL = [sys.executable, "-c", "from queuectl.cli.main import run; run()", "demo"]
@@ -55,6 +57,7 @@ def test_every_check_holds_and_every_line_it_prints_works(home: Path):
     try:
         assert shown.returncode == 0, shown.stdout + shown.stderr
         assert "✗" not in shown.stdout
+        assert "64 of 64 GPU exporters" in shown.stdout
         bare = {
             k: v for k, v in environment(home).items() if not k.startswith(("KUBE", "QUEUECTL"))
         }
@@ -72,6 +75,8 @@ def test_every_check_holds_and_every_line_it_prints_works(home: Path):
         assert tried.returncode == 0, tried.stdout[-3000:] + tried.stderr
         assert "ShapeNeverFits" in tried.stdout
         assert "queuectl_" in tried.stdout
+        assert '"gang": "idle-64"' in tried.stdout
+        assert '"cluster_queue": "team-b"' in tried.stdout
         again = subprocess.run(
             [*QUEUECTL, "--keep"],
             env=environment(home),
@@ -91,6 +96,7 @@ def test_every_check_holds_and_every_line_it_prints_works(home: Path):
     [
         ("Starting etcd", signal.SIGINT, 130),
         ("Applying deploy/", signal.SIGTERM, 130),
+        ("Starting GPU exporters", signal.SIGTERM, 130),
         ("busy-64", signal.SIGINT, 130),
         ("urgent-64", signal.SIGKILL, -signal.SIGKILL),
     ],
@@ -116,3 +122,27 @@ def test_however_it_is_ended_nothing_is_left_behind(
     while (left := left_behind(home, pattern)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left == []
+
+
+def test_a_prometheus_that_does_not_come_up_ends_it_with_a_sentence(home: Path):
+    programs = home / "programs"
+    programs.mkdir()
+    for name in ("prometheus", "promtool"):
+        program = programs / name
+        told = f"echo {name}, version {PROMETHEUS.reports}"
+        program.write_text(
+            f'#!/bin/sh\n[ "$1" = --version ] && {told} || {{ echo no space; exit 3; }}\n'
+        )
+        program.chmod(0o755)
+    shown = subprocess.run(
+        QUEUECTL,
+        env=environment(home) | {"KUBEBUILDER_ASSETS": str(programs)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shutil.rmtree(programs)
+    assert shown.returncode == 1, shown.stdout + shown.stderr
+    assert "Prometheus does not come up:\n  no space" in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert left_behind(home) == []

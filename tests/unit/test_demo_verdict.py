@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from queuectl.demo.audit import Finding
 from queuectl.demo.scenario import Act, Fate, Gang
-from queuectl.demo.verdict import measured, reclaimed, verdict
+from queuectl.demo.verdict import measured, reclaimed, scraped, verdict
 from queuectl.domain.utilization import UseState
 from queuectl.objects import keys
 from tests.support.recordings import RACK, Script
@@ -132,6 +133,32 @@ def test_who_does_nothing_is_seen_idle_and_nobody_else(
     uses: dict[str, set[UseState]], problems: tuple[str, ...]
 ):
     assert measured(GANGS, uses).problems == problems
+
+
+@pytest.mark.parametrize(
+    ("answers", "numbers", "problems"),
+    [
+        ((4, 80, 3), "4 of 4 GPU exporters; 80 scrapes, 3 failed", ()),
+        ((3, 60, 20), "3 of 4 GPU exporters; 60 scrapes, 20 failed", ("1 were never reached",)),
+        (
+            (None, None, None),
+            "0 of 4 GPU exporters; 0 scrapes, 0 failed",
+            ("4 were never reached",),
+        ),
+    ],
+)
+def test_every_exporter_was_reached_at_least_once(
+    answers: tuple[int | None, ...], numbers: str, problems: tuple[str, ...]
+):
+    told = iter(answers)
+
+    def query(_: str) -> list[dict[str, Any]]:
+        number = next(told)
+        return [] if number is None else [{"metric": {}, "value": [0.0, str(number)]}]
+
+    assert scraped(query, 4) == Finding(
+        "measured by a Prometheus that sees every node", numbers, problems
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
-from queuectl.localcluster import BuildError, build, cache, toolchain
+from queuectl.localcluster import BuildError, build, cache, toolchain, versions
 from queuectl.localcluster.build import ensure
+from queuectl.localcluster.commands import app
 from queuectl.localcluster.progress import Silent
 from queuectl.localcluster.versions import UNITS, Patch, Unit
 
@@ -36,12 +39,14 @@ case "$1 $2" in
     mkdir -p "$source/config" "$source/cmd/thing"
     printf 'module example.org/thing\\ngo 1.30.0\\n' > "$source/go.mod"
     echo role > "$source/config/role.yaml"
-    echo 'package main // PORT' > "$source/cmd/thing/main.go" ;;
+    echo 'package main // PORT' > "$source/cmd/thing/main.go"
+    echo 'package main // HOST' > "$source/cmd/thing/more.go"
+    echo 'package main // HOST' > "$source/cmd/thing/more_test.go" ;;
   "build -v")
     if [ -n "$FAKE_GO_FAILS" ]; then echo "undefined: frobnicate" >&2; exit 3; fi
     while [ "$1" != -o ]; do shift; done
     printf '#!/bin/sh\\necho thing v1.2.3\\n' > "$2"; chmod +x "$2"
-    cp main.go "$FAKE_GO_CALLS.main" 2>/dev/null || true ;;
+    cat thing/*.go > "$FAKE_GO_CALLS.main" 2>/dev/null || true ;;
 esac
 """
 
@@ -90,10 +95,21 @@ def test_a_unit_is_built_once_and_found_afterwards(machine: Path) -> None:
     assert assets.files["role.yaml"].read_text() == "role\n"
     assert told.steps == [
         "Fetching thing-v1.2.3 -> building thing-v1.2.3",
-        "Building thing-v1.2.3 (about 1 min on two cores) -> starting the control plane",
+        "Building thing-v1.2.3 (about 1 min on two cores) -> starting thing",
     ]
     assert ensure(Silent()) == assets
     assert builds(machine) == 1
+
+
+def test_the_command_builds_the_cluster_and_what_measures_it(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(UNIT, name="other", files={})
+    monkeypatch.setattr(versions, "ALL_UNITS", (UNIT, other))
+    shown = CliRunner().invoke(app, ["build"])
+    assert shown.exit_code == 0
+    assert builds(machine) == 2
+    assert [cache.damage(unit) for unit in (UNIT, other)] == [None, None]
 
 
 def test_a_build_leaves_nothing_but_its_result(machine: Path) -> None:
@@ -154,7 +170,7 @@ def test_two_that_want_the_same_unit_build_it_once(machine: Path) -> None:
         while not told.steps:
             pass
         assert told.steps == [
-            "Waiting for another process that builds thing-v1.2.3 -> starting the control plane"
+            "Waiting for another process that builds thing-v1.2.3 -> starting thing"
         ]
         built = machine / "built"
         for part in ("bin/thing", "files/role.yaml"):
@@ -166,21 +182,32 @@ def test_two_that_want_the_same_unit_build_it_once(machine: Path) -> None:
     assert ensure(Silent()).programs["thing"].read_text() == "built by the other"
 
 
-def test_the_main_file_can_be_patched(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    patched = Unit(
-        "thing", UNIT.module, UNIT.version, UNIT.programs, 1, patches=(Patch("PORT", "8080"),)
-    )
+def test_main_packages_can_be_patched(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patches = (Patch("PORT", "8080"), Patch("HOST", "here"))
+    patched = Unit("thing", UNIT.module, UNIT.version, UNIT.programs, 1, patches=patches)
     monkeypatch.setattr(build, "UNITS", (patched,))
     ensure(Silent())
-    assert (machine / "calls.main").read_text() == "package main // 8080\n"
+    assert (machine / "calls.main").read_text() == "package main // 8080\npackage main // here\n"
+    assert (machine / "calls").read_text().rstrip().endswith("./thing")
 
 
-def test_a_patch_that_no_longer_fits_fails_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    patched = Unit(
-        "thing", UNIT.module, UNIT.version, UNIT.programs, 1, patches=(Patch("HOST", "x"),)
-    )
+def test_the_other_programs_of_a_patched_unit_are_built_as_they_are(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = {"other": "cmd/other", "thing": "cmd/thing"}
+    patched = Unit("two", UNIT.module, UNIT.version, programs, 1, patches=(Patch("PORT", "80"),))
     monkeypatch.setattr(build, "UNITS", (patched,))
-    with pytest.raises(BuildError, match=r"'HOST' does not stand once in cmd/thing/main.go"):
+    ensure(Silent())
+    assert (machine / "calls").read_text().rstrip().endswith("example.org/thing/cmd/other ./thing")
+
+
+@pytest.mark.parametrize(("text", "times"), [("NAME", 0), ("package", 2)])
+def test_a_patch_that_no_longer_fits_fails_the_build(
+    monkeypatch: pytest.MonkeyPatch, text: str, times: int
+) -> None:
+    patched = replace(UNIT, patches=(Patch(text, "x"),))
+    monkeypatch.setattr(build, "UNITS", (patched,))
+    with pytest.raises(BuildError, match=rf"'{text}' stands {times} times in thing"):
         ensure(Silent())
 
 
@@ -195,17 +222,18 @@ def test_a_changed_recipe_never_meets_an_old_program() -> None:
 
 
 @pytest.mark.parametrize("where", ["KUBEBUILDER_ASSETS", "PATH"])
+@pytest.mark.parametrize(("reports", "right"), [("", "v1.2.9"), ("7.8.0", "7.8.9")])
 def test_provided_programs_of_the_right_version_skip_the_build(
-    machine: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    machine: Path, monkeypatch: pytest.MonkeyPatch, where: str, reports: str, right: str
 ) -> None:
-    unit = Unit("thing", UNIT.module, UNIT.version, UNIT.programs, 1)
+    unit = Unit("thing", UNIT.module, UNIT.version, UNIT.programs, 1, reports=reports)
     monkeypatch.setattr(build, "UNITS", (unit,))
     provided = machine / "provided"
     provided.mkdir()
     monkeypatch.setenv(
         where, f"{provided}:{os.environ['PATH']}" if where == "PATH" else str(provided)
     )
-    provide(provided / "thing", "Thing v1.2.9")
+    provide(provided / "thing", f"Thing {right}")
     assert ensure(Silent()).programs["thing"] == provided / "thing"
     assert builds(machine) == 0
     provide(provided / "thing", "Thing v1.1.0")

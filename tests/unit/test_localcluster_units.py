@@ -1,4 +1,4 @@
-"""Units beside the control plane's own: built when asked for, kept apart by how they are built."""
+"""Units beside the control plane's own: no part of a cluster, kept apart by how they are built."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, replace
 
 from queuectl.localcluster import cache
-from queuectl.localcluster.versions import PROMETHEUS, REQUIRED, UNITS
+from queuectl.localcluster.versions import ALL_UNITS, PROMETHEUS, REQUIRED, UNITS
 
 
 def test_build_tags_are_part_of_the_recipe() -> None:
@@ -17,11 +17,19 @@ def test_build_tags_are_part_of_the_recipe() -> None:
 
 def test_a_unit_without_build_tags_stays_where_it_was_before_there_were_any() -> None:
     for unit in UNITS:
-        recipe = {k: v for k, v in asdict(unit).items() if k not in ("minutes", "tags")}
+        left_out = ("minutes", "reports", "tags")
+        recipe = {k: v for k, v in asdict(unit).items() if k not in left_out}
         digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
         assert cache.folder(unit).name == f"{unit.key}-{digest[:8]}"
 
 
 def test_no_cluster_needs_a_prometheus() -> None:
     assert PROMETHEUS not in UNITS
+    assert (*UNITS, PROMETHEUS) == ALL_UNITS
     assert not set(PROMETHEUS.programs) & set(REQUIRED)
+
+
+def test_prometheus_is_known_by_the_version_that_people_call_it_by() -> None:
+    assert PROMETHEUS.minor == "3.13"
+    assert PROMETHEUS.variables["github.com/prometheus/common/version.Version"] == "3.13.5"
+    assert [unit.minor for unit in UNITS] == ["1.36", "3.6", "0.8", "1.9"]

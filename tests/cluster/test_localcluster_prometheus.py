@@ -1,0 +1,61 @@
+"""A Prometheus beside other programs of one keeper: it has a folder of its own in the keeper's, and goes when that goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuectl.localcluster import LocalClusterError
+from queuectl.localcluster.prometheus import Prometheus
+from queuectl.localcluster.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Supervisor]:
+    supervisor = Supervisor.spawn(tmp_path, remove=False)
+    yield supervisor
+    supervisor.shutdown()
+
+
+def answers(server: Prometheus) -> bool:
+    try:
+        return server.query("vector(1)") != []
+    except LocalClusterError:
+        return False
+
+
+def test_it_ends_alone_and_leaves_its_keeper_to_the_others(keeper: Supervisor) -> None:
+    with Prometheus.start([], keeper=keeper) as server:
+        assert answers(server)
+        assert (keeper.directory / "prometheus" / "data").is_dir()
+    assert not answers(server)
+    assert not (keeper.directory / "prometheus").exists()
+    assert keeper.alive()
+    server.stop()
+
+
+def test_it_ends_with_its_keeper(keeper: Supervisor) -> None:
+    server = Prometheus.start([], keeper=keeper)
+    keeper.shutdown()
+    assert not answers(server)
+    server.stop()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_one_that_does_not_come_up_says_why_and_leaves_nothing(
+    keeper: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool
+) -> None:
+    wrong = tmp_path / "rules.yaml"
+    wrong.write_text("groups: [{name: one, rules: [{record: x, expr: 'sum('}]}]")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(LocalClusterError, match=r"Prometheus does not come up:(.|\n)*parse"):
+        Prometheus.start([], rules=[wrong], keeper=keeper if shared else None)
+    assert not list(tmp_path.glob("*prometheus*"))
+    assert keeper.alive()
