@@ -25,7 +25,6 @@ _WORDS: Final = {
     Action.PRIORITY: ("Set priority", "It goes before what its priority classes say."),
     Action.MOVE: ("Move to another queue", "It keeps its place in time."),
 }
-_GENTLE: Final = frozenset({Action.RELEASE, Action.ACTIVATE, Action.PRIORITY, Action.MOVE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +43,10 @@ class Offer:
     evicts: bool
     objection: str | None
 
-    @property
-    def gentle(self) -> bool:
-        """Whether nobody loses anything by it."""
-        return self.action in _GENTLE
+
+def label_of(action: Action) -> str:
+    """The words on its button."""
+    return _WORDS[action][0]
 
 
 async def offers(guard: Guard, request: Request, entry: Entry) -> list[Offer]:

@@ -23,7 +23,18 @@ from queuectl.api.access import Guard
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
-from queuectl.web.pages import evictions, nodes, overview, queues, session, whatif, workloads
+from queuectl.web.pages import (
+    audit,
+    decisions,
+    evictions,
+    nodes,
+    overview,
+    queues,
+    session,
+    usage,
+    whatif,
+    workloads,
+)
 from queuectl.web.ports import PageStore, Scene
 from queuectl.web.site import PREFIX, STATIC, Site
 
@@ -108,7 +119,10 @@ def create_pages(site: Site) -> Starlette:
         *workloads.routes(site),
         *nodes.routes(site),
         *evictions.routes(site),
+        *decisions.routes(site),
+        *usage.routes(site),
         *whatif.routes(site),
+        *audit.routes(site),
         *session.routes(site),
         Mount("/static", _Static(directory=STATIC), name="static"),
     ]

@@ -37,7 +37,7 @@ class PageStore(ApiStore, Protocol):
         before: int | None = None,
         limit: int = 100,
     ) -> tuple[HistoryLine, ...]:
-        """The latest evictions, newest first, with ids below ``before``; at most 500, and none that is long past."""
+        """The latest evictions, newest first, with ids below ``before``; at most 500."""
 
 
 class Scene(Protocol):

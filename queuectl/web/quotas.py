@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.node_quota import quota_from_nodes
 from queuectl.planner.queueing.quota import QuotaUse, use_of
 from queuectl.planner.usage import usage_of
 
@@ -113,8 +112,7 @@ class Quotas:
 
 
 def quotas_of(config: QueueConfig, snapshot: Snapshot | None) -> Quotas:
-    """The quotas of a configuration, and their use where there is a snapshot."""
+    """The quotas that planning goes by, and their use; without a snapshot, those that the configuration states."""
     if snapshot is None:
         return Quotas(config, None)
-    effective = quota_from_nodes(snapshot.config, snapshot.fleet)
-    return Quotas(effective, use_of(effective, usage_of(snapshot).quota_held))
+    return Quotas(snapshot.config, use_of(snapshot.config, usage_of(snapshot).quota_held))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -22,6 +23,9 @@ class Sight:
         queues: all ClusterQueues may be seen; else only those that visible LocalQueues lead to.
         nodes: the nodes may be seen.
         plan: what-if questions may be asked.
+        usage: reports may be made, of all namespaces or of one whose workloads may be seen.
+        decisions: the planning cycles may be seen.
+        audit: the log of who changed what may be seen.
     """
 
     who: str
@@ -29,6 +33,9 @@ class Sight:
     queues: bool
     nodes: bool
     plan: bool
+    usage: bool
+    decisions: bool
+    audit: bool
 
     def sees(self, namespace: str) -> bool:
         """Whether the workloads of a namespace may be seen."""
@@ -39,20 +46,38 @@ class Sight:
         return tuple(tally for tally in known if self.sees(tally.namespace))
 
 
-async def sight_of(guard: Guard, request: Request, namespaces: Iterable[str]) -> Sight:
-    """What may be seen, of these namespaces.
+async def sight_of(
+    guard: Guard, request: Request, namespaces: Callable[[], Awaitable[Iterable[str]]]
+) -> Sight:
+    """What may be seen, of these namespaces; they are asked for only when it is not all of them.
 
     Raises:
         ClusterUnavailable: nobody could be asked.
     """
 
-    async def known() -> Iterable[str]:
-        return sorted(set(namespaces))
+    def may(verb: str, resource: str) -> Awaitable[bool]:
+        return guard.may(request, Right(verb, resource))
 
+    seen = await guard.visible(request, "list", "workloads", namespaces)
+
+    async def of_those() -> Iterable[str]:
+        return seen if seen is not None else await namespaces()
+
+    queues, nodes, plan, decisions, audit, reported = await asyncio.gather(
+        may("list", "clusterqueues"),
+        may("list", "nodes"),
+        may("create", "plans"),
+        may("list", "decisions"),
+        may("get", "audit"),
+        guard.visible(request, "get", "reports", of_those),
+    )
     return Sight(
         who=caller_of(request).name,
-        namespaces=await guard.visible(request, "list", "workloads", known),
-        queues=await guard.may(request, Right("list", "clusterqueues")),
-        nodes=await guard.may(request, Right("list", "nodes")),
-        plan=await guard.may(request, Right("create", "plans")),
+        namespaces=seen,
+        queues=queues,
+        nodes=nodes,
+        plan=plan,
+        usage=reported is None or bool(reported),
+        decisions=decisions,
+        audit=audit,
     )

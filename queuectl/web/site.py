@@ -14,13 +14,12 @@ from starlette.responses import HTMLResponse
 
 from queuectl.api.access import Guard
 from queuectl.api.ports import Diagnoser
+from queuectl.api.telling import Teller
 from queuectl.domain.floor import Floor
-from queuectl.domain.ledger import State
+from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.overrides import in_force
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.standings import Tally
-from queuectl.domain.utilization import GangUse
 from queuectl.domain.words import counted
 from queuectl.objects.config import build
 from queuectl.web import words
@@ -53,6 +52,7 @@ def _environment() -> jinja2.Environment:
         "moment": words.moment,
         "iso": words.iso,
         "number": words.number,
+        "money": words.money,
         "gpu_hours": words.gpu_hours,
         "quantity": words.quantity,
         "glyph": words.glyph,
@@ -63,10 +63,21 @@ def _environment() -> jinja2.Environment:
         "asset": asset,
         "ui": PREFIX,
         "percent": words.percent,
+        "proof_words": words.PROOF_WORDS,
         "use_words": words.USE_WORDS,
-        "State": State,
     }
     return made
+
+
+def whole(request: Request, name: str) -> int:
+    """A whole number in the query of an address; 0 where there is none, or none that fits an id."""
+    given = request.query_params.get(name, "")
+    return int(given) if given.isdecimal() and len(given) < 19 else 0
+
+
+def text(request: Request, name: str) -> str:
+    """A word or two in the query of an address; empty where there is none."""
+    return request.query_params.get(name, "").replace("\0", "").strip()[:LONGEST_NAME]
 
 
 class Site:
@@ -86,7 +97,7 @@ class Site:
         self.store = store
         self.guard = guard
         self.clock = clock
-        self.diagnoser = diagnoser
+        self.teller = Teller(guard, store, diagnoser)
         self.signs_in = signs_in
         self._scene = scene
         self._environment = _environment()
@@ -99,13 +110,9 @@ class Site:
             self._config = build(documents, revision)
         return in_force(self._config, self.clock())
 
-    async def sight(
-        self, request: Request, tallies: tuple[Tally, ...], config: QueueConfig
-    ) -> Sight:
-        """What may be seen of the namespaces that have LocalQueues or workloads."""
-        namespaces = {tally.namespace for tally in tallies}
-        namespaces |= {namespace for namespace, _ in config.local_queues}
-        return await sight_of(self.guard, request, namespaces)
+    async def sight(self, request: Request) -> Sight:
+        """What who asks may see. May raise ClusterUnavailable."""
+        return await sight_of(self.guard, request, self.store.namespaces)
 
     async def picture(self) -> Snapshot | None:
         """The cluster as planning would see it; None while this process does not know."""
@@ -114,10 +121,6 @@ class Site:
     async def floor(self) -> Floor | None:
         """What stands where; None while this process does not know."""
         return await self._scene.floor() if self._scene is not None else None
-
-    def use(self, uid: str) -> GangUse | None:
-        """What a gang does with its GPUs; None where nobody looks."""
-        return self.diagnoser.gang_use(uid) if self.diagnoser is not None else None
 
     def page(
         self,
@@ -137,5 +140,5 @@ class Site:
             "now": self.clock(),
             **told,
         }
-        text = self._environment.get_template(template).render(given)
-        return HTMLResponse(text, status, {"Cache-Control": "no-store"})
+        made = self._environment.get_template(template).render(given)
+        return HTMLResponse(made, status, {"Cache-Control": "no-store"})

@@ -9,6 +9,8 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,8 +29,9 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def fetch(package: str, version: str, path: str) -> bytes:
-    """One file of a published package, from the registry that npm is set up with.
+@contextmanager
+def packed(package: str, version: str) -> Iterator[tarfile.TarFile]:
+    """A published package, from the registry that npm is set up with; its files are below ``package/``.
 
     Raises:
         RuntimeError: there is no npm, or it cannot fetch the package.
@@ -40,10 +43,16 @@ def fetch(package: str, version: str, path: str) -> bytes:
         command = [npm, "pack", "--silent", f"{package}@{version}"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
-            raise RuntimeError(f"npm pack {package}@{version}: {done.stderr.strip()}")
+            raise RuntimeError(f"npm pack {package}@{version}: {done.stderr.strip()[-300:]}")
         with tarfile.open(next(Path(folder).glob("*.tgz"))) as archive:
-            found = archive.extractfile(f"package/{path}")
-            return found.read() if found is not None else b""
+            yield archive
+
+
+def fetch(package: str, version: str, path: str) -> bytes:
+    """One file of a published package. Raises RuntimeError as :func:`packed` does."""
+    with packed(package, version) as archive:
+        found = archive.extractfile(f"package/{path}")
+        return found.read() if found is not None else b""
 
 
 def main() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Final
 
 from queuectl.domain.ledger import State
+from queuectl.domain.plan import Proof
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.utilization import UseState
 
@@ -62,14 +62,21 @@ def number(value: float) -> str:
     return text.replace(",", "\u202f")
 
 
+def money(amount: float) -> str:
+    """With cents, whatever the currency."""
+    return f"{amount:,.2f}".replace(",", "\u202f")
+
+
 def percent(part: float, whole: float = 1.0) -> str:
     """``part`` of ``whole``; nothing of nothing is a dash."""
     return f"{part / whole:.0%}" if whole else "-"
 
 
 def gpu_hours(gpu_seconds: float) -> str:
-    """GPU-seconds as GPU-hours; what is less than a tenth of one is still told from nothing."""
+    """GPU-seconds as GPU-hours: whole ones of thousands; what is less than a tenth of one is still told from nothing."""
     hours = gpu_seconds / 3600
+    if hours >= 1000:
+        hours = round(hours)
     return "< 0.1" if 0 < hours < 0.05 else number(hours)
 
 
@@ -84,18 +91,23 @@ def glyph(state: State) -> str:
     return GLYPHS[state]
 
 
-def spaced(word: StrEnum) -> str:
+def spaced(word: str) -> str:
     """``WaitingForQuota`` as ``Waiting for quota``; runs of capitals stay."""
-    text = str(word)
     out: list[str] = []
-    for i, letter in enumerate(text):
-        starts = letter.isupper() and i > 0 and not text[i - 1].isupper()
-        followed = i + 1 < len(text) and text[i + 1].islower()
+    for i, letter in enumerate(word):
+        starts = letter.isupper() and i > 0 and not word[i - 1].isupper()
+        followed = i + 1 < len(word) and word[i + 1].islower()
         if starts:
             out.append(" ")
         out.append(letter.lower() if letter.isupper() and i > 0 and followed else letter)
     return "".join(out)
 
+
+PROOF_WORDS: Final = {
+    Proof.OPTIMAL: "proved best",
+    Proof.FEASIBLE: "good, not proved best",
+    Proof.UNDECIDED: "not all decided",
+}
 
 USE_WORDS: Final = {
     UseState.UNKNOWN: "unknown",

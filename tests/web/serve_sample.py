@@ -14,6 +14,8 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.api.server import Address, WebServer
+from queuectl.domain.commands import Answer
+from queuectl.domain.ledger import Change
 from queuectl.telemetry.metrics import Metrics
 from queuectl.web.app import add_dashboard
 from tests.api.support import FixedHealth, job, live_through
@@ -41,6 +43,18 @@ async def submit(sample: Sample, number: int) -> None:
     changes = live_through(record)
     await sample.store.commit(
         changes, epoch=sample.database.epoch, revision=None, cycle=100_000 + number
+    )
+
+
+async def answer(sample: Sample, outcome: str, *changes: Change) -> None:
+    """What the leader does with the newest command."""
+    (number, _) = max(sample.database.commands.items())
+    await sample.store.commit(
+        changes,
+        epoch=sample.database.epoch,
+        revision=None,
+        cycle=number,
+        answers=[Answer(number, outcome)],
     )
 
 

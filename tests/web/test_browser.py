@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import AsyncIterator
-
 import pytest
-from playwright.async_api import (
-    Browser,
-    ConsoleMessage,
-    Error,
-    Page,
-    Route,
-    async_playwright,
-    expect,
-)
+from playwright.async_api import Browser, ConsoleMessage, Error, Page, Route, expect
 
-from queuectl.api.server import Address, WebServer
+from queuectl.domain.commands import DONE, Action, Command
 from queuectl.web.vendor import fetch
-from tests.web.browser import ARGUMENTS, NoBrowser, find
-from tests.web.sample import Sample, make
-from tests.web.serve_sample import dashboard, submit
+from tests.web.browser import AXE, open_page
+from tests.web.sample import NOW, Sample
+from tests.web.serve_sample import answer, submit
 
 pytestmark = pytest.mark.browser
-AXE = ("axe-core", "4.14.1", "axe.min.js")
 PAGES = (
     "/ui/",
     "/ui/queues",
@@ -34,6 +21,11 @@ PAGES = (
     "/ui/workloads/wait-00000",
     "/ui/nodes?q=gpu-00",
     "/ui/evictions",
+    "/ui/decisions",
+    "/ui/decisions/3",
+    "/ui/usage",
+    "/ui/usage?by=user&span=days&from=2026-11-17&to=2026-11-18",
+    "/ui/audit",
     "/ui/whatif",
     "/ui/signin",
 )
@@ -46,46 +38,6 @@ def axe() -> str:
         return fetch(*AXE).decode()
     except RuntimeError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture
-def sample() -> Sample:
-    return make()
-
-
-@pytest.fixture
-async def address(sample: Sample) -> AsyncIterator[str]:
-    server = WebServer(dashboard(sample), Address("127.0.0.1", 0))
-    task = asyncio.create_task(server.run())
-    yield server.url
-    server.stop()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    try:
-        chromium = await asyncio.to_thread(find)
-    except NoBrowser as error:
-        pytest.skip(str(error))
-    async with async_playwright() as tools:
-        started = await tools.chromium.launch(
-            executable_path=chromium.executable,
-            env={**os.environ, **chromium.environment},
-            args=list(ARGUMENTS),
-        )
-        yield started
-        await started.close()
-
-
-async def _open(browser: Browser, address: str, *, dark: bool = False, width: int = 1280) -> Page:
-    context = await browser.new_context(
-        viewport={"width": width, "height": 844},
-        color_scheme="dark" if dark else "light",
-        base_url=address,
-    )
-    return await context.new_page()
 
 
 def _complaints(page: Page) -> list[str]:
@@ -106,9 +58,14 @@ def _complaints(page: Page) -> list[str]:
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 390)], ids=["desk", "phone"])
 async def test_every_page_is_accessible_fits_and_breaks_nothing(
-    browser: Browser, address: str, axe: str, dark: bool, width: int
+    browser: Browser, address: str, axe: str, sample: Sample, dark: bool, width: int
 ):
-    page = await _open(browser, address, dark=dark, width=width)
+    for number, outcome in enumerate((DONE, "it was so already", None)):
+        asked = Command(0, "run-00001", Action.HOLD, "ann", str(number), NOW, why="bad data")
+        await sample.store.add_command(asked)
+        if outcome is not None:
+            await answer(sample, outcome)
+    page = await open_page(browser, address, dark=dark, width=width)
     complaints = _complaints(page)
     found = []
     for path in PAGES:
@@ -126,34 +83,15 @@ async def test_every_page_is_accessible_fits_and_breaks_nothing(
 
 
 async def test_a_new_gang_shows_without_a_reload(browser: Browser, address: str, sample: Sample):
-    page = await _open(browser, address)
+    page = await open_page(browser, address)
     await page.goto("/ui/workloads?namespace=team-vision&state=Pending")
     await expect(page.locator("#live")).to_have_text("live")
     await submit(sample, 1)
     await expect(page.get_by_role("link", name="team-vision/new-0001")).to_be_visible(timeout=30_000)  # fmt: skip
 
 
-async def test_an_action_is_asked_for_only_when_it_is_confirmed(
-    browser: Browser, address: str, sample: Sample
-):
-    page = await _open(browser, address)
-    await page.goto("/ui/workloads/run-00001")
-    await page.get_by_role("button", name="Hold", exact=True).click()
-    await expect(page.get_by_role("dialog")).to_contain_text("work since the last checkpoint")
-    await page.get_by_role("button", name="Cancel").click()
-    assert sample.database.commands == {}
-    await page.get_by_role("button", name="Hold", exact=True).click()
-    dialog = page.get_by_role("dialog")
-    await dialog.get_by_label("Why").fill("the data is wrong")
-    await dialog.get_by_role("button", name="Hold").click()
-    await expect(dialog).to_contain_text("will be carried out")
-    assert [(c.uid, c.action, c.why) for c in sample.database.commands.values()] == [
-        ("run-00001", "hold", "the data is wrong")
-    ]
-
-
 async def test_the_map_is_walked_by_keys_and_searched(browser: Browser, address: str):
-    page = await _open(browser, address)
+    page = await open_page(browser, address)
     await page.goto("/ui/nodes")
     await expect(page.locator("#map-key li").first).to_be_visible()
     await page.locator("#map").focus()
@@ -164,8 +102,34 @@ async def test_the_map_is_walked_by_keys_and_searched(browser: Browser, address:
     await expect(page.locator("#node-list")).to_contain_text("1 node with gpu-00-00-01")
 
 
+async def test_usage_is_of_the_days_that_are_chosen(browser: Browser, address: str):
+    page = await open_page(browser, address)
+    await page.goto("/ui/usage")
+    form = page.get_by_role("search", name="What is reported")
+    await expect(form.get_by_label("From", exact=True)).to_be_hidden()
+    await form.get_by_label("By").select_option("user")
+    await form.get_by_label("Span").select_option("days")
+    await form.get_by_label("From", exact=True).fill("2026-11-17")
+    await form.get_by_label("To", exact=True).fill("2026-11-18")
+    await form.get_by_role("button", name="Show").click()
+    await expect(page.get_by_role("heading", name="By user")).to_be_visible()
+    await expect(page.locator(".lead")).to_contain_text("to 2026-11-19 00:00:00 UTC")
+    await expect(form.get_by_label("To", exact=True)).to_have_value("2026-11-18")
+
+
+async def test_a_report_is_not_made_with_every_event(browser: Browser, address: str):
+    page = await open_page(browser, address)
+    await page.goto("/ui/usage")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for _ in range(3):
+        await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
+        await page.wait_for_timeout(200)
+    assert [url.rpartition("/")[2] for url in asked] == ["usage"]
+
+
 async def test_the_theme_that_was_chosen_stays(browser: Browser, address: str):
-    page = await _open(browser, address)
+    page = await open_page(browser, address)
     await page.goto("/ui/")
     await page.locator("#theme").click()
     await page.goto("/ui/queues")
@@ -180,7 +144,7 @@ async def test_a_question_what_if_is_answered_in_tables(browser: Browser, addres
         "placement": None, "reason": None, "cost": {"lostGpuSeconds": 7200}, "ways": [], "givesWayTo": None,
     }  # fmt: skip
     told = {"before": counts, "after": counts, "starts": [fate], "leaves": [fate], "waits": []}
-    page = await _open(browser, address)
+    page = await open_page(browser, address)
     asked: list[object] = []
 
     async def answer(route: Route) -> None:

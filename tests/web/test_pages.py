@@ -9,12 +9,13 @@ import pytest
 
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code, Reason
+from queuectl.web.pages import audit, usage
 from queuectl.web.vendor import STATIC, digest, listed
 from tests.web.sample import Sample
 
 SCRIPT = "<script>alert(1)</script>"
 
-PAGES = {
+PAGES: dict[str, tuple[str, ...]] = {
     "/ui/": ("What the GPUs do", "Waiting longest", "Last evictions"),
     "/ui/queues": ("language", "platform", "speech", "vision"),
     "/ui/queues/vision": ("In line", "team-vision/default", "cohort research"),
@@ -26,6 +27,18 @@ PAGES = {
     "/ui/nodes": ("64 nodes", "By rack", "By block"),
     "/ui/nodes?q=rack-01": ("gpu-00-01-00", "gpu-01-01-03"),
     "/ui/evictions": ("GPU-hours lost",),
+    "/ui/decisions": ("Left waiting", "Waiting for quota", "proved best"),
+    "/ui/decisions/3": ("Who, and why", "Why the others were left waiting", "Solver: solves"),
+    "/ui/usage": ("By namespace", "team-language", "GPUs of the nodes", "Cost, EUR"),
+    "/ui/usage?by=queue&span=168h": ("By LocalQueue", "team-vision/default"),
+    "/ui/usage?by=user&span=720h": ("By user", "cleo", "(none)"),
+    "/ui/usage?by=workload": ("By workload", "/ui/workloads/run-00001"),
+    "/ui/usage?by=label:team&span=days&from=2026-11-17&to=2026-11-18": (
+        "By label team",
+        "2026-11-17 00:00:00 UTC to 2026-11-19 00:00:00 UTC",
+    ),
+    "/ui/audit": ("putClusterQueue", "/ui/workloads/", "not known"),
+    "/ui/audit?caller=ann&path=/api/v1/clusterqueues": ("putClusterQueue", "ann"),
     "/ui/whatif": ("these nodes are drained",),
     "/ui/signin": ("Paste a token",),
 }
@@ -63,6 +76,12 @@ async def test_a_page_needs_nothing_inline(pages: httpx2.AsyncClient, path: str)
         ("/ui/workloads/%00%2f..%2f", 404),
         ("/ui/workloads?cursor=!", 422),
         ("/ui/queues/vision?cursor=!", 422),
+        ("/ui/decisions/999999", 404),
+        ("/ui/decisions/x", 404),
+        ("/ui/usage?by=nonsense", 422),
+        ("/ui/usage?span=days&from=yesterday&to=2026-11-20", 422),
+        ("/ui/usage?span=days&from=2026-11-20&to=2026-11-19", 422),
+        ("/ui/usage?span=days&from=2020-01-01&to=2026-11-19", 422),
     ],
 )
 async def test_what_is_not_there_is_told_by_a_page(
@@ -77,7 +96,8 @@ async def test_what_is_not_there_is_told_by_a_page(
 @pytest.mark.parametrize(
     "path",
     ["/ui/queues/vision?skip=-1", "/ui/queues/vision?skip=99999999999", "/ui/evictions?before=x",
-     "/ui/workloads?state=Nonsense", "/ui/nodes?topology=nope&q=%E2%98%83"],
+     "/ui/workloads?state=Nonsense", "/ui/nodes?topology=nope&q=%E2%98%83",
+     "/ui/decisions?before=x", "/ui/audit?before=-3&caller=%00", "/ui/usage?span=ever", "/ui/workloads/run-00001/asked?looks=x"],
 )  # fmt: skip
 async def test_a_strange_question_gets_an_ordinary_page(pages: httpx2.AsyncClient, path: str):
     assert (await pages.get(path)).status_code == 200
@@ -96,6 +116,9 @@ async def test_names_and_reasons_are_never_markup(sample: Sample, pages: httpx2.
         "/ui/workloads/wait-00001",
         f"/ui/workloads?q={SCRIPT}",
         f"/ui/nodes?q={SCRIPT}",
+        f"/ui/audit?caller={SCRIPT}&path={SCRIPT}",
+        f"/ui/usage?by={SCRIPT}",
+        f"/ui/decisions/{SCRIPT}",
         f"/ui/signin?next={SCRIPT}",
     ):
         answer = await pages.get(path)
@@ -118,6 +141,40 @@ async def test_those_that_wait_stand_in_the_order_of_their_turn(
     line = text[text.index('id="waiting"') : text.index('id="running"')]
     places = [line.index(f">{entry.ref}<") for entry in waiting]
     assert places == sorted(places)
+
+
+async def test_groups_beyond_the_largest_are_one_row_and_nothing_is_left_out(
+    sample: Sample, pages: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
+    everything = len(sample.database.usage.subjects)
+    monkeypatch.setattr(usage, "SHOWN", 2)
+    rows = (await pages.get("/ui/usage?by=workload&span=168h")).text.split("<tr>")
+    assert f"the other {everything - 2} together" in rows[4]
+    assert f'data-h="workloads">{everything - 2}<' in rows[4]
+
+
+async def test_a_gang_that_is_forgotten_is_no_link(sample: Sample, pages: httpx2.AsyncClient):
+    gone = sample.database.entries.pop("run-00001")
+    text = (await pages.get("/ui/usage?by=workload")).text
+    assert gone.ref in text
+    assert "/ui/workloads/run-00001" not in text
+    assert "/ui/workloads/run-00002" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "page"),
+    [
+        ("/api/v1/workloads/a-1/hold", "/ui/workloads/a-1"),
+        ("/api/v1/workloads/a%2F1/hold", "/ui/workloads/a%252F1"),
+        ("/api/v1/namespaces/team/workloads/gang/preempt", "/ui/workloads?q=team/gang"),
+        ("/api/v1/clusterqueues/vision", "/ui/queues/vision"),
+        ("/api/v1/namespaces/team/localqueues/default", None),
+        ("/api/v1/cohorts/research", None),
+        ("/elsewhere", None),
+    ],
+)
+def test_a_request_leads_to_the_page_about_what_it_was_for(path: str, page: str | None):
+    assert audit.page_of(path) == page
 
 
 @pytest.mark.parametrize(

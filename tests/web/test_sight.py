@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
 import httpx2
 import pytest
 
+from queuectl.api.access import Guard
+from queuectl.domain.identity import Right
+from queuectl.domain.ledger import State
+from queuectl.domain.queries import in_line
+from queuectl.domain.reasons import Code, Reason
+from tests.api.conftest import talking_to
+from tests.web.conftest import FixedRights, app_over
 from tests.web.sample import Sample
 
 OTHERS = ("team-language", "team-speech", "team-platform")
@@ -23,12 +33,29 @@ PATHS = (
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_tenant_reads_no_name_of_another_team(tenant: httpx2.AsyncClient, path: str):
-    """But for the message of an eviction of his own gang, which names for whom it was."""
     answer = await tenant.get(path)
     assert answer.status_code == 200
     text = answer.text.replace("with <strong>team-language</strong>", "").replace('value="team-language"', "").replace("q=team-language", "")  # fmt: skip
-    lines = [line for line in text.splitlines() if "Preempted" not in line]
-    assert [line for line in lines if any(f"{other}/" in line for other in OTHERS)] == []
+    assert _naming_others(text) == []
+
+
+@pytest.mark.parametrize("path", ["/ui/workloads/{uid}", "/ui/queues/vision", "/ui/evictions"])
+async def test_a_tenant_reads_of_his_own_gangs_without_the_names_of_others(
+    sample: Sample, tenant: httpx2.AsyncClient, path: str
+):
+    entries, history = sample.database.entries, sample.database.history
+    entry = next(e for e in entries.values() if e.namespace == "team-vision" and in_line(e))
+    reason = Reason(Code.PREEMPTED, "for team-language/urgent-1: 8 GPUs freed")
+    entries[entry.uid] = replace(entry, reason=reason)
+    line = next(line for line in history if line.uid == entry.uid)
+    history[history.index(line)] = replace(line, to_state=State.EVICTING, reason=reason)
+    text = (await tenant.get(path.format(uid=entry.uid))).text
+    assert "for another team: " in text
+    assert _naming_others(text) == []
+
+
+def _naming_others(text: str) -> list[str]:
+    return [line for line in text.splitlines() if any(f"{other}/" in line for other in OTHERS)]
 
 
 async def test_a_tenant_sees_his_own_gangs_on_the_map_and_others_without_a_name(
@@ -65,3 +92,54 @@ async def test_an_action_that_makes_no_sense_says_why(pages: httpx2.AsyncClient)
     button = text[text.index('data-action="release"') :].partition("</button>")[0]
     assert "disabled" in button
     assert "nobody holds it" in button
+
+
+CLOSED = ("/ui/decisions", "/ui/decisions/3", "/ui/usage", "/ui/audit")
+
+
+@pytest.mark.parametrize("path", CLOSED)
+async def test_pages_of_those_who_rule_are_closed_to_others_and_not_offered(
+    tenant: httpx2.AsyncClient, pages: httpx2.AsyncClient, path: str
+):
+    assert (await tenant.get(path)).status_code == 403
+    way = f'href="{path.removesuffix("/3")}"'
+    assert way not in (await tenant.get("/ui/")).text
+    assert way in (await pages.get("/ui/")).text
+
+
+@pytest.fixture
+async def viewer(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
+    """Asks for pages as somebody who sees decisions, and the workloads and the usage of one team."""
+    rights = FixedRights(
+        Right("list", "decisions"),
+        Right("get", "decisions"),
+        Right("list", "workloads", "team-vision"),
+        Right("get", "reports", "team-vision"),
+    )
+    async with talking_to(app_over(sample, Guard(rights))) as client:
+        yield client
+
+
+@pytest.mark.parametrize("by", ["namespace", "queue", "workload"])
+async def test_usage_is_that_of_the_namespaces_one_may_report_on(
+    viewer: httpx2.AsyncClient, by: str
+):
+    text = (await viewer.get(f"/ui/usage?by={by}&span=168h")).text
+    assert "team-vision" in text
+    assert all(other not in text for other in OTHERS)
+    assert "GPUs of the nodes" not in text
+    assert 'href="/ui/usage"' in text
+
+
+async def test_a_decision_tells_only_of_gangs_that_may_be_seen(
+    sample: Sample, viewer: httpx2.AsyncClient, pages: httpx2.AsyncClient
+):
+    seen = ""
+    for decided in sample.database.decisions:
+        text = (await viewer.get(f"/ui/decisions/{decided.id}")).text
+        seen += text[text.index('id="who"') :]
+        everything = (await pages.get(f"/ui/decisions/{decided.id}")).text
+        lines = sample.database.history[decided.after : decided.upto]
+        assert all(line.name in everything for line in lines)
+    assert "team-vision/" in seen
+    assert _naming_others(seen) == []

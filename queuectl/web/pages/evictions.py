@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from queuectl.domain.queries import HistoryLine
 from queuectl.web.sight import Sight
-from queuectl.web.site import Site
+from queuectl.web.site import Site, whole
 
 PAGE: Final = 100
 
@@ -39,13 +39,17 @@ class Eviction:
 
 
 async def evictions_told(
-    site: Site, sight: Sight, *, before: int | None = None, limit: int = PAGE
+    site: Site, request: Request, sight: Sight, *, before: int | None = None, limit: int = PAGE
 ) -> list[Eviction]:
     """The latest evictions of workloads that may be seen, newest first."""
     lines = await site.store.evictions(sight.namespaces, before=before, limit=limit)
     favoured = {uid for line in lines if (uid := _favoured(line)) is not None}
     names = await site.store.workload_names(favoured) if favoured else {}
-    return [_told(line, names.get(_favoured(line) or ""), sight) for line in lines]
+    told = await site.teller.steps(request, lines)
+    return [
+        _told(veiled, uid, names.get(uid or ""), sight)
+        for veiled, uid in zip(told, map(_favoured, lines), strict=True)
+    ]
 
 
 def _favoured(line: HistoryLine) -> str | None:
@@ -54,8 +58,8 @@ def _favoured(line: HistoryLine) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _told(line: HistoryLine, name: str | None, sight: Sight) -> Eviction:
-    details, uid = line.reason.details, _favoured(line)
+def _told(line: HistoryLine, uid: str | None, name: str | None, sight: Sight) -> Eviction:
+    details = line.reason.details
     visible = name is not None and sight.sees(name.partition("/")[0])
     price, gpus = details.get("lostGpuSeconds"), details.get("gpus")
     return Eviction(
@@ -71,11 +75,9 @@ def routes(site: Site) -> list[Route]:
     """Offer the page."""
 
     async def log(request: Request) -> Response:
-        tallies = await site.store.tallies()
-        sight = await site.sight(request, tallies, await site.config())
-        text = request.query_params.get("before", "")
-        before = int(text) if text.isdecimal() and len(text) < 19 else None
-        found = await evictions_told(site, sight, before=before, limit=PAGE + 1)
+        sight = await site.sight(request)
+        before = whole(request, "before") or None
+        found = await evictions_told(site, request, sight, before=before, limit=PAGE + 1)
         return site.page(
             request,
             "evictions.html",

@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.api.floors import ANOTHER_TEAM
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.floor import Floor, Layout, Level, Resident, Spot
 from queuectl.domain.identity import Right
+from queuectl.domain.veil import ANOTHER_TEAM
 from queuectl.web.sight import Sight
-from queuectl.web.site import Site
+from queuectl.web.site import Site, text
 
 MOST: Final = 200  # nodes listed at once
 
@@ -104,9 +104,9 @@ def _gang(gang: Resident, sight: Sight) -> list[Any]:
     ]
 
 
-def matching(plan: Plan, text: str, sight: Sight) -> Iterator[int]:
+def matching(plan: Plan, q: str, sight: Sight) -> Iterator[int]:
     """Places of nodes whose name, domain or visible tenant has this text in it."""
-    wanted = text.casefold()
+    wanted = q.casefold()
     gangs = plan.floor.gangs
     hits = {
         place
@@ -152,7 +152,7 @@ def routes(site: Site) -> list[Route]:
 
     async def told(request: Request) -> tuple[Sight, Plan | None]:
         await site.guard.require(request, Right("list", "nodes"))
-        sight = await site.sight(request, await site.store.tallies(), await site.config())
+        sight = await site.sight(request)
         floor = await site.floor()
         topology = request.query_params.get("topology")
         return sight, Plan(floor, topology) if floor is not None else None
@@ -181,8 +181,8 @@ def routes(site: Site) -> list[Route]:
 
 def _found(plan: Plan | None, request: Request, sight: Sight) -> dict[str, Any]:
     """What a search finds; without one, nothing is listed."""
-    text = request.query_params.get("q", "").strip()[:200]
-    places: Iterable[int] = matching(plan, text, sight) if plan is not None and text else ()
+    q = text(request, "q")
+    places: Iterable[int] = matching(plan, q, sight) if plan is not None and q else ()
     found = list(places)
     shown = [node_row(plan, place, sight) for place in found[:MOST]] if plan is not None else []
-    return {"q": text, "found": len(found), "nodes": shown}
+    return {"q": q, "found": len(found), "nodes": shown}

@@ -12,15 +12,13 @@ from starlette.routing import Route
 
 from queuectl.domain.floor import Floor
 from queuectl.domain.ledger import State
+from queuectl.domain.queries import IN_LINE
 from queuectl.domain.standings import Tally, WaitingOrder
 from queuectl.domain.utilization import UseState
 from queuectl.web.pages.evictions import evictions_told
-from queuectl.web.pages.queues import QueueRow, rows
-from queuectl.web.quotas import quotas_of
-from queuectl.web.sight import Sight
+from queuectl.web.pages.queues import quotas_now, rows
 from queuectl.web.site import Site
 
-WAITS: Final = (State.PENDING, State.RESERVED)
 _RUNS: Final = (State.STARTING, State.RUNNING)
 _LONGEST: Final = 8
 _LATEST: Final = 8
@@ -50,7 +48,7 @@ class Sums:
     Attributes:
         nodes: how many there are.
         whole: nodes that take pods and are free altogether.
-        gpus, free: of nodes that take pods.
+        free: on nodes that take pods.
         allocated: held by anybody, on any node.
         fragmented: free ones that the next pod is expected not to be able to use.
         parts: what becomes of every one; together they are all there are.
@@ -58,7 +56,6 @@ class Sums:
 
     nodes: int
     whole: int
-    gpus: float
     free: float
     allocated: float
     fragmented: float
@@ -86,7 +83,6 @@ def sums_of(floor: Floor) -> Sums:
     return Sums(
         len(floor.spots),
         sum(1 for spot in takes if spot.gpus and spot.free_gpus == spot.gpus),
-        sum(spot.gpus for spot in takes),
         free,
         everything - unused,
         sum(spot.fragmented for spot in takes),
@@ -104,10 +100,8 @@ def routes(site: Site) -> list[Route]:
     """Offer the page."""
 
     async def overview(request: Request) -> Response:
-        tallies = await site.store.tallies()
-        config = await site.config()
-        sight = await site.sight(request, tallies, config)
-        mine = sight.tallies(tallies)
+        sight = await site.sight(request)
+        mine = sight.tallies(await site.store.tallies())
         floor = await site.floor() if sight.nodes else None
         longest = await site.store.waiting(
             namespaces=sight.namespaces, order=WaitingOrder.AGE, limit=_LONGEST
@@ -118,17 +112,12 @@ def routes(site: Site) -> list[Route]:
             sight,
             gpus=sums_of(floor) if floor is not None else None,
             running=count(mine, _RUNS),
-            waiting=count(mine, WAITS),
+            waiting=count(mine, IN_LINE),
             held=count(mine, (State.HELD, State.BACKOFF, State.DEACTIVATED)),
-            oldest=min((t.oldest for t in mine if t.state in WAITS), default=None),
-            queues=await _queues(site, sight, mine),
+            oldest=min((t.oldest for t in mine if t.state in IN_LINE), default=None),
+            queues=rows(await quotas_now(site), mine, sight),
             longest=longest,
-            evictions=await evictions_told(site, sight, limit=_LATEST),
+            evictions=await evictions_told(site, request, sight, limit=_LATEST),
         )
 
     return [Route("/", overview)]
-
-
-async def _queues(site: Site, sight: Sight, tallies: tuple[Tally, ...]) -> list[QueueRow]:
-    config = await site.config()
-    return rows(quotas_of(config, await site.picture()), tallies, sight)

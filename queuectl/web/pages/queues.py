@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,20 +10,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.views import workload_view
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
-from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import Line, WorkloadFilter, in_line
+from queuectl.domain.ledger import State
+from queuectl.domain.queries import IN_LINE, WorkloadFilter
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.standings import Tally
 from queuectl.web.quotas import Bar, Quotas, quotas_of
 from queuectl.web.sight import Sight
-from queuectl.web.site import Site
+from queuectl.web.site import Site, whole
 
 PAGE: Final = 100  # waiting gangs shown at once
-WAITS: Final = (State.PENDING, State.RESERVED)
 RUNS: Final = frozenset({State.STARTING, State.RUNNING, State.EVICTING})
+_LAST: Final = 1_000_000  # to skip
 _ASIDE: Final = (State.HELD, State.BACKOFF, State.DEACTIVATED)
 
 
@@ -59,7 +57,7 @@ def sees(name: str, quotas: Quotas, sight: Sight) -> bool:
 def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[Tally]) -> QueueRow:
     weights = quotas.config.rules.accounting.gpus
     bars = quotas.of_queue(queue)
-    waits = [t for t in tallies if t.state in WAITS]
+    waits = [t for t in tallies if t.state in IN_LINE]
     return QueueRow(
         queue,
         tuple(bar for bar in bars if weights.of(bar.resource)) or bars,
@@ -71,14 +69,18 @@ def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[Tally]) -> QueueRow:
     )
 
 
+async def quotas_now(site: Site) -> Quotas:
+    """Quota as it is in force, and its use where this process knows it."""
+    return quotas_of(await site.config(), await site.picture())
+
+
 def routes(site: Site) -> list[Route]:
     """Offer the pages."""
 
     async def queues(request: Request) -> Response:
+        sight = await site.sight(request)
         tallies = await site.store.tallies()
-        config = await site.config()
-        sight = await site.sight(request, tallies, config)
-        quotas = quotas_of(config, await site.picture())
+        quotas = await quotas_now(site)
         found = rows(quotas, sight.tallies(tallies), sight)
         return site.page(request, "queues.html", sight, queues=found)
 
@@ -106,7 +108,7 @@ async def _queue(site: Site, request: Request) -> Response:
         cohort=quotas.of_cohort(queue.cohort) if queue.cohort is not None else (),
         members=_members(quotas, queue, sight),
         local_queues=_local_queues(mine),
-        **await _waiting(site, name, sight, _skip(request)),
+        **await _waiting(site, request, name, sight),
         **page,
     )
 
@@ -117,10 +119,9 @@ async def _seen(site: Site, request: Request, name: str) -> tuple[Sight, Quotas,
     Raises:
         Problem: there is none, or who asks may not see it.
     """
+    sight = await site.sight(request)
     tallies = await site.store.tallies()
-    config = await site.config()
-    sight = await site.sight(request, tallies, config)
-    quotas = quotas_of(config, await site.picture())
+    quotas = await quotas_now(site)
     if not sees(name, quotas, sight):
         await site.guard.require(request, Right("get", "clusterqueues", "", name))
     if name not in quotas.config.cluster_queues:
@@ -159,31 +160,19 @@ def _local_queues(tallies: list[Tally]) -> list[LocalRow]:
         )
 
     return [
-        LocalRow(*key, count(key, RUNS), count(key, WAITS), count(key, _ASIDE)) for key in names
+        LocalRow(*key, count(key, RUNS), count(key, IN_LINE), count(key, _ASIDE)) for key in names
     ]
 
 
-def _skip(request: Request) -> int:
-    text = request.query_params.get("skip", "0")
-    return min(int(text), 1_000_000) if text.isdecimal() and len(text) < 10 else 0
-
-
-async def _waiting(site: Site, name: str, sight: Sight, skip: int) -> dict[str, Any]:
+async def _waiting(site: Site, request: Request, name: str, sight: Sight) -> dict[str, Any]:
     """A page of those that wait, with where they stand in line."""
+    skip = min(whole(request, "skip"), _LAST)
     found = await site.store.waiting(name, sight.namespaces, skip=skip, limit=PAGE + 1)
-    shown = found[:PAGE]
     return {
-        "waiting": shown,
-        "lines": await lines_of(site, shown),
+        "waiting": await site.teller.workloads(request, found[:PAGE]),
         "skip": skip,
         "next_skip": skip + PAGE if len(found) > PAGE else None,
     }
-
-
-async def lines_of(site: Site, entries: tuple[Entry, ...]) -> Mapping[str, Line]:
-    """Where those of them stand that wait for their turn."""
-    uids = [entry.uid for entry in entries if in_line(entry)]
-    return await site.store.positions(uids) if uids else {}
 
 
 async def _running(site: Site, request: Request, name: str, sight: Sight) -> dict[str, Any]:
@@ -195,6 +184,6 @@ async def _running(site: Site, request: Request, name: str, sight: Sight) -> dic
     except BadInput as error:
         raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
     return {
-        "running": [workload_view(entry, None, site.use(entry.uid)) for entry in page.entries],
+        "running": await site.teller.workloads(request, page.entries),
         "next_cursor": page.cursor,
     }

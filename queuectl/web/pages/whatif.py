@@ -15,7 +15,7 @@ def routes(site: Site) -> list[Route]:
 
     async def form(request: Request) -> Response:
         await site.guard.require(request, Right("create", "plans"))
-        sight = await site.sight(request, await site.store.tallies(), await site.config())
+        sight = await site.sight(request)
         return site.page(request, "whatif.html", sight)
 
     return [Route("/whatif", form)]

@@ -1,6 +1,7 @@
 // What every page does: the theme, the stream of events, signing in and out, and actions with their confirmation.
 
 const PROOF = { "X-Queuectl-Session": "1" };
+const SIGN_IN = "/ui/signin";
 const REFRESH_MS = 3000; // at most so often is a page made anew
 const POLL_MS = 15000; // without a stream
 
@@ -16,6 +17,11 @@ function theme() {
     document.dispatchEvent(new CustomEvent("theme"));
   });
   tell();
+}
+
+// Where the ways to the pages do not fit side by side, the present one is in sight.
+function way() {
+  document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 // A burst of events makes one refresh; a page that nobody looks at makes none until it is looked at.
@@ -55,6 +61,18 @@ function live() {
   document.addEventListener("visibilitychange", () => due && refresh());
 }
 
+// A refresh puts neither an outage nor the page to sign in in place of what is shown.
+function refreshes() {
+  document.addEventListener("htmx:before:response", (event) => {
+    const answer = event.detail.ctx.response.raw;
+    const stranger = answer.redirected && new URL(answer.url).pathname === SIGN_IN;
+    if (!stranger && answer.status < 500) return;
+    event.preventDefault();
+    const next = encodeURIComponent(location.pathname + location.search);
+    if (stranger) location.assign(`${SIGN_IN}?next=${next}`);
+  });
+}
+
 async function ask(method, address, body, headers = {}) {
   const answer = await fetch(address, {
     method,
@@ -92,7 +110,7 @@ function session() {
   });
   document.getElementById("sign-out")?.addEventListener("click", async () => {
     await ask("DELETE", "/api/v1/session");
-    location.assign("/ui/signin");
+    location.assign(SIGN_IN);
   });
 }
 
@@ -128,11 +146,8 @@ function actions() {
     say(form, "Asking …");
     try {
       await ask("POST", address(asked), wish(asked, form), { "Idempotency-Key": asked.key });
-      say(form, "It is kept and will be carried out in a moment.");
-      setTimeout(() => {
-        dialog.close();
-        document.body.dispatchEvent(new CustomEvent("live"));
-      }, 900);
+      dialog.close();
+      document.body.dispatchEvent(new CustomEvent("asked")); // the page tells what becomes of it
     } catch (error) {
       say(form, error.message, true);
       go.disabled = false;
@@ -169,6 +184,8 @@ async function preview(asked) {
 }
 
 theme();
+way();
 live();
+refreshes();
 session();
 actions();

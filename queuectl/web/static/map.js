@@ -33,7 +33,6 @@ function arrange() {
   const width = canvas.clientWidth;
   const count = floor.nodes.length;
   size = side(width, count);
-  const gap = GAP;
   cells = [];
   groups = [];
   let x = 0;
@@ -44,7 +43,7 @@ function arrange() {
     const path = floor.domains[floor.domain[i]] ?? [];
     const outer = path.length > 1 ? path[0] : "";
     if (outer !== group) {
-      if (group !== null) y += size + gap;
+      if (group !== null) y += size + GAP;
       if (outer) {
         groups.push({ text: outer, y });
         y += 18;
@@ -53,10 +52,10 @@ function arrange() {
       x = 0;
     } else if (floor.domain[i] !== domain) {
       const length = run(i) * size;
-      x += gap;
+      x += GAP;
       if (x + length > width + 0.5 && length <= width) {
         x = 0;
-        y += size + gap;
+        y += size + GAP;
       }
     }
     domain = floor.domain[i];

@@ -1,0 +1,111 @@
+"""What was asked of a workload in the last day, and what became of it.
+
+The leader carries out what is asked a moment later. A page looks again until there is an answer, at growing distances and
+for about a minute; where nobody leads for longer, it is told when the page is next made anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from queuectl.domain.commands import DONE, Action, Command
+from queuectl.domain.queries import LONGEST_PAGE
+from queuectl.web.actions import label_of
+from queuectl.web.ports import PageStore
+from queuectl.web.words import moment
+
+_SHOWN: Final = 3
+_LOOKS: Final = 12
+_FIRST_MS: Final = 400
+_LONGEST_MS: Final = 10_000
+_GROWTH: Final = 1.6
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A line of it.
+
+    Attributes:
+        state: ``asked``, ``done`` or ``refused``.
+        answer: why it was refused; empty otherwise.
+    """
+
+    label: str
+    command: Command
+    state: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is shown, the newest first.
+
+    Attributes:
+        newest: id of the newest of them; 0 where there is none.
+        look: number of the next look at it; None = everything is answered, or has been looked at long enough.
+    """
+
+    wishes: tuple[Wish, ...]
+    newest: int
+    look: int | None
+
+    @property
+    def milliseconds(self) -> int:
+        """From now to the next look."""
+        return min(_LONGEST_MS, int(_FIRST_MS * _GROWTH ** (self.look or 0)))
+
+    @property
+    def answered(self) -> bool:
+        """Whether nothing waits any more."""
+        return all(wish.state != "asked" for wish in self.wishes)
+
+
+async def asked_of(store: PageStore, uid: str, newest: int = 0, looks: int = 0) -> Asked:
+    """What was asked of a workload.
+
+    Args:
+        store: where it is kept.
+        uid: of the workload.
+        newest: id of the newest command that the page knows.
+        looks: how often the page has looked since it knows that one.
+    """
+    wishes = tuple(_wish(command) for command in await _latest(store, uid))
+    known = wishes[0].command.id if wishes else 0
+    look = looks + 1 if known == newest else 1
+    asked = Asked(wishes, known, look)
+    return asked if look <= _LOOKS and not asked.answered else Asked(wishes, known, None)
+
+
+async def _latest(store: PageStore, uid: str) -> tuple[Command, ...]:
+    found: tuple[Command, ...] = ()
+    after = 0
+    while page := await store.commands_of(uid, after, LONGEST_PAGE):
+        found = (*found, *page)[-_SHOWN:]
+        after = page[-1].id
+        if len(page) < LONGEST_PAGE:
+            break
+    return found[::-1]
+
+
+def _wish(command: Command) -> Wish:
+    match command.outcome:
+        case None:
+            return Wish(_label(command), command, "asked", "")
+        case outcome if outcome == DONE:
+            return Wish(_label(command), command, "done", "")
+        case outcome:
+            return Wish(_label(command), command, "refused", outcome)
+
+
+def _label(command: Command) -> str:
+    match command.action:
+        case Action.MOVE:
+            return f"Move to LocalQueue {command.queue}"
+        case Action.PRIORITY if command.priority is None:
+            return "Priority as its classes say"
+        case Action.PRIORITY:
+            until = f" until {moment(command.until)}" if command.until is not None else ""
+            return f"Priority {command.priority}{until}"
+        case action:
+            return label_of(action)

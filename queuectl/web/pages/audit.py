@@ -1,0 +1,55 @@
+"""The audit log: who wanted to change what, and what became of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.api.kinds import PREFIX as API
+from queuectl.domain.audit import AuditFilter
+from queuectl.domain.identity import Right
+from queuectl.web.site import PREFIX, Site, text, whole
+
+PAGE: Final = 100
+_WORKLOAD: Final = re.compile(rf"{API}/workloads/([^/]+)(?:/.*)?")
+_NAMED: Final = re.compile(rf"{API}/namespaces/([^/]+)/workloads/([^/]+)(?:/.*)?")
+_QUEUE: Final = re.compile(rf"{API}/clusterqueues/([^/]+)")
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the page."""
+
+    async def log(request: Request) -> Response:
+        await site.guard.require(request, Right("get", "audit"))
+        asked = {name: text(request, name) for name in ("caller", "path")}
+        before = whole(request, "before") or None
+        wanted = AuditFilter(asked["caller"] or None, asked["path"] or None, before=before)
+        found = await site.store.audit.lines(wanted, PAGE + 1)
+        return site.page(
+            request,
+            "audit.html",
+            await site.sight(request),
+            asked=asked,
+            lines=found[:PAGE],
+            page_of=page_of,
+            next_before=found[PAGE - 1].id if len(found) > PAGE else None,
+            first=before is None,
+        )
+
+    return [Route("/audit", log)]
+
+
+def page_of(path: str) -> str | None:
+    """The page about what a request was for; None where there is none."""
+    if found := _WORKLOAD.fullmatch(path):
+        return f"{PREFIX}/workloads/{quote(found[1], safe='')}"
+    if found := _NAMED.fullmatch(path):
+        return f"{PREFIX}/workloads?q={quote(f'{found[1]}/{found[2]}')}"
+    if found := _QUEUE.fullmatch(path):
+        return f"{PREFIX}/queues/{quote(found[1], safe='')}"
+    return None

@@ -1,0 +1,71 @@
+"""What planning cycles decided: those that changed something, and of each one who was meant and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.decisions import Decided
+from queuectl.domain.identity import Right
+from queuectl.web.site import Site, whole
+
+PAGE: Final = 50
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the pages."""
+
+    async def listed(request: Request) -> Response:
+        await site.guard.require(request, Right("list", "decisions"))
+        before = whole(request, "before") or None
+        found = await site.store.decisions(before, PAGE + 1)
+        return site.page(
+            request,
+            "decisions.html",
+            await site.sight(request),
+            decisions=found[:PAGE],
+            reasons=by_number,
+            next_before=found[PAGE - 1].id if len(found) > PAGE else None,
+            first=before is None,
+        )
+
+    async def one(request: Request) -> Response:
+        await site.guard.require(request, Right("get", "decisions"))
+        decided = await _asked_for(site, request)
+        after = whole(request, "after")
+        steps, next_after = await site.teller.decided(request, decided, after)
+        return site.page(
+            request,
+            "decision.html",
+            await site.sight(request),
+            number=decided.id,
+            cycle=decided,
+            decision=decided.decision,
+            reasons=by_number(decided.decision.reasons),
+            steps=steps,
+            next_after=next_after,
+            first=not after,
+        )
+
+    return [Route("/decisions", listed), Route("/decisions/{number}", one)]
+
+
+async def _asked_for(site: Site, request: Request) -> Decided:
+    """The one of the path. Raises Problem when there is none."""
+    text = request.path_params["number"]
+    number = int(text) if text.isdecimal() and len(text) < 19 else 0
+    decided = await site.store.get_decision(number)
+    if decided is None:
+        detail = f"there is no decision {text}: they are kept for a week"
+        raise Problem(ProblemType.NOT_FOUND, detail)
+    return decided
+
+
+def by_number(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Why gangs wait, what holds for most of them first."""
+    return sorted(reasons.items(), key=lambda one: (-one[1], one[0]))

@@ -1,0 +1,176 @@
+"""What was used, wasted and paid for in a span of time, by namespace, queue, user or what else work is told apart by.
+
+The sums are those of the REST API's reports; see docs/reports.md for what the figures mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.api.problems import wrong_parameter
+from queuectl.api.reports import total_of, waste_report
+from queuectl.api.routes.usage import period_of
+from queuectl.domain.accounting import Accounting
+from queuectl.domain.errors import BadInput
+from queuectl.domain.identity import Right
+from queuectl.domain.reports import By, Grouping, Period, Report, ReportRow
+from queuectl.web.sight import Sight
+from queuectl.web.site import PREFIX, Site, text
+from queuectl.web.words import moment
+
+SHOWN: Final = 100  # groups, by what they hold; the others are one row
+SPANS: Final = {
+    "24h": "last 24 hours",
+    "168h": "last 7 days",
+    "720h": "last 30 days",
+    "2160h": "last 90 days",
+    "days": "the days from … to …",
+}
+_DAYS: Final = "days"
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_BY: Final = {
+    By.NAMESPACE: "namespace",
+    By.QUEUE: "LocalQueue",
+    By.USER: "user",
+    By.CLUSTER_QUEUE: "ClusterQueue",
+    By.COHORT: "cohort",
+    By.FLAVOR: "flavor",
+    By.PRICE: "price",
+    By.WORKLOAD: "workload",
+}
+_NOBODY: Final = "(none)"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A row of the table. ``address``: of a page about it; empty where there is none."""
+
+    name: str
+    address: str
+    sums: ReportRow
+
+    @property
+    def rest(self) -> float:
+        """GPU-seconds that were measured, neither used nor spent idle or stuck: what busy gangs left unused."""
+        held = self.sums.amounts
+        return max(0.0, held.allocated - held.used - held.idle - held.stuck - held.unknown)
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the page."""
+
+    async def usage(request: Request) -> Response:
+        config = await site.config()
+        sight = await site.sight(request)
+        asked = {name: text(request, name) for name in ("by", "span", "from", "to")}
+        asked["by"] = asked["by"] or str(By.NAMESPACE)
+        asked["span"] = asked["span"] if asked["span"] in SPANS else next(iter(SPANS))
+        report = await _report(site, request, asked)
+        accounting = config.rules.accounting
+        return site.page(
+            request,
+            "usage.html",
+            sight,
+            asked=asked,
+            spans=SPANS,
+            ways=_ways(accounting),
+            accounting=accounting,
+            report=report,
+            **await _told(site, sight, report),
+        )
+
+    return [Route("/usage", usage)]
+
+
+async def _report(site: Site, request: Request, asked: dict[str, str]) -> Report:
+    """Raises Problem when what is asked is no such thing, or who asks may see no report."""
+    seen = await site.guard.visible(request, "get", "reports", site.store.namespaces)
+    if seen is not None and not seen:
+        await site.guard.require(request, Right("get", "reports"))
+    try:
+        grouping = Grouping.parse(asked["by"])
+    except BadInput as error:
+        raise wrong_parameter("by", str(error)) from error
+    period = _period(asked, site.clock())
+    try:
+        return await site.store.usage.report(period, grouping, seen)
+    except BadInput as error:
+        raise wrong_parameter("span", str(error)) from error
+
+
+def _period(asked: dict[str, str], now: float) -> Period:
+    """Raises Problem."""
+    if asked["span"] != _DAYS:
+        return period_of(asked["span"], None, now)
+    for name in ("from", "to"):
+        if not _DAY.fullmatch(asked[name]):
+            raise wrong_parameter(name, f"{name}: {asked[name]!r} is no day like 2026-11-20")
+    return period_of(f"{asked['from']}T00:00:00Z", f"{asked['to']}T23:59:59Z", now)
+
+
+def _ways(accounting: Accounting) -> dict[str, str]:
+    """What rows may be told apart by, as it is asked for and as it is called."""
+    labels = {str(Grouping(By.LABEL, key)): f"label {key}" for key in accounting.labels}
+    return {str(by): name for by, name in _BY.items()} | labels
+
+
+async def _told(site: Site, sight: Sight, report: Report) -> dict[str, Any]:
+    total = total_of(report)
+    rows = sorted(report.rows, key=lambda row: -row.amounts.allocated)
+    shown, others = rows[:SHOWN], rows[SHOWN:]
+    addresses = await _addresses(site, sight, report.grouping.by, shown)
+    groups = [
+        Group(_name(row), address, row) for row, address in zip(shown, addresses, strict=True)
+    ]
+    if others:
+        rest = total_of(replace(report, rows=tuple(others)))
+        groups.append(Group(f"the other {len(others)} together", "", rest))
+    waste = waste_report(replace(report, rows=(total,)))
+    return {
+        "total": total,
+        "groups": groups,
+        "largest": max((group.sums.amounts.allocated for group in groups), default=0.0),
+        "wasted_gpus": waste.total.wasted_gpus,
+        "fleet": waste.fleet,
+    }
+
+
+def _name(row: ReportRow) -> str:
+    names = row.names
+    match names:
+        case {"uid": _}:
+            return f"{names['namespace']}/{names['name']}"
+        case {"queue": queue}:
+            return f"{names['namespace']}/{queue or _NOBODY}"
+        case {"hour": hour}:
+            return moment(float(hour))
+        case _:
+            (name,) = names.values()
+            return name or _NOBODY
+
+
+async def _addresses(site: Site, sight: Sight, by: By, rows: Sequence[ReportRow]) -> list[str]:
+    """Of the pages about these groups; empty where there is none that who asks may see."""
+    if by is By.WORKLOAD:
+        uids = [row.names["uid"] for row in rows]
+        known = await site.store.workload_names(uids)
+        seen = {uid for uid, ref in known.items() if sight.sees(ref.partition("/")[0])}
+        return [f"{PREFIX}/workloads/{quote(u, safe='')}" if u in seen else "" for u in uids]
+    return [_address(sight, by, row) for row in rows]
+
+
+def _address(sight: Sight, by: By, row: ReportRow) -> str:
+    names = row.names
+    if by is By.NAMESPACE and sight.sees(names["namespace"]):
+        return f"{PREFIX}/workloads?namespace={quote(names['namespace'])}"
+    if by is By.CLUSTER_QUEUE and sight.queues and names["cluster_queue"]:
+        return f"{PREFIX}/queues/{quote(names['cluster_queue'], safe='')}"
+    return ""

@@ -1,0 +1,63 @@
+"""Draws the pictures of docs/dashboard.md anew, over the large sample: ``python -m tests.web.pictures``."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from playwright.async_api import Browser
+
+from tests.web.browser import running, served
+from tests.web.sample import LARGE, make
+from tests.web.serve_sample import dashboard
+
+FOLDER = Path(__file__).parents[2] / "docs" / "images"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """``chosen``: by what the map of nodes is coloured."""
+
+    name: str
+    path: str
+    width: int = 1280
+    height: int = 860
+    theme: Literal["light", "dark"] = "light"
+    chosen: str = ""
+
+
+PICTURES = (
+    Picture("overview", "/ui/"),
+    Picture("nodes", "/ui/nodes", chosen="queue"),
+    Picture("usage", "/ui/usage?by=user&span=168h"),
+    Picture("workload", "/ui/workloads/wait-00000", height=760, theme="dark"),
+    Picture("phone", "/ui/queues/language", width=390, height=844),
+)
+
+
+async def draw(browser: Browser, address: str, picture: Picture) -> None:
+    context = await browser.new_context(
+        viewport={"width": picture.width, "height": picture.height},
+        color_scheme=picture.theme,
+        base_url=address,
+    )
+    page = await context.new_page()
+    await page.goto(picture.path)
+    await page.wait_for_timeout(1500)
+    if picture.chosen:
+        await page.locator(f"input[value={picture.chosen}] + span").click()
+        await page.wait_for_timeout(500)
+    await page.screenshot(path=FOLDER / f"ui-{picture.name}.png")
+    await context.close()
+
+
+async def main() -> None:
+    async with running() as browser, served(dashboard(make(LARGE))) as address:
+        for picture in PICTURES:
+            await draw(browser, address, picture)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

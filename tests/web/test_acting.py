@@ -1,0 +1,106 @@
+"""Acting on a workload in a real Chromium, and what a page does when the database or the session is gone."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from queuectl.api.auth.authentication import Open
+from queuectl.domain.commands import DONE
+from queuectl.domain.events import Asked
+from queuectl.domain.machine import handle
+from queuectl.domain.rules import Rules
+from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
+from tests.api.signed import ADMIN, people, signed_app
+from tests.web.browser import open_page, served
+from tests.web.sample import NOW, Sample
+from tests.web.serve_sample import answer
+
+pytestmark = pytest.mark.browser
+
+
+async def test_an_action_is_asked_for_only_when_it_is_confirmed(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads/run-00001")
+    await page.get_by_role("button", name="Hold", exact=True).click()
+    await expect(page.get_by_role("dialog")).to_contain_text("work since the last checkpoint")
+    await page.get_by_role("button", name="Cancel").click()
+    assert sample.database.commands == {}
+    await page.get_by_role("button", name="Hold", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Why").fill("the data is wrong")
+    await dialog.get_by_role("button", name="Hold").click()
+    await expect(dialog).to_be_hidden()
+    assert [(c.uid, c.action, c.why) for c in sample.database.commands.values()] == [
+        ("run-00001", "hold", "the data is wrong")
+    ]
+
+
+async def _ask(page: Page, label: str) -> None:
+    """Press a button of a workload and confirm it."""
+    await page.get_by_role("button", name=label, exact=True).click()
+    await page.get_by_role("dialog").get_by_role("button", name=label, exact=True).click()
+    await expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+async def test_what_was_asked_is_followed_until_it_is_done(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads/wait-00001")
+    await _ask(page, "Hold")
+    told = page.get_by_role("status").filter(has_text="Hold")
+    await expect(told).to_contain_text("asked")
+    entry = sample.database.entries["wait-00001"]
+    change = handle(entry, Asked(*sample.database.commands.values()), NOW, Rules())
+    assert change is not None
+    await answer(sample, DONE, change)
+    await expect(told).to_contain_text("done")
+    await expect(page.locator(".head-line .state")).to_contain_text("Held")
+    await expect(page.get_by_role("button", name="Release")).to_be_enabled()
+
+
+async def test_a_refusal_is_told_in_its_own_words_though_nothing_happened(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads/run-00001")
+    await _ask(page, "Preempt")
+    told = page.get_by_role("status").filter(has_text="Preempt")
+    await expect(told).to_contain_text("asked")
+    await answer(sample, "it is over already")
+    await expect(told).to_contain_text("refused: it is over already")
+
+
+async def test_an_outage_leaves_what_is_shown_until_it_is_over(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads/wait-00001")
+    name = sample.database.entries["wait-00001"].ref
+    for down in (True, False):
+        sample.database.down = down
+        async with page.expect_response("**/ui/workloads/wait-00001") as told:
+            await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
+        assert (await told.value).ok is not down
+        await expect(page.get_by_role("heading", name=name)).to_be_visible()
+
+
+async def test_who_is_signed_out_elsewhere_is_led_to_sign_in_and_back(
+    browser: Browser, sample: Sample
+):
+    access = people()
+    app = signed_app(sample.store, access, secure=False, doors=Open(OPEN, SIGN_IN))
+    add_dashboard(app, sample.store, app.state.guard, sample.scene, signs_in=True)
+    async with served(app) as address:
+        page = await open_page(browser, address)
+        await page.goto("/ui/workloads?namespace=team-vision")
+        await page.get_by_label("Token").fill(ADMIN)
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_role("heading", name="Workloads")).to_be_visible()
+        sample.database.sessions.clear()
+        await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
+        await expect(page.get_by_label("Token")).to_be_visible()
+        assert page.url.endswith("/ui/signin?next=%2Fui%2Fworkloads%3Fnamespace%3Dteam-vision")
