@@ -7,34 +7,21 @@ so that the server's warning about a name that leads nowhere is never about one 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
-from queuectl.api.kinds import BY_KIND, ONLY_NAME, PREFIX
+from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Refused, Server, connect
-from queuectl.cli.client import config_path as path_of
 from queuectl.cli.connection import default_namespace
-from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.errors import Exit
+from queuectl.cli.targets import ORDER, Target, addressed, check, read
 from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import format_quantity
 from queuectl.objects.config import validate
 from queuectl.objects.config_diff import Difference
-from queuectl.objects.documents import Document, read_documents
-
-ORDER: Final = (
-    "Configuration",
-    "Topology",
-    "ResourceFlavor",
-    "WorkloadPriorityClass",
-    "Cohort",
-    "ClusterQueue",
-    "QuotaOverride",
-    "LocalQueue",
-)
+from queuectl.objects.documents import Document
 
 
 def apply_command(
@@ -69,56 +56,16 @@ def apply_command(
     raise typer.Exit(worst)
 
 
-def read(file: str) -> list[Document]:
-    """The documents of a file; ``-`` is stdin. Raises BadInput, or CommandFailed."""
-    try:
-        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise CommandFailed(f"{file}: {error.strerror}", Exit.BAD_INPUT) from error
-    return read_documents(content, "stdin" if file == "-" else file)
-
-
-def check(documents: Iterable[Document]) -> None:
-    """Refuse what could not even be addressed, all of it at once."""
-    mistakes = []
-    for document in documents:
-        kind = BY_KIND.get(document.kind)
-        if kind is None or document.api_version not in kind.versions:
-            kinds = ", ".join(BY_KIND)
-            found = f"{document.api_version} {document.kind}"
-            mistakes.append(document.error("kind", f"{found} is no configuration; that is {kinds}"))
-        elif not _name(document):
-            mistakes.append(document.error("metadata.name", "is required"))
-    if mistakes:
-        raise BadInput("\nerror: ".join(str(mistake) for mistake in mistakes))
-
-
-def _meta(document: Document, field: str) -> str:
-    return str((document.body.get("metadata") or {}).get(field) or "")
-
-
-def _name(document: Document) -> str:
-    return _meta(document, "name") or (ONLY_NAME if BY_KIND[document.kind].single else "")
-
-
-def shown(document: Document, namespace: str) -> str:
-    """What an object is called in what people read."""
-    kind = BY_KIND[document.kind]
-    scope = _meta(document, "namespace") or namespace
-    return f"{kind.singular}/{_name(document)}" + (f" in {scope}" if kind.namespaced else "")
-
-
 def _apply(client: Client, document: Document, namespace: str) -> Exit:
     """Send one document and say what became of it."""
-    scope = _meta(document, "namespace") or namespace
-    path = path_of(BY_KIND[document.kind], _name(document), scope)
+    target = Target.of(document.body, namespace)
     try:
-        answer = client.put(path, document.body)
+        answer = client.put(target.path, addressed(document, namespace))
     except Refused as refusal:
         for line in _mistakes(refusal):
             typer.echo(f"error: {document.address}: {line}", err=True)
         return refusal.code
-    _tell(f"{shown(document, namespace)} {answer['result']}", answer)
+    _tell(f"{target} {answer['result']}", answer)
     return Exit.OK
 
 
@@ -147,7 +94,7 @@ def _rehearse(client: Client, documents: Iterable[Document], namespace: str) -> 
     code, sound = Exit.OK, []
     for document in documents:
         try:
-            body = _placed(document, namespace)
+            body = addressed(document, namespace)
             validate(Document(document.address, body))
         except BadInput as mistake:
             typer.echo(f"error: {mistake}", err=True)
@@ -158,17 +105,9 @@ def _rehearse(client: Client, documents: Iterable[Document], namespace: str) -> 
     for (document, _), told in zip(sound, answer["objects"], strict=True):
         result = told["result"]
         verb = result if result == "unchanged" else f"would be {result}"
-        _tell(f"{shown(document, namespace)} {verb}", told)
+        _tell(f"{Target.of(document.body, namespace)} {verb}", told)
     _tell_excesses(answer["overQuota"])
     return code
-
-
-def _placed(document: Document, namespace: str) -> dict[str, Any]:
-    """The document as it would be put: in the namespace of the command line, if it says none."""
-    if not BY_KIND[document.kind].namespaced or _meta(document, "namespace"):
-        return document.body
-    metadata = {**(document.body.get("metadata") or {}), "namespace": namespace}
-    return {**document.body, "metadata": metadata}
 
 
 def _tell_excesses(excesses: list[dict[str, Any]] | None) -> None:
@@ -179,9 +118,14 @@ def _tell_excesses(excesses: list[dict[str, Any]] | None) -> None:
     elif not excesses:
         typer.echo("no running gang would be over quota")
     for excess in excesses or ():
-        resource = excess["resource"]
-        used, allowed = (format_quantity(resource, excess[key]) for key in ("used", "allowed"))
-        typer.echo(
-            f"over quota: {excess['kind']} {excess['name']}: {used} {resource} of flavor {excess['flavor']}"
-            f" in use, {allowed} allowed: {', '.join(excess['workloads'])}"
-        )
+        typer.echo(excess_line(excess))
+
+
+def excess_line(excess: dict[str, Any]) -> str:
+    """A quota that running gangs exceed, and which."""
+    resource = excess["resource"]
+    used, allowed = (format_quantity(resource, excess[key]) for key in ("used", "allowed"))
+    return (
+        f"over quota: {excess['kind']} {excess['name']}: {used} {resource} of flavor {excess['flavor']}"
+        f" in use, {allowed} allowed: {', '.join(excess['workloads'])}"
+    )

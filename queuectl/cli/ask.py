@@ -17,11 +17,9 @@ from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server,
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
+from queuectl.cli.moments import ahead
 from queuectl.domain.commands import LARGEST_PRIORITY, Action
 from queuectl.domain.words import counted, format_time
-from queuectl.objects.durations import read_duration
-from queuectl.objects.errors import RequestError
-from queuectl.objects.times import parse_time
 
 POLL_SECONDS: Final = 0.3
 
@@ -139,7 +137,7 @@ def priority_command(
         raise CommandFailed("give either a priority or --reset", Exit.BAD_INPUT)
     if reset and until is not None:
         raise CommandFailed("--until is the end of a priority, not of --reset", Exit.BAD_INPUT)
-    ends = _moment(until) if until is not None else None
+    ends = format_time(ahead(until, "--until")) if until is not None else None
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
         _ask(client, Action.PRIORITY, found, by, why, wait, priority=value, until=ends)
@@ -159,16 +157,6 @@ def move_command(
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
         _ask(client, Action.MOVE, found, by, why, wait, queue=queue)
-
-
-def _moment(text: str) -> str:
-    """RFC 3339 of a time, or of a duration from now."""
-    try:
-        if text[:1].isdigit() and "-" in text:
-            return format_time(parse_time(text))
-        return format_time(time.time() + read_duration(text, "--until"))
-    except (RequestError, ValueError) as error:
-        raise CommandFailed(str(error), Exit.BAD_INPUT) from error
 
 
 def _found(client: Client, workload: str, namespace: str | None, kind: str | None) -> Json:

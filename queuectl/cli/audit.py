@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Final
 
 import typer
@@ -10,12 +9,9 @@ import typer
 from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.columns import AUDIT_COLUMNS
-from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.get import Form, show
+from queuectl.cli.listings import Form, show
+from queuectl.cli.moments import ago
 from queuectl.cli.render import Output
-from queuectl.objects.durations import read_duration
-from queuectl.objects.errors import RequestError
-from queuectl.objects.times import parse_time
 
 PATH: Final = f"{PREFIX}/audit"
 
@@ -33,18 +29,8 @@ def audit_command(
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """List requests that changed something or were refused, the newest first. Needs the right to get audit."""
-    start = _moment(since) if since is not None else None
+    start = ago(since, "--since") if since is not None else None
     with connect(server) as client:
         items = list(client.newest_first(PATH, last, caller=caller, path=path, since=start))
     body = {"items": items, "nextBefore": None}
     show(body, items, output, AUDIT_COLUMNS, lambda item: f"audit/{item['id']}")
-
-
-def _moment(text: str) -> float:
-    """Unix seconds of a time, or of a duration ago."""
-    try:
-        if text[:1].isdigit() and "-" in text:
-            return parse_time(text)
-        return time.time() - read_duration(text, "--since")
-    except (RequestError, ValueError) as error:
-        raise CommandFailed(str(error), Exit.BAD_INPUT) from error

@@ -11,7 +11,7 @@ import httpx2
 import typer
 
 from queuectl.api.kinds import CONFIG_KINDS, PREFIX, ConfigKind
-from queuectl.cli import connection, credentials
+from queuectl.cli import connection, credentials, tokenrequest
 from queuectl.cli.errors import CommandFailed, Exit
 
 Json = dict[str, Any]
@@ -63,16 +63,19 @@ class Client:
 
     def text(self, path: str) -> str:
         """An answer that is no JSON."""
-        response = self._response("GET", path)
-        if response.is_error:
-            raise Refused(_decoded(response), response.status_code)
-        return response.text
+        return self._answer("GET", path).text
 
     def put(self, path: str, document: Json) -> Json:
         return self._send("PUT", path, json=document)
 
-    def post(self, path: str, body: Json) -> Json:
-        return self._send("POST", path, json=body)
+    def post(self, path: str, body: Json, patience: float = TIMEOUT_SECONDS) -> Json:
+        """``patience``: seconds until the server must have answered."""
+        return self._send("POST", path, json=body, timeout=patience)
+
+    def delete(self, path: str, version: str | None = None) -> None:
+        """Delete one object. ``version``: only if it is still of that one; None = whatever it is."""
+        headers = {"If-Match": f'"{version}"'} if version is not None else {}
+        self._answer("DELETE", path, headers=headers)
 
     def workloads(self, **query: object) -> Iterator[Json]:
         """All workloads that match."""
@@ -88,6 +91,14 @@ class Client:
             if cursor is None:
                 return
 
+    def following(self, path: str, /, **query: object) -> Iterator[Json]:
+        """All items of a list that is told from its beginning, page by page."""
+        after: object = 0
+        while after is not None:
+            page = self.get(path, limit=PAGE, after=after, **query)
+            yield from page["items"]
+            after = page["nextAfter"]
+
     def newest_first(self, path: str, most: int, /, **query: object) -> Iterator[Json]:
         """The newest items, at most so many, of a list that is told from its end."""
         before: object = None
@@ -102,31 +113,38 @@ class Client:
     def lines(self, path: str, /, **query: object) -> Iterator[Iterator[str]]:
         """The lines of a stream, as they come."""
         params: Any = {name: value for name, value in query.items() if value is not None}
-        try:
-            with self._http.stream("GET", path, params=params, timeout=SILENCE_SECONDS) as response:
-                if response.is_error:
-                    response.read()
-                    raise Refused(_decoded(response), response.status_code)
-                yield response.iter_lines()
-        except httpx2.TransportError as error:
-            raise _silence(self._http.base_url, error) from error
-
-    def _response(self, method: str, path: str, **extra: Any) -> httpx2.Response:
-        try:
-            return self._http.request(method, path, **extra)
-        except httpx2.TransportError as error:
-            raise _silence(self._http.base_url, error) from error
+        streaming = self._http.stream("GET", path, params=params, timeout=SILENCE_SECONDS)
+        with self._heard(), streaming as response:
+            _check(response)
+            yield response.iter_lines()
 
     def _send(self, method: str, path: str, **extra: Any) -> Json:
-        response = self._response(method, path, **extra)
-        body = _decoded(response)
-        if response.is_error:
-            raise Refused(body, response.status_code)
-        return body
+        return _decoded(self._answer(method, path, **extra))
+
+    def _answer(self, method: str, path: str, **extra: Any) -> httpx2.Response:
+        with self._heard():
+            response = self._http.request(method, path, **extra)
+        _check(response)
+        return response
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Where nobody answers, say so."""
+        try:
+            yield
+        except httpx2.TransportError as error:
+            raise _silence(self._http.base_url, error) from error
+
+
+def _check(response: httpx2.Response) -> None:
+    """Raise Refused for a problem."""
+    if response.is_error:
+        response.read()
+        raise Refused(_decoded(response), response.status_code)
 
 
 def _silence(where: httpx2.URL, error: httpx2.TransportError) -> CommandFailed:
-    """Nobody answered: what to look at."""
+    """What to look at then."""
     hint = "is `queuectl serve` running there? Another address is given by --server or QUEUECTL_SERVER."
     if "certificate verify failed" in str(error):
         hint = "name the authority of its certificate by --ca-file or QUEUECTL_CA_FILE."
@@ -163,7 +181,12 @@ def connect(server: str) -> Iterator[Client]:
 
 def _token() -> str:
     """Raises CommandFailed when there is none."""
-    path = connection.means().token_file
+    path, account = connection.means().token_file, connection.means().service_account
+    if path and account:
+        message = "--token-file and --as-serviceaccount both say who you are: give one of them"
+        raise CommandFailed(message, Exit.BAD_INPUT)
+    if account:
+        return tokenrequest.made_for(account, connection.context())
     return credentials.from_file(path) if path else credentials.of_context(connection.context())
 
 

@@ -8,6 +8,10 @@ from queuectl.api.kinds import ConfigKind
 from queuectl.cli.render import Column, Json, age, until, used
 
 
+def _amounts(resources: Json) -> str:
+    return ", ".join(f"{_short(amount)} {name}" for name, amount in resources.items())
+
+
 def _way(line: Json) -> str:
     before = line["fromState"]
     return line["toState"] if before in (None, line["toState"]) else f"{before}>{line['toState']}"
@@ -25,6 +29,16 @@ def _short(amount: float) -> str:
 
 def _tenants(node: Json) -> str:
     return ", ".join(f"{each['workload']} ({_short(each['gpus'])})" for each in node["tenants"])
+
+
+def _freest(domain: Json) -> str | None:
+    largest = domain["largestFree"]
+    return None if largest is None else f"{largest['node']} ({_short(largest['freeGpus'])})"
+
+
+def _domain_use(domain: Json) -> str | None:
+    known = domain["utilization"]
+    return None if known is None else f"{known:.0%}"
 
 
 HISTORY_COLUMNS: Final = (
@@ -56,6 +70,37 @@ NODE_COLUMNS: Final = (
 )
 
 
+DOMAIN_COLUMNS: Final = (
+    Column("TOPOLOGY", lambda o: o["topology"]),
+    Column("DOMAIN", lambda o: "/".join(o["path"])),
+    Column("LEVEL", lambda o: o["level"], spare=3),
+    Column("NODES", lambda o: o["nodes"]),
+    Column("OPEN", lambda o: o["openNodes"], wide=True),
+    Column("GPUS", lambda o: _short(o["gpus"])),
+    Column("FREE", lambda o: _short(o["freeGpus"])),
+    Column("FREEST NODE", _freest, spare=2),
+    Column("FRAGMENTED", lambda o: _short(o["fragmentedGpus"]), wide=True),
+    Column("WORKLOADS", lambda o: o["gangs"]),
+    Column("USE", _domain_use, spare=1),
+)
+
+
+COMMAND_COLUMNS: Final = (
+    Column("ID", lambda o: o["id"]),
+    Column("TIME", lambda o: o["at"][:19] + "Z"),
+    Column("AGE", lambda o: age(o["at"]), spare=2),
+    Column("WORKLOAD", lambda o: o["workload"], spare=3),
+    Column("ACTION", lambda o: o["action"]),
+    Column("TO", lambda o: o["priority"] if o["queue"] is None else o["queue"]),
+    Column("UNTIL", lambda o: o["until"], wide=True),
+    Column("BY", lambda o: o["by"], spare=1),
+    Column("WHY", lambda o: o["why"], wide=True),
+    Column("STATE", lambda o: o["state"]),
+    Column("OUTCOME", lambda o: o["outcome"], long=True),
+    Column("REQUEST", lambda o: o["requestId"], wide=True),
+)
+
+
 DECISION_COLUMNS: Final = (
     Column("ID", lambda o: o["id"]),
     Column("TIME", lambda o: o["at"][:19] + "Z"),
@@ -71,6 +116,16 @@ DECISION_COLUMNS: Final = (
     Column("EPOCH", lambda o: o["epoch"], wide=True),
     Column("CYCLE", lambda o: o["cycle"], wide=True),
     Column("REASONS", lambda o: ", ".join(f"{n} {r}" for r, n in o["reasons"].items()), long=True),
+)
+
+PAST_USE_COLUMNS: Final = (
+    Column("SCOPE", lambda o: o["scope"]),
+    Column("NAMESPACE", lambda o: o["namespace"]),
+    Column("NAME", lambda o: o["name"]),
+    Column("CLUSTERQUEUE", lambda o: o["clusterQueue"], spare=1),
+    Column("USAGE", lambda o: None if o["usage"] is None else _short(o["usage"])),
+    Column("SHARE", lambda o: None if o["share"] is None else f"{o['share']:.0%}"),
+    Column("RESOURCES", lambda o: _amounts(o["resources"]), long=True),
 )
 
 AUDIT_COLUMNS: Final = (

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 import yaml
 
-from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, PREFIX
-from queuectl.cli.apply import ORDER, check, read, shown
+from queuectl.api.kinds import CONFIG_KINDS, PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.targets import ORDER, Target, addressed, check, read
 from queuectl.objects.config_diff import Difference
-from queuectl.objects.documents import Document
 
 _HEAD: Final = ("apiVersion", "kind", "metadata")  # the database keeps no order; files have one
 
@@ -42,40 +41,24 @@ def diff(
     check(documents)
     scope = default_namespace()
     with connect(server) as client:
-        told = client.post(f"{PREFIX}/dryrun", {"items": [_placed(d, scope) for d in documents]})
-        stored = {_key(document) for document in _stored(client)}
+        told = client.post(f"{PREFIX}/dryrun", {"items": [addressed(d, scope) for d in documents]})
+        stored = {Target.of(body, "") for body in _stored(client)}
+    targets = [Target.of(document.body, scope) for document in documents]
     differ = False
-    for document, answer in zip(documents, told["objects"], strict=True):
+    for target, answer in zip(targets, told["objects"], strict=True):
         if answer["result"] == "unchanged":
             continue
         differ = True
         missing = answer["result"] == "created"
-        typer.echo(f"{shown(document, scope)} {'is not on the server' if missing else 'differs'}")
+        typer.echo(f"{target} {'is not on the server' if missing else 'differs'}")
         for change in answer["changes"]:
             line = Difference(change["field"], change["before"], change["after"])
             typer.echo(f"    {line}")
-    extra = stored - {_key(_placed(document, scope)) for document in documents}
-    for kind, namespace, name in sorted(extra):
-        where = f" in {namespace}" if namespace else ""
-        typer.echo(f"{kind.lower()}/{name}{where} is in none of the files")
+    extra = stored - set(targets)
+    for target in sorted(extra, key=lambda each: (each.kind.kind, each.namespace, each.name)):
+        typer.echo(f"{target} is in none of the files")
     if differ or extra:
         raise CommandFailed("the server and the files differ", Exit.CONFLICT)
-
-
-def _placed(document: Document, namespace: str) -> Json:
-    """With the namespace and the name that `apply` would give it."""
-    kind = BY_KIND[document.kind]
-    metadata: dict[str, Any] = {**(document.body.get("metadata") or {})}
-    if kind.namespaced:
-        metadata.setdefault("namespace", namespace)
-    return {**document.body, "metadata": metadata}
-
-
-def _key(document: Json) -> tuple[str, str, str]:
-    metadata = document.get("metadata") or {}
-    single = BY_KIND[document["kind"]].single
-    name = str(metadata.get("name") or ("default" if single else ""))
-    return document["kind"], str(metadata.get("namespace") or ""), name
 
 
 def _stored(client: Client) -> list[Json]:

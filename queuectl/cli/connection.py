@@ -31,12 +31,14 @@ class Means:
 
     Attributes:
         token_file: whose token is shown, in place of the kubeconfig's.
+        service_account: ``namespace/name`` of one whose token is made and shown; likewise.
         ca_file: authorities of the server's certificate; None = those of this machine.
         kubeconfig: paths as in ``$KUBECONFIG``.
         context: of the kubeconfig.
     """
 
     token_file: Path | None = None
+    service_account: str | None = None
     ca_file: Path | None = None
     kubeconfig: str | None = None
     context: str | None = None
@@ -60,6 +62,18 @@ def _options(
             envvar="QUEUECTL_TOKEN_FILE",
             help="File with the token to show; without it, that of the kubeconfig's user.",
             callback=_keeper("token_file"),
+            expose_value=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    service_account: Annotated[
+        str | None,
+        typer.Option(
+            "--as-serviceaccount",
+            metavar="NAMESPACE/NAME",
+            envvar="QUEUECTL_AS_SERVICEACCOUNT",
+            help="Act as this service account: your kubeconfig's cluster makes a token for ten minutes.",
+            callback=_keeper("service_account"),
             expose_value=False,
             rich_help_panel=_PANEL,
         ),
@@ -140,6 +154,10 @@ def trusted() -> ssl.SSLContext | bool:
         wrong = isinstance(error, ssl.SSLError)  # which is an OSError, too
         reason = "holds no certificate" if wrong else error.strerror
         raise CommandFailed(f"authorities {path}: {reason}", Exit.BAD_INPUT) from error
-    # Python 3.13 refuses authorities without certain extensions; those of many clusters have none. Go does not mind.
-    found.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return found
+    return lenient(found)
+
+
+def lenient(tls: ssl.SSLContext) -> ssl.SSLContext:
+    """The same, and it takes authorities without certain extensions, as Go does: those of many clusters have none."""
+    tls.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets since 3.13
+    return tls

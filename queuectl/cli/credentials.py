@@ -24,6 +24,7 @@ PLUGIN_SECONDS: Final = 120.0  # it may ask a person to sign in
 _EXEC_GROUP: Final = "client.authentication.k8s.io/"
 _TOKEN: Final = re.compile(r"[!-~]+")
 _MAKE_ONE: Final = "make one with `kubectl create token SERVICEACCOUNT -n NAMESPACE > token`, and give it by --token-file token"
+_ACT_AS: Final = "name a service account with rights by --as-serviceaccount NAMESPACE/NAME"
 
 Finder = Callable[[], str]
 
@@ -45,7 +46,7 @@ class Shown(httpx2.Auth):
         response = yield request
         if response.status_code != httpx2.codes.UNAUTHORIZED:
             return
-        _only_encrypted(request.url)
+        only_encrypted(request.url)
         fresh = self._find()
         if fresh != self._token:
             self._token = fresh
@@ -61,7 +62,8 @@ def loopback(host: str) -> bool:
         return False
 
 
-def _only_encrypted(url: httpx2.URL) -> None:
+def only_encrypted(url: httpx2.URL) -> None:
+    """Raises CommandFailed where a token would cross a network as it is."""
     if url.scheme != "https" and not loopback(url.host):
         raise CommandFailed(
             f"{url.host} asks who you are, and the token would go there unencrypted: give an https:// address, "
@@ -80,7 +82,7 @@ def from_file(path: Path) -> str:
         content = path.expanduser().read_text(errors="replace")
     except OSError as error:
         raise CommandFailed(f"token file {path}: {error.strerror}", Exit.BAD_INPUT) from error
-    return _sound(content, f"token file {path}")
+    return sound(content, f"token file {path}")
 
 
 def of_context(context: Context | None) -> str:
@@ -96,21 +98,27 @@ def of_context(context: Context | None) -> str:
     if login.get("tokenFile"):  # kubectl, too, lets it go before token
         return from_file(context.folder / str(login["tokenFile"]))
     if login.get("token"):
-        return _sound(str(login["token"]), f"the token of {whose}")
-    if isinstance(login.get("exec"), dict):
-        return _sound(_run(login["exec"], context), f"what the plugin of {whose} printed")
-    if any(key.startswith("client-certificate") for key in login):
-        raise _none(
-            f"{whose} proves itself by a client certificate, which only the API server can check"
-        )
+        return sound(str(login["token"]), f"the token of {whose}")
+    given = of_plugin(context)
+    if given.get("token"):
+        return sound(str(given["token"]), f"what the plugin of {whose} printed")
+    if has_certificate(login) or given.get("clientCertificateData"):
+        why = f"{whose} proves himself by a client certificate, which only the API server can check"
+        raise CommandFailed(f"{why}: {_ACT_AS}, or {_MAKE_ONE}", Exit.NOT_ALLOWED)
     raise _none(f"the server asks who you are, and {whose} has no token")
+
+
+def has_certificate(login: Mapping[str, Any]) -> bool:
+    """Whether the kubeconfig itself names a client certificate of its user."""
+    return any(field.startswith("client-certificate") for field in login)
 
 
 def _none(why: str) -> CommandFailed:
     return CommandFailed(f"{why}: {_MAKE_ONE}", Exit.NOT_ALLOWED)
 
 
-def _sound(text: str, source: str) -> str:
+def sound(text: str, source: str) -> str:
+    """The token of a text. Raises CommandFailed where it is none, naming the source alone."""
     token = text.strip()
     if not _TOKEN.fullmatch(token):
         what = "is more than one word" if token else "is empty"
@@ -121,8 +129,17 @@ def _sound(text: str, source: str) -> str:
 # ---- exec plugins (client.authentication.k8s.io)
 
 
-def _run(plugin: Mapping[str, Any], context: Context) -> str:
-    """What the plugin gives; its own questions and complaints go to the terminal, as with kubectl."""
+def of_plugin(context: Context) -> Mapping[str, Any]:
+    """What the plugin of a kubeconfig's user gives: ``token``, or ``clientCertificateData`` with ``clientKeyData``, as PEM.
+
+    Its own questions and complaints go to the terminal, as with kubectl. Nothing where the user has no plugin.
+
+    Raises:
+        CommandFailed: it gives neither, or cannot be run.
+    """
+    plugin = context.login.get("exec")
+    if not isinstance(plugin, dict):
+        return {}
     version, program = str(plugin.get("apiVersion") or ""), str(plugin.get("command") or "")
     if not version.startswith(_EXEC_GROUP) or not program:
         raise CommandFailed(
@@ -149,7 +166,7 @@ def _run(plugin: Mapping[str, Any], context: Context) -> str:
         ) from error
     if done.returncode:
         raise CommandFailed(f"{program} gave no token: it ended with status {done.returncode}")
-    return _token_in(done.stdout, program, version)
+    return _status_in(done.stdout, program, version)
 
 
 def _environment(
@@ -163,7 +180,7 @@ def _environment(
     return {**os.environ, **given, "KUBERNETES_EXEC_INFO": json.dumps(info)}
 
 
-def _token_in(printed: bytes, program: str, version: str) -> str:
+def _status_in(printed: bytes, program: str, version: str) -> Mapping[str, Any]:
     """Nothing of what was printed is told: a token may be in it."""
     try:
         document = json.loads(printed)
@@ -174,7 +191,7 @@ def _token_in(printed: bytes, program: str, version: str) -> str:
     if document.get("apiVersion") != version:
         raise CommandFailed(f"{program} answered in another version than {version}")
     status = document.get("status")
-    token = status.get("token") if isinstance(status, dict) else None
-    if not token:
+    given = status if isinstance(status, dict) else {}
+    if not (given.get("token") or given.get("clientCertificateData")):
         raise _none(f"{program} gave no token")
-    return str(token)
+    return given

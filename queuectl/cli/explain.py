@@ -49,11 +49,11 @@ def explain_command(
         case Form.YAML:
             emit_yaml(body)
         case Form.TEXT:
-            typer.echo("\n".join(_folded(explain_lines(body))))
+            typer.echo("\n".join(folded(explain_lines(body))))
 
 
-def _folded(lines: list[str]) -> list[str]:
-    """Between words, where a terminal would fold them anywhere. Into a pipe they go as they are."""
+def folded(lines: list[str]) -> list[str]:
+    """Lines folded between words, where a terminal would fold them anywhere. Into a pipe they go as they are."""
     if not sys.stdout.isatty():
         return lines
     width = max(shutil.get_terminal_size().columns, 40)
@@ -80,6 +80,18 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
         lines.append(f"Starts:  {_start(body['estimatedStart'])}")
     if advice := _NEXT.get((body["state"], body["code"])):
         lines.append(f"Next:    queuectl {advice.format(body['workload'])}")
+    lines += obstacle_lines(body)
+    lines += placement_lines(body["placement"], leaving=body["state"] == "Evicting")
+    lines += _use_lines(body["use"])
+    if body["reservation"] is not None:
+        leaving = ", ".join(body["reservation"]["victimNames"]) or "nobody"
+        lines.append(f"Held for it until {body['reservation']['expiresAt']}; leaving: {leaving}")
+    return lines
+
+
+def obstacle_lines(body: dict[str, Any]) -> list[str]:
+    """What keeps a gang from starting, and what would help, where that was looked into."""
+    lines = []
     if body["conflict"]:
         only = len(body["conflict"]) == 1
         lines += ["", "What stands in its way:" if only else "What stands in its way, together:"]
@@ -87,11 +99,6 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
     if body["ways"]:
         lines += ["", "Any one of these would let it start:"]
         lines += [f"  - {way['message']}" for way in body["ways"]]
-    lines += placement_lines(body["placement"], leaving=body["state"] == "Evicting")
-    lines += _use_lines(body["use"])
-    if body["reservation"] is not None:
-        leaving = ", ".join(body["reservation"]["victimNames"]) or "nobody"
-        lines.append(f"Held for it until {body['reservation']['expiresAt']}; leaving: {leaving}")
     return lines
 
 

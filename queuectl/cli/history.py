@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.columns import HISTORY_COLUMNS
 from queuectl.cli.explain import Kind
-from queuectl.cli.get import Form, show
+from queuectl.cli.listings import Form, show
 from queuectl.cli.render import Output
 from queuectl.domain.words import counted
 
-_PAGE: Final = 500
 _ONLY: Final = "Evicting"
 
 
@@ -33,7 +31,7 @@ def history_command(
     with connect(server) as client:
         path = path_of(workload, namespace)
         body = client.get(path, kind=kind)
-        items = list(_steps(client, path, body["kind"]))
+        items = list(client.following(f"{path}/history", kind=body["kind"]))
     downs = [item for item in items if item["toState"] == _ONLY and item["fromState"] != _ONLY]
     if evictions:
         items = downs
@@ -41,14 +39,6 @@ def history_command(
         typer.echo(_headline(body, downs))
     answer = {"uid": body["uid"], "items": items, "nextAfter": None}
     show(answer, items, output, HISTORY_COLUMNS, lambda item: f"event/{item['id']}")
-
-
-def _steps(client: Client, path: str, kind: str) -> Iterator[Json]:
-    after: Any = 0
-    while after is not None:
-        page = client.get(f"{path}/history", kind=kind, after=after, limit=_PAGE)
-        yield from page["items"]
-        after = page["nextAfter"]
 
 
 def _headline(body: Json, downs: list[Json]) -> str:

@@ -29,6 +29,7 @@ class Context:
         login: how the user proves who he is, as the file says it.
         cluster: of the API server, as the file says it.
         folder: from where the user's relative paths start.
+        cluster_folder: from where the cluster's do.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Context:
     login: Mapping[str, Any] = field(repr=False)  # it may hold a token
     cluster: Mapping[str, Any] = field(repr=False)
     folder: Path
+    cluster_folder: Path
 
 
 def current(files: str | None = None, context: str | None = None) -> Context | None:
@@ -62,12 +64,17 @@ def current(files: str | None = None, context: str | None = None) -> Context | N
     if entry is None:
         raise CommandFailed(f"kubeconfig {named} has no context {wanted!r}", Exit.BAD_INPUT)
     user = str(entry.get("user") or "")
-    login, path = _entry(found, "users", "user", user)
-    cluster, _ = _entry(found, "clusters", "cluster", str(entry.get("cluster") or ""))
+    login, user_file = _entry(found, "users", "user", user)
+    cluster, cluster_file = _entry(found, "clusters", "cluster", str(entry.get("cluster") or ""))
     namespace = entry.get("namespace")
-    folder = (path or found[0][0]).parent
     return Context(
-        wanted, str(namespace) if namespace else None, user, login or {}, cluster or {}, folder
+        name=wanted,
+        namespace=str(namespace) if namespace else None,
+        user=user,
+        login=login or {},
+        cluster=cluster or {},
+        folder=(user_file or found[0][0]).parent,
+        cluster_folder=(cluster_file or found[0][0]).parent,
     )
 
 

@@ -24,6 +24,7 @@ MOUNTS: Final = {
     "apply": Mount(
         "queuectl.cli.apply:apply_command", "Create or replace configuration.", PANEL_CLIENT
     ),
+    "delete": Mount("queuectl.cli.delete:delete_command", "Delete configuration.", PANEL_CLIENT),
     "get": Mount(
         "queuectl.cli.get:get_command",
         "List, read or watch workloads, queues, nodes, events.",
@@ -61,6 +62,11 @@ MOUNTS: Final = {
     "move": Mount(
         "queuectl.cli.ask:move_command",
         "Move a waiting workload to another LocalQueue.",
+        PANEL_CLIENT,
+    ),
+    "whatif": Mount(
+        "queuectl.cli.whatif:whatif_command",
+        "Try out jobs, quotas, drained or more nodes.",
         PANEL_CLIENT,
     ),
     "report": Mount(

@@ -81,7 +81,8 @@ def _still(client: Client, uids: Iterable[str], filters: dict[str, Any]) -> list
             if refused.code in (Exit.NOT_FOUND, Exit.NOT_ALLOWED):
                 continue
             raise
-        queue, states = filters.get("queue"), filters.get("state")
-        if queue in (None, item["queue"]) and (not states or item["state"] in states):
+        states = filters.get("state")
+        same = all(filters.get(name) in (None, item[name]) for name in ("queue", "kind"))
+        if same and (not states or item["state"] in states):
             found.append(item)
     return found

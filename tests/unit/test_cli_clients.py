@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from queuectl.domain.commands import Action
-from queuectl.domain.machine import Admit
+from queuectl.domain.events import Admit
 from queuectl.domain.plan import Cost
 from queuectl.domain.preview import Preview
 from queuectl.domain.quantity import GPU, Resources
@@ -622,6 +622,27 @@ class TestAsk:
         result = queuectl("preempt", "team-a/running", "--wait", patience)
         assert result.code == code
         assert says in result.out + result.err
+
+    @pytest.mark.usefixtures("ledger")
+    def test_what_was_asked_of_a_workload_and_what_became_of_it_is_listed(
+        self, queuectl: Cli, database: MemoryDatabase
+    ) -> None:
+        queuectl("hold", "team-a/running", "--by", "alice")
+        queuectl("priority", "team-a/running", "70", "--by", "bob", "--why", "a demo")
+        queuectl("hold", "team-a/starting")
+        database.outcomes[1] = "done"
+        header, hold, priority = queuectl("get", "commands", "team-a/running").out.splitlines()
+        titles = ["ID", "TIME", "AGE", "WORKLOAD", "ACTION", "TO", "BY", "STATE", "OUTCOME"]
+        assert header.split() == titles
+        assert hold.split()[3:] == ["team-a/running", "hold", "-", "alice", "Done", "done"]
+        assert priority.split()[3:] == ["team-a/running", "priority", "70", "bob", "Waiting", "-"]
+        assert "a demo" in queuectl("get", "command", "2", "-o", "wide").out
+        named = queuectl(
+            "get", "commands", "running", "-n", "team-a", "--kind", "Job", "-o", "name"
+        )
+        assert named.out == "command/1\ncommand/2\n"
+        assert queuectl("get", "commands", "team-a/pending").err == "nothing found\n"
+        assert [queuectl("get", "commands", name).code for name in ("9", "team-a/no")] == [3, 3]
 
     @pytest.mark.usefixtures("ledger")
     @pytest.mark.parametrize(

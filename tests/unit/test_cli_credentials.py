@@ -12,9 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
+from cryptography.hazmat.primitives import serialization
 
 from queuectl.api.auth.layers import Authenticated
-from queuectl.cli import credentials, kubeconfig
+from queuectl.cli import credentials, kubeconfig, tokenrequest
 from queuectl.cli.credentials import Shown
 from queuectl.cli.errors import CommandFailed, Exit
 from tests.api.serving import serving
@@ -120,6 +121,7 @@ class TestTheTokenComesFrom:
     [
         (None, 5, "there is no kubeconfig: make one with `kubectl create token"),
         ({"client-certificate-data": SECRET}, 5, "client certificate, which only the API server"),
+        ({"client-certificate": "x"}, 5, "--as-serviceaccount NAMESPACE/NAME, or make one with"),
         ({"username": "a", "password": SECRET}, 5, "has no token: make one"),
         ({"token": f"{SECRET} {SECRET}"}, 2, "is more than one word"),
         ({"token": SECRET}, 5, "no token that the cluster takes"),
@@ -162,6 +164,17 @@ def test_a_plugin_that_fails_is_named_and_its_output_is_not_told(
     assert result.code in (Exit.FAILURE, Exit.NOT_ALLOWED)
     assert "plugin" in result.err
     assert says in result.err
+    assert SECRET not in result.err + result.out
+
+
+def test_who_has_a_plugin_that_gives_certificates_is_told_what_to_do(
+    queuectl: Cli, tmp_path: Path
+) -> None:
+    body = giving(SECRET).replace("'token':", "'clientCertificateData':")
+    config(tmp_path / "config", plugin(tmp_path, body))
+    result = queuectl("get", "cq")
+    assert result.code == Exit.NOT_ALLOWED
+    assert "by a client certificate, which only the API server can check: name a" in result.err
     assert SECRET not in result.err + result.out
 
 
@@ -215,6 +228,81 @@ def test_a_token_never_goes_over_a_network_unencrypted(address: str, *, shown: b
         with pytest.raises(CommandFailed, match="unencrypted") as refused:
             answered(lambda: SECRET, lambda _: 401, address)
         assert refused.value.code is Exit.NOT_ALLOWED
+
+
+class TestAsAServiceAccount:
+    """What the cluster says to it is in tests/cluster/test_tokenrequest.py."""
+
+    @pytest.mark.parametrize("by", ["option", "environment"])
+    def test_its_token_is_made_once_the_server_asks(
+        self, queuectl: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+    ) -> None:
+        asked: list[object] = []
+
+        def made(account: str, context: kubeconfig.Context | None) -> str:
+            asked.append((account, context and context.user))
+            return ADMIN
+
+        monkeypatch.setattr(tokenrequest, "made_for", made)
+        config(tmp_path / "config", {"client-certificate-data": SECRET})
+        if by == "environment":
+            monkeypatch.setenv("QUEUECTL_AS_SERVICEACCOUNT", "ml/admin")
+        given = ["--as-serviceaccount", "ml/admin"] if by == "option" else []
+        result = queuectl("get", "cq", *given)
+        assert (result.code, asked) == (0, [("ml/admin", "alice")]), result.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "user", "code", "says"),
+        [
+            (["admin"], {"token": SECRET}, 2, "--as-serviceaccount admin: write NAMESPACE/NAME"),
+            (["a/b/c"], {"token": SECRET}, 2, "--as-serviceaccount a/b/c: write NAMESPACE/NAME"),
+            (["a/b"], None, 2, "no kubeconfig names a cluster that could make its token"),
+            (["a/b", "--token-file", "x"], {"token": SECRET}, 2, "give one of them"),
+            (["a/b"], {}, 5, "has no token: make one with"),
+            (["a/b"], {"client-certificate-data": SECRET}, 2, "client-certificate-data is no base"),
+            (["a/b"], {"client-certificate": "gone.crt"}, 2, "gone.crt: No such file"),
+            (["a/b"], {"client-certificate-data": "AAAA"}, 2, "a key in it cannot be read"),
+        ],
+    )
+    def test_what_keeps_it_from_being_made_is_told(
+        self,
+        queuectl: Cli,
+        tmp_path: Path,
+        arguments: list[str],
+        user: dict[str, Any] | None,
+        code: int,
+        says: str,
+    ) -> None:
+        if user is not None:
+            config(tmp_path / "config", user)
+        result = queuectl("get", "cq", "--as-serviceaccount", *arguments)
+        assert (result.code, says in result.err) == (code, True), result.err
+        assert SECRET not in result.err + result.out
+
+    def test_a_key_behind_a_password_is_refused_and_nobody_is_asked_for_it(
+        self, queuectl: Cli, tmp_path: Path
+    ) -> None:
+        pair = write_certificate(tmp_path, "alice")
+        key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+        pair.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(b"secret"),
+            )
+        )
+        user = {"client-certificate": pair.chain.name, "client-key": pair.key.name}
+        config(tmp_path / "config", user)
+        result = queuectl("get", "cq", "--as-serviceaccount", "a/b")
+        assert (result.code, "a key in it cannot be read" in result.err) == (2, True), result.err
+
+    def test_it_is_not_asked_for_over_a_network_unencrypted(
+        self, queuectl: Cli, tmp_path: Path
+    ) -> None:
+        path = config(tmp_path / "config", {"token": SECRET})
+        path.write_text(path.read_text().replace("https://c.example", "http://c.example"))
+        result = queuectl("get", "cq", "--as-serviceaccount", "a/b")
+        assert (result.code, "unencrypted" in result.err) == (5, True), result.err
 
 
 def recording(status: Callable[[str | None], int]) -> tuple[httpx2.MockTransport, list[str | None]]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
+from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.records import LeaderRecord
 from tests.api.serving import serving
 from tests.doubles.store import MemoryStore
@@ -25,7 +29,7 @@ FLAVOR = {
 }
 TOPOLOGY = {
     "metadata": {"name": "racks"},
-    "spec": {"levels": [{"nodeLabel": "rack"}, {"nodeLabel": judge.HOSTNAME}]},
+    "spec": {"levels": [{"nodeLabel": "rack"}, {"nodeLabel": HOSTNAME}]},
 }
 
 
@@ -209,17 +213,72 @@ def server() -> Iterator[str]:
         yield address
 
 
-def test_it_tells_everything_it_can_and_fails_for_what_it_cannot_reach(
-    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
-) -> None:
-    config = tmp_path / "config"
+def kubeconfig(folder: Path, address: str) -> str:
+    config = folder / "config"
     config.write_text(json.dumps({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "clusters": [{"name": "c", "cluster": {"server": address}}],
         "users": [{"name": "u", "user": {"token": "x"}}],
     }))  # fmt: skip
-    monkeypatch.setenv("KUBECONFIG", str(config))
+    return str(config)
+
+
+class Breaking(BaseHTTPRequestHandler):
+    """An API server whose connections break, once it has said its version."""
+
+    def do_GET(self) -> None:
+        if self.path == "/version":
+            body = b'{"major": "1", "minor": "36"}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        self.close_connection = True
+
+    do_POST = do_GET  # noqa: N815 - its name in the library
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def breaking() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as cluster:
+        thread = Thread(target=cluster.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{cluster.server_port}"
+        cluster.shutdown()
+        thread.join()
+
+
+def test_a_connection_that_breaks_is_no_problem_of_policies(
+    server: str,
+    breaking: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """What cannot be looked at is not known, and nobody is sent to apply deploy/ anew for it."""
+    monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, breaking))
+    monkeypatch.setenv("QUEUECTL_SERVER", server)
+    monkeypatch.setattr("sys.argv", ["queuectl", "doctor", "-o", "json"])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    of_cluster = [(f["check"], f["level"]) for f in findings if f["check"] not in SERVERS]
+    unknown = ["rights", "policies", "policies", "leader", "nodes", "others"]
+    assert of_cluster == [("cluster", "ok"), *((check, "unknown") for check in unknown)]
+
+
+SERVERS = ("server", "versions", "metrics")
+
+
+def test_it_tells_everything_it_can_and_fails_for_what_it_cannot_reach(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, "http://127.0.0.1:9"))
     monkeypatch.setenv("QUEUECTL_SERVER", server)
     monkeypatch.setattr("sys.argv", ["queuectl", "doctor", "-o", "json"])
     with pytest.raises(SystemExit) as ended:

@@ -36,7 +36,7 @@ def test_help_imports_no_server_and_no_client(arguments: tuple[str, ...]) -> Non
     assert not loaded_by(*arguments) - {"rich.table"}
 
 
-@pytest.mark.parametrize("command", ["doctor", "top", "get", "config"])
+@pytest.mark.parametrize("command", ["doctor", "top", "get", "config", "delete", "whatif"])
 def test_help_of_a_client_command_imports_no_server(command: str) -> None:
     assert not loaded_by(command, "--help") & set(HEAVY)
 
@@ -52,6 +52,8 @@ def test_help_of_a_client_command_imports_no_server(command: str) -> None:
         ("audit", "--server", "http://127.0.0.1:9"),
         ("config", "export", "--server", "http://127.0.0.1:9"),
         ("apply", "-f", "/dev/null"),
+        ("delete", "cq", "x", "--server", "http://127.0.0.1:9"),
+        ("whatif", "--drain", "n0", "--server", "http://127.0.0.1:9"),
     ],
 )
 def test_client_commands_import_no_server(arguments: tuple[str, ...]) -> None:

@@ -134,9 +134,9 @@ class TestExplain:
     ) -> None:
         monkeypatch.setenv("COLUMNS", "40")
         line = "  - quota: it needs 64 nvidia.com/gpu of flavor h100"
-        assert explain._folded([line, ""]) == [line, ""]
+        assert explain.folded([line, ""]) == [line, ""]
         monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-        assert explain._folded([line, ""]) == [
+        assert explain.folded([line, ""]) == [
             "  - quota: it needs 64 nvidia.com/gpu of",
             "    flavor h100",
             "",
@@ -175,6 +175,17 @@ class TestConfig:
         assert queuectl("config", "diff", "-f", "FILE", files=part).code == 4
         again = queuectl("apply", "-f", "FILE", files=exported)
         assert (again.code, again.out.count("unchanged")) == (0, len(DOCUMENTS))
+
+    @pytest.mark.parametrize("metadata", [{}, {"namespace": ""}, {"namespace": None}])
+    def test_what_names_no_namespace_is_compared_where_apply_puts_it(
+        self, queuectl: Cli, metadata: dict[str, object]
+    ) -> None:
+        local = DOCUMENTS["/api/v1/namespaces/team-a/localqueues/default"]
+        nowhere = {**local, "metadata": {"name": "default", **metadata}}
+        files = yaml.safe_dump_all([CLUSTER_QUEUE, nowhere])
+        assert queuectl("apply", "-f", "FILE", files=files).code == 0
+        result = queuectl("config", "diff", "-f", "FILE", files=files)
+        assert (result.code, result.out) == (0, "")
 
     def test_every_difference_is_named(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "FILE", files=EVERY)

@@ -16,13 +16,22 @@ import httpx2
 import pytest
 
 from queuectl.api import events as told
-from queuectl.cli import events
-from queuectl.cli.client import Client
+from queuectl.cli import events, watch
+from queuectl.cli.client import Client, connect
 from queuectl.cli.errors import CommandFailed
 from queuectl.cli.render import Column, Rows, emit_table
+from queuectl.domain.pastuse import Account, Scope, Used
 from queuectl.planner.floor import floor_of
 from tests.api.serving import serving
-from tests.api.support import LIVES, FixedLookout, job, live_through
+from tests.api.support import (
+    CLUSTER_QUEUE,
+    CONFIGURATION,
+    LIVES,
+    LOCAL_QUEUE,
+    FixedLookout,
+    job,
+    live_through,
+)
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
 from tests.support.cli import Cli, queuectl_with
@@ -87,6 +96,66 @@ def test_nodes_say_what_is_free_and_who_is_there(queuectl: Cli) -> None:
     assert queuectl("get", "node", "n7").code == 3
 
 
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--free", "8"], ["n0"]),
+        (["--domain", "rack=r1"], ["n1"]),
+        (["--domain", "rack=r1", "--free", "8"], []),
+        (["--search", "train"], ["n1"]),
+        (["--free", "0"], ["n0", "n1"]),
+    ],
+)
+def test_nodes_are_chosen_by_what_is_free_by_domain_and_by_name(
+    queuectl: Cli, options: list[str], names: list[str]
+) -> None:
+    found = queuectl("get", "nodes", *options, "-o", "name").out.splitlines()
+    assert found == [f"node/{name}" for name in names]
+
+
+def test_domains_say_what_is_free_in_each_and_on_which_node_most(queuectl: Cli) -> None:
+    header, *rows = queuectl("get", "domains").out.splitlines()
+    assert header.split() == [
+        "TOPOLOGY", "DOMAIN", "LEVEL", "NODES", "GPUS", "FREE", "FREEST", "NODE", "WORKLOADS", "USE",
+    ]  # fmt: skip
+    racks = {row.split()[1]: row.split() for row in rows if row.split()[2] == "rack"}
+    assert racks["b/r0"][3:] == ["1", "8", "8", "n0", "(8)", "0", "-"]
+    assert racks["b/r1"][3:] == ["1", "8", "4", "n1", "(4)", "1", "-"]
+    assert "FRAGMENTED" in queuectl("get", "domains", "-o", "wide").out
+    (layout,) = json.loads(queuectl("get", "domains", "-o", "json").out)["items"]
+    names = queuectl("get", "domain", layout["topology"], "-o", "name").out.split()
+    assert names == [
+        "/".join(["domain", layout["topology"], *d["path"]]) for d in layout["domains"]
+    ]
+    assert queuectl("get", "domains", "nowhere").code == 3
+
+
+def test_past_use_is_what_each_queue_and_user_used_and_its_share_of_it(
+    queuectl: Cli, store: MemoryStore
+) -> None:
+    rules = {**CONFIGURATION, "admissionFairSharing": {"usageHalfLifeTime": "100s"}}
+    other = {**LOCAL_QUEUE, "metadata": {"name": "other", "namespace": "team-a"}}
+    for document in (rules, CLUSTER_QUEUE, LOCAL_QUEUE, other):
+        asyncio.run(store.put_config(document))
+    own = [Account.of_local_queue("team-a", name) for name in ("default", "other")]
+    used = [Used(own[0], 9.0, {"nvidia.com/gpu": 6.0}), Used(own[1], 9.0, {"nvidia.com/gpu": 2.0})]
+    asyncio.run(
+        store.start_use([*used, Used(Account(Scope.USER, "ann"), 9.0, {"nvidia.com/gpu": 0.5})])
+    )
+    header, *rows = queuectl("get", "pastuse").out.splitlines()
+    titles = ["SCOPE", "NAMESPACE", "NAME", "CLUSTERQUEUE", "USAGE", "SHARE", "RESOURCES"]
+    assert header.split() == titles
+    assert sorted(row.split() for row in rows) == [
+        ["LocalQueue", "team-a", "default", "team-a", "6", "75%", "6", "nvidia.com/gpu"],
+        ["LocalQueue", "team-a", "other", "team-a", "2", "25%", "2", "nvidia.com/gpu"],
+        ["User", "-", "ann", "-", "0.5", "100%", "0.5", "nvidia.com/gpu"],
+    ]
+    names = queuectl("get", "pastuse", "-o", "name").out.split()
+    assert set(names) == {
+        "pastuse/LocalQueue/team-a/default", "pastuse/LocalQueue/team-a/other", "pastuse/User/ann",
+    }  # fmt: skip
+
+
 def test_decisions_can_be_listed_where_there_are_none(queuectl: Cli) -> None:
     assert queuectl("get", "decisions").err == "nothing found\n"
 
@@ -107,11 +176,18 @@ def test_events_are_the_newest_steps_oldest_first(queuectl: Cli, store: MemorySt
     [
         (["cq", "--watch"], "--watch is for lists of workloads and of events"),
         (["wl", "x", "--watch"], "--watch is for lists"),
-        (["nodes", "--queue", "x"], "choose among workloads"),
-        (["events", "--state", "Running"], "choose among workloads"),
+        (["nodes", "--queue", "x"], "--queue is for lists of workloads"),
+        (["events", "--state", "Running"], "--state is for lists of workloads"),
+        (["cq", "--cluster-queue", "x"], "--cluster-queue is for lists of workloads and of events"),
+        (["wl", "--free", "8"], "--free is for lists of nodes"),
+        (["node", "n0", "--free", "0"], "--free is for lists of nodes"),
+        (["domains", "--domain", "rack=r1"], "--domain is for lists of nodes"),
+        (["nodes", "--kind", "Job"], "--kind is for workloads, and commands of one"),
+        (["pastuse", "default"], "past use is told of all at once"),
+        (["commands"], "`queuectl get commands NAMESPACE/NAME`"),
         (["events", "train"], "queuectl history train"),
         (["wl", "-A", "-n", "x"], "neither a name nor --namespace"),
-        (["pods"], "there are workloads, nodes, events, decisions, clusterqueues"),
+        (["pods"], "there are workloads, nodes, domains, events, decisions, commands, pastuse, c"),
     ],
 )
 def test_options_that_would_have_no_effect_are_refused(
@@ -142,6 +218,26 @@ def test_watching_shows_what_is_there_then_what_changes(
             assert "team-b" not in wait_for("starting", seen)
         finally:
             watching.terminate()
+
+
+@pytest.mark.parametrize(
+    ("filters", "shown"),
+    [
+        ({}, ["held"]),
+        ({"kind": "Job"}, ["held"]),
+        ({"kind": "PyTorchJob"}, []),
+        ({"queue": "other"}, []),
+        ({"state": ["Held"]}, ["held"]),
+        ({"state": ["Running"]}, []),
+    ],
+)
+def test_of_what_changes_only_what_was_asked_for_is_shown(
+    address: str, store: MemoryStore, filters: dict[str, object], shown: list[str]
+) -> None:
+    live(store, "held")
+    with connect(address) as client:
+        found = watch._still(client, ["uid-job-held", "uid-of-nobody"], filters)
+    assert [item["name"] for item in found] == shown
 
 
 def wait_for(word: str, lines: Iterator[str]) -> str:

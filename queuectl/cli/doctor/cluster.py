@@ -60,24 +60,28 @@ async def _look(
     topologies: Sequence[Document] | None,
 ) -> list[Finding]:
     findings: list[Finding] = []
+    deployed = manifests(controller=False)
 
     async def check(name: str, work: Callable[[], Awaitable[list[Finding]]]) -> None:
         """What cannot be read is said, and the other checks go on."""
+        mend = "run it as somebody who may, for example as cluster-admin"
         try:
             findings.extend(await work())
+        except ClusterUnavailable as error:
+            mend = "see whether the API server is well, then run it again"
+            findings.append(Finding(name, Level.UNKNOWN, str(error), mend))
         except ClusterError as error:
-            mend = "run it as somebody who may, for example as cluster-admin"
             findings.append(Finding(name, Level.UNKNOWN, str(error), mend))
 
     async def rights() -> list[Finding]:
-        return judge.rights(await refused(api, namespace))
+        return judge.rights(await refused(api, deployed, namespace))
 
     async def installed() -> list[Finding]:
-        return judge.objects(await missing(api), kueue=await kueue_runs(api))
+        return judge.objects(await missing(api, deployed), kueue=await kueue_runs(api))
 
     async def acting() -> list[Finding]:
+        kueue = not await kueue_runs(api)
         try:
-            kueue = not await kueue_runs(api)
             return judge.acting(await probe_policies(api, namespace, controller=False, kueue=kueue))
         except ClusterUnavailable as error:  # a policy that fails answers 5xx
             return judge.acting([str(error)])
@@ -143,10 +147,10 @@ def _node(node: Document) -> judge.Node:
     return judge.Node(meta["name"], meta.get("labels") or {}, gpus, ready)
 
 
-async def missing(api: Api) -> list[str]:
+async def missing(api: Api, deployed: Sequence[Document]) -> list[str]:
     """Policies, bindings and priority classes of deploy/ that are not in the cluster, as ``Kind name``."""
     absent = []
-    for document in manifests(controller=False):
+    for document in deployed:
         kind, name = document["kind"], document["metadata"]["name"]
         if kind not in _PLURALS:
             continue
@@ -157,11 +161,11 @@ async def missing(api: Api) -> list[str]:
     return absent
 
 
-async def refused(api: Api, namespace: str) -> list[str]:
+async def refused(api: Api, deployed: Sequence[Document], namespace: str) -> list[str]:
     """What queuectl's service account may not, of all that deploy/ means to let it do."""
     wanted = [
         (attributes, f"{attributes['verb']} {attributes['resource']}")
-        for document in manifests(controller=False)
+        for document in deployed
         if document["kind"] in ("ClusterRole", "Role") and document["metadata"]["name"] == _NAME
         for attributes in _attributes(document, namespace)
     ]

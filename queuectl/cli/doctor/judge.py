@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.cli.doctor.findings import Finding, Level, some
+from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.records import LeaderRecord
 
 Document = Mapping[str, Any]
 
-HOSTNAME: Final = "kubernetes.io/hostname"
 _APPLY: Final = "kubectl apply -f deploy/"
 _LISTED: Final = 8  # rights or objects that are named
 _FOREIGN: Final = {

@@ -1,0 +1,127 @@
+"""``queuectl delete``: configuration objects by name, or those of files.
+
+Of files the last to be created goes first, so that for no moment anything refers to what is gone already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from queuectl.cli.client import DEFAULT_SERVER, Client, Namespace, Refused, Server, connect
+from queuectl.cli.connection import default_namespace
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.targets import ORDER, Target, check, read, target_kind
+from queuectl.cli.whatif import tell_others, tried
+
+_WORKLOADS: Final = "it goes with its job (`kubectl delete`); `queuectl deactivate` takes it down"
+
+
+def delete_command(
+    kind: Annotated[
+        str | None, typer.Argument(help="clusterqueue, localqueue, cohort, ...; none with -f.")
+    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Names of objects.")] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--filename", "-f", help="What a YAML or JSON file names; - is stdin."),
+    ] = None,
+    namespace: Namespace = None,
+    version: Annotated[
+        int | None,
+        typer.Option(
+            "--resource-version",
+            min=0,
+            help="One object, only if nobody has changed it since it had this version.",
+        ),
+    ] = None,
+    ignore_not_found: Annotated[
+        bool, typer.Option("--ignore-not-found", help="What is not there counts as deleted.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Delete nothing: show what would become of running and waiting gangs.",
+        ),
+    ] = False,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Delete ClusterQueues, LocalQueues, Cohorts, flavors, Topologies, priority classes, overrides or the Configuration."""
+    scope = namespace or default_namespace()
+    targets = list(_targets(kind, names or [], files or [], scope))
+    if version is not None and len(targets) != 1:
+        raise CommandFailed("--resource-version is for one object", Exit.BAD_INPUT)
+    required = str(version) if version is not None else None
+    with connect(server) as client:
+        if dry_run:
+            code = _rehearse(client, targets, required, ignore_not_found=ignore_not_found)
+        else:
+            found = [
+                _delete(client, target, required, ignore_not_found=ignore_not_found)
+                for target in targets
+            ]
+            code = max(found, default=Exit.OK)
+    raise typer.Exit(code)
+
+
+def _targets(
+    kind: str | None, names: Sequence[str], files: Sequence[str], namespace: str
+) -> Iterator[Target]:
+    if files and kind is None:
+        documents = [document for file in files for document in read(file)]
+        check(documents)
+        documents.sort(key=lambda document: ORDER.index(document.kind), reverse=True)
+        for document in documents:
+            yield Target.of(document.body, namespace)
+        return
+    if files or kind is None or not names:
+        raise CommandFailed("give a kind and names, or -f with files", Exit.BAD_INPUT)
+    found = target_kind(kind, _WORKLOADS)
+    for name in names:
+        yield Target(found, name, namespace if found.namespaced else "")
+
+
+def _delete(client: Client, target: Target, version: str | None, *, ignore_not_found: bool) -> Exit:
+    """Delete one object and say so, or why not."""
+    try:
+        client.delete(target.path, version)
+    except Refused as refusal:
+        return _refused(target, refusal, ignore_not_found=ignore_not_found)
+    typer.echo(f"{target} deleted")
+    return Exit.OK
+
+
+def _refused(target: Target, refusal: Refused, *, ignore_not_found: bool) -> Exit:
+    if refusal.code is Exit.NOT_FOUND and ignore_not_found:
+        typer.echo(f"{target} is not there")
+        return Exit.OK
+    typer.echo(f"error: {target}: {refusal}", err=True)
+    return refusal.code
+
+
+# ---- dry run
+
+
+def _rehearse(
+    client: Client, targets: Sequence[Target], version: str | None, *, ignore_not_found: bool
+) -> Exit:
+    """Say what would go, and what would come of that all together."""
+    code, there = Exit.OK, []
+    for target in targets:
+        try:
+            stored = client.get(target.path)["metadata"]["resourceVersion"]
+        except Refused as refusal:
+            code = max(code, _refused(target, refusal, ignore_not_found=ignore_not_found))
+            continue
+        if version not in (None, stored):
+            typer.echo(f"error: {target}: is of version {stored} by now", err=True)
+            code = Exit.CONFLICT
+            continue
+        typer.echo(f"{target} would be deleted")
+        there.append(target.key)
+    if there:
+        tell_others(tried(client, delete=there))
+    return code

@@ -1,0 +1,193 @@
+"""What ``get`` asks the server for, kind by kind, and the forms in which it prints the answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from queuectl.api.kinds import PREFIX, ConfigKind
+from queuectl.cli import events
+from queuectl.cli.client import Client, Json, config_path, workload_path
+from queuectl.cli.columns import (
+    COMMAND_COLUMNS,
+    DECISION_COLUMNS,
+    DOMAIN_COLUMNS,
+    EVENT_COLUMNS,
+    NODE_COLUMNS,
+    PAST_USE_COLUMNS,
+    WORKLOAD_COLUMNS,
+    config_columns,
+)
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.render import Column, Output, emit_json, emit_table, emit_yaml
+
+Form = Annotated[Output, typer.Option("--output", "-o", help="Form of the answer.")]
+Name = Callable[[Json], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody asked ``get`` for.
+
+    Attributes:
+        name: of one object; None = all of them.
+        namespace: None = all namespaces, or that of the kubeconfig for one object.
+        filters: of a list, by their names in the REST API; None = not given.
+        watch: go on with what changes.
+        last: among so many of the newest events, or decisions.
+    """
+
+    name: str | None
+    namespace: str | None
+    output: Output
+    filters: Mapping[str, Any]
+    watch: bool = False
+    last: int = 100
+
+
+def show(
+    body: Json, items: list[Json], output: Output, columns: tuple[Column, ...], named: Name
+) -> None:
+    """Print an answer: ``body`` as it is for programs, its items for people."""
+    match output:
+        case Output.JSON:
+            emit_json(body)
+        case Output.YAML:
+            emit_yaml(body)
+        case Output.NAME:
+            sys.stdout.writelines(named(item) + "\n" for item in items)
+        case Output.TABLE | Output.WIDE if items:
+            emit_table(columns, items, wide=output is Output.WIDE)
+        case Output.TABLE | Output.WIDE:
+            typer.echo("nothing found", err=True)
+
+
+def configuration(client: Client, kind: ConfigKind, wanted: Wanted) -> None:
+    """Objects of a configuration kind."""
+    if wanted.name is not None:
+        body = client.get(config_path(kind, wanted.name, wanted.namespace))
+        items = [body]
+    else:
+        asked = wanted.namespace if kind.namespaced else None
+        body = client.get(kind.collection(), namespace=asked)
+        items = body["items"]
+    columns = config_columns(kind)
+    show(body, items, wanted.output, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
+
+
+def _workloads(client: Client, wanted: Wanted) -> None:
+    def named(item: Json) -> str:
+        return f"{item['kind'].lower()}/{item['namespace']}/{item['name']}"
+
+    columns, filters = WORKLOAD_COLUMNS, {"namespace": wanted.namespace, **wanted.filters}
+    if wanted.watch:
+        from queuectl.cli.watch import printer, watch_workloads
+
+        watch_workloads(client, printer(wanted.output, columns, named), **filters)
+    elif wanted.name is not None:
+        path = workload_path(wanted.name, wanted.namespace)
+        body = client.get(path, **wanted.filters)
+        show(body, [body], wanted.output, columns, named)
+    else:
+        items = list(client.workloads(**filters))
+        show({"items": items, "nextCursor": None}, items, wanted.output, columns, named)
+
+
+def _events(client: Client, wanted: Wanted) -> None:
+    columns, named = EVENT_COLUMNS, _numbered("event")
+    scope = {"namespace": wanted.namespace, **wanted.filters}
+    after = max(events.newest(client) - wanted.last, 0)
+    if wanted.watch:
+        from queuectl.cli.watch import printer, watch_events
+
+        watch_events(client, printer(wanted.output, columns, named), after, **scope)
+    else:
+        items = events.so_far(client, after, **scope)
+        show({"items": items}, items, wanted.output, columns, named)
+
+
+def _nodes(client: Client, wanted: Wanted) -> None:
+    def named(item: Json) -> str:
+        return f"node/{item['name']}"
+
+    path = f"{PREFIX}/nodes"
+    if wanted.name is not None:
+        body = client.get(f"{path}/{quote(wanted.name, safe='')}")
+        show(body, [body], wanted.output, NODE_COLUMNS, named)
+    else:
+        items = list(client.pages(path, **wanted.filters))
+        show({"items": items, "nextCursor": None}, items, wanted.output, NODE_COLUMNS, named)
+
+
+def _domains(client: Client, wanted: Wanted) -> None:
+    """A name is that of a Topology: its domains have none that is theirs alone."""
+
+    def named(item: Json) -> str:
+        return "/".join(["domain", item["topology"], *item["path"]])
+
+    body = client.get(f"{PREFIX}/domains", topology=wanted.name)
+    rows = [
+        {**domain, "topology": layout["topology"]}
+        for layout in body["items"]
+        for domain in layout["domains"]
+    ]
+    show(body, rows, wanted.output, DOMAIN_COLUMNS, named)
+
+
+def _decisions(client: Client, wanted: Wanted) -> None:
+    path, named = f"{PREFIX}/decisions", _numbered("decision")
+    if wanted.name is not None:
+        body = client.get(f"{path}/{quote(wanted.name, safe='')}")
+        show(body, [body], wanted.output, DECISION_COLUMNS, named)
+    else:
+        items = list(client.newest_first(path, wanted.last))
+        show({"items": items}, items, wanted.output, DECISION_COLUMNS, named)
+
+
+def _commands(client: Client, wanted: Wanted) -> None:
+    """One by its number, or those of a workload, which is called otherwise or told with its namespace."""
+    name, named = wanted.name, _numbered("command")
+    if name is None:
+        message = (
+            "of which workload? `queuectl get commands NAMESPACE/NAME` lists what was asked of it; "
+            "`queuectl audit` tells all that anybody asked"
+        )
+        raise CommandFailed(message, Exit.BAD_INPUT)
+    if name.isdecimal():
+        body = client.get(f"{PREFIX}/commands/{name}")
+        show(body, [body], wanted.output, COMMAND_COLUMNS, named)
+        return
+    path = workload_path(name, wanted.namespace)
+    workload = client.get(path, **wanted.filters)
+    items = list(client.following(f"{path}/commands", kind=workload["kind"]))
+    body = {"uid": workload["uid"], "items": items, "nextAfter": None}
+    show(body, items, wanted.output, COMMAND_COLUMNS, named)
+
+
+def _past_use(client: Client, wanted: Wanted) -> None:
+    def named(item: Json) -> str:
+        return "/".join(filter(None, ("pastuse", item["scope"], item["namespace"], item["name"])))
+
+    body = client.get(f"{PREFIX}/pastuse")
+    show(body, body["items"], wanted.output, PAST_USE_COLUMNS, named)
+
+
+def _numbered(singular: str) -> Name:
+    return lambda item: f"{singular}/{item['id']}"
+
+
+OTHERS: Final[Mapping[str, Callable[[Client, Wanted], None]]] = {
+    "workloads": _workloads,
+    "nodes": _nodes,
+    "domains": _domains,
+    "events": _events,
+    "decisions": _decisions,
+    "commands": _commands,
+    "pastuse": _past_use,
+}
+"""Kinds that are no configuration, by their plural."""

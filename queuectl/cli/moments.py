@@ -1,0 +1,33 @@
+"""Times on the command line: a moment, or how far it is from now."""
+
+from __future__ import annotations
+
+import time
+
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.objects.durations import read_duration
+from queuectl.objects.errors import RequestError
+from queuectl.objects.times import parse_time
+
+
+def ago(text: str, option: str) -> float:
+    """Unix seconds of an RFC 3339 time, or of a duration before now.
+
+    Raises:
+        CommandFailed: it is neither; ``option`` is named.
+    """
+    return _moment(text, option, -1)
+
+
+def ahead(text: str, option: str) -> float:
+    """The same, of a duration from now on."""
+    return _moment(text, option, 1)
+
+
+def _moment(text: str, option: str, sign: int) -> float:
+    try:
+        if text[:1].isdigit() and "-" in text:
+            return parse_time(text)
+        return time.time() + sign * read_duration(text, option)
+    except (RequestError, ValueError) as error:
+        raise CommandFailed(str(error), Exit.BAD_INPUT) from error

@@ -1,0 +1,313 @@
+"""``queuectl whatif`` and ``queuectl delete`` against a running API: what people read before they change anything."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from queuectl.demo import manifests as m
+from tests.api.serving import serving
+from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, LookingOut
+from tests.api.test_plans import DOCUMENTS as POOL
+from tests.api.test_plans import job, of, runs, seen
+from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.support.cli import Cli, Result, queuectl_with
+
+FULL = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3"))
+ROOM = seen(runs("a", "n0", "n1"))
+NOBODY_ELSE = "no gang that is there starts, waits or leaves otherwise than without it"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[LookingOut, MemoryStore, str]]:
+    store = MemoryStore()
+    lookout = LookingOut(None, store)
+    with serving(store, lookout=lookout) as address:
+        yield lookout, store, address
+
+
+@pytest.fixture
+def store(running: tuple[LookingOut, MemoryStore, str]) -> MemoryStore:
+    running[1].database = MemoryDatabase()
+    return running[1]
+
+
+@pytest.fixture
+def lookout(running: tuple[LookingOut, MemoryStore, str], store: MemoryStore) -> LookingOut:
+    """With a queue of 32 GPUs, in two namespaces."""
+    for document in POOL:
+        asyncio.run(store.put_config(document))
+    running[0].snapshot = ROOM
+    return running[0]
+
+
+@pytest.fixture
+def queuectl(
+    running: tuple[LookingOut, MemoryStore, str],
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Cli:
+    """Runs the program in this process; documents are given on stdin."""
+    monkeypatch.setenv("QUEUECTL_SERVER", running[2])
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+
+    def call(*arguments: str, files: tuple[Any, ...] = ()) -> Result:
+        given = yaml.safe_dump_all(files).encode()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+        return queuectl_with(monkeypatch, capsys, *arguments)
+
+    return call
+
+
+def pool(gpus: int) -> dict[str, Any]:
+    return dict(m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": gpus, "cpu": "1k", "pods": 1000}))
+
+
+def row(result: Result, workload: str) -> list[str]:
+    """The cells of a gang's line of the table of others."""
+    (line,) = (each for each in result.out.splitlines() if each.startswith(f"{workload} "))
+    return [cell.strip() for cell in line.split("   ") if cell.strip()]
+
+
+@pytest.mark.usefixtures("lookout")
+class TestWhatIf:
+    def test_a_job_that_would_start_is_told_where_and_the_status_is_0(self, queuectl: Cli) -> None:
+        result = queuectl("whatif", "-f", "-", files=(job("new", 2),))
+        assert result.code == 0, result.err
+        assert result.out.splitlines()[:6] == [
+            "default/new (16 GPUs) would start at once.",
+            "",
+            "It will run on:",
+            "  main: 2 pods of flavor gpu on n2, n3",
+            "",
+            NOBODY_ELSE,
+        ]
+        table = [line.split() for line in result.out.splitlines()[-3:]]
+        assert table[0] == ["START", "THEIR", "GPUS", "WAIT", "LEAVE", "LOST", "GPU-SECONDS"]
+        assert table[1:] == [
+            ["without", "it", "0", "0", "0", "0", "0"],
+            ["with", "it", "1", "16", "0", "0", "0"],
+        ]
+
+    def test_one_that_would_wait_is_told_why_and_what_would_help_and_the_status_is_4(
+        self, queuectl: Cli
+    ) -> None:
+        result = queuectl("whatif", "-f", "-", files=(job("small", 1), job("new", 4)))
+        assert (result.code, result.err) == (4, "")
+        assert "default/small (8 GPUs) would start at once." in result.out
+        assert "default/new (32 GPUs) would wait: " in result.out
+        assert "What stands in its way" in result.out
+        assert "Any one of these would let it start:" in result.out
+
+    def test_who_gives_way_to_whom_is_told_with_its_price(
+        self, queuectl: Cli, lookout: LookingOut
+    ) -> None:
+        lookout.snapshot = FULL
+        result = queuectl("whatif", "-f", "-", files=(job("urgent", 2, "high"),))
+        assert result.code == 0, result.err
+        head, *_ = result.out.splitlines()
+        assert head == (
+            "default/urgent (16 GPUs) would start as soon as others have left its place."
+        )
+        leaving = "a" if "\ndefault/a " in result.out else "b"
+        lost = result.out.split()[-1]
+        assert int(lost) > 0
+        assert row(result, f"default/{leaving}") == [
+            f"default/{leaving}", "16", "runs", "leaves",
+            f"gives way to default/urgent; loses {lost} GPU-seconds of work",
+        ]  # fmt: skip
+
+    def test_pods_of_drained_nodes_are_told_where_they_go(self, queuectl: Cli) -> None:
+        result = queuectl("whatif", "--drain", "n1,n2")
+        assert result.code == 0, result.err
+        assert row(result, "default/a") == ["default/a", "16", "runs", "repaired", "on n0, n3"]
+
+    def test_more_nodes_and_more_quota_are_tried_out_together(
+        self, queuectl: Cli, lookout: LookingOut
+    ) -> None:
+        waits = (of("c", 2),)
+        lookout.snapshot = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3"), waits=waits)
+        result = queuectl("whatif", "--add", "n0=2", "-f", "-", files=(pool(64),))
+        assert result.code == 0, result.err
+        assert row(result, "default/c") == [
+            "default/c", "16", "waits", "starts", "on n0-more-1, n0-more-2",
+        ]  # fmt: skip
+        alone = queuectl("whatif", "--add", "n0=2")
+        assert NOBODY_ELSE in alone.out
+
+    @pytest.mark.parametrize("given", ["localqueue/default/research", "lq/research"])
+    def test_without_its_queue_a_gang_would_wait(
+        self, queuectl: Cli, lookout: LookingOut, given: str
+    ) -> None:
+        lookout.snapshot = seen(waits=(of("b", 2),))
+        result = queuectl("whatif", "--delete", given)
+        assert result.code == 0, result.err  # nothing was submitted
+        assert row(result, "default/b")[2:4] == ["starts", "waits"]
+        assert "does not exist" in row(result, "default/b")[4]
+
+    def test_quotas_that_would_be_exceeded_are_told_with_who_exceeds_them(
+        self, queuectl: Cli
+    ) -> None:
+        result = queuectl("whatif", "-f", "-", files=(pool(8),))
+        assert (
+            "over quota: ClusterQueue pool: 16 nvidia.com/gpu of flavor gpu in use, 8 allowed:"
+            " default/a"
+        ) in result.out.splitlines()
+
+    @pytest.mark.parametrize("form", ["json", "yaml"])
+    def test_programs_get_what_the_api_answers_and_the_same_status(
+        self, queuectl: Cli, form: str
+    ) -> None:
+        result = queuectl("whatif", "-f", "-", "-o", form, files=(job("new", 4),))
+        body = json.loads(result.out) if form == "json" else yaml.safe_load(result.out)
+        assert (result.code, body["waits"][0]["workload"]) == (4, "default/new")
+
+    def test_a_job_that_names_no_namespace_is_of_that_of_the_command_line(
+        self, queuectl: Cli
+    ) -> None:
+        written = job("new", 1)
+        del written["metadata"]["namespace"]
+        result = queuectl("whatif", "-n", "other", "-f", "-", files=(written,))
+        assert result.out.startswith("other/new (8 GPUs) would start"), result.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ([], "Give -f, --drain, --add or --delete"),
+            (["--add", "n0"], "--add n0: write the name of a node and how many more"),
+            (["--add", "n0=many"], "like n7=4"),
+            (["--drain", "n9"], "drain: there is no node n9"),
+            (["--delete", "wl/a"], "queuectl preempt --dry-run"),
+            (["--delete", "cq"], "--delete cq: write cq/NAME"),
+            (["--delete", "cq/a/b"], "--delete cq/a/b: write cq/NAME"),
+            (["--delete", "lq/"], "--delete lq/: write lq/NAMESPACE/NAME"),
+            (["--delete", "pods/a"], "'pods' is no kind"),
+            (["--delete", "cohort/none"], "delete: Cohort none does not exist"),
+            (["-f", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        ],
+    )
+    def test_what_cannot_be_tried_out_is_named(
+        self, queuectl: Cli, arguments: list[str], says: str
+    ) -> None:
+        result = queuectl("whatif", *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert says in result.err
+
+    def test_what_is_no_job_is_named(self, queuectl: Cli) -> None:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
+        result = queuectl("whatif", "-f", "-", files=(pod,))
+        assert result.code == 2
+        assert "v1 Pod is no kind of job that queuectl runs" in result.err
+
+    def test_a_server_that_has_not_seen_the_cluster_says_so(
+        self, queuectl: Cli, lookout: LookingOut
+    ) -> None:
+        lookout.snapshot = None
+        assert queuectl("whatif", "--drain", "n0").code == 1
+
+
+class TestDelete:
+    def test_by_kind_and_name(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "-", files=tuple(DOCUMENTS.values()))
+        result = queuectl("delete", "cq", "team-a")
+        assert (result.code, result.out) == (0, "clusterqueue/team-a deleted\n"), result.err
+        assert queuectl("get", "cq", "team-a").code == 3
+
+    def test_a_localqueue_is_of_a_namespace(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "-", files=(LOCAL_QUEUE,))
+        other = queuectl("delete", "lq", "default")
+        assert (other.code, other.out) == (3, "")
+        assert "error: localqueue/default in default: " in other.err
+        result = queuectl("delete", "lq", "default", "-n", "team-a")
+        assert result.out == "localqueue/default in team-a deleted\n", result.err
+
+    def test_all_of_a_file_in_the_opposite_order_of_apply(
+        self, queuectl: Cli, store: MemoryStore
+    ) -> None:
+        files = tuple(DOCUMENTS.values())
+        applied = queuectl("apply", "-f", "-", files=files).out.splitlines()
+        deleted = queuectl("delete", "-f", "-", files=files).out.splitlines()
+        assert [line.rpartition(" ")[0] for line in deleted] == [
+            line.rpartition(" ")[0] for line in reversed(applied)
+        ]
+        assert not store.database.documents
+
+    def test_what_is_not_there_is_named_and_the_others_are_deleted(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "-", files=(CLUSTER_QUEUE,))
+        result = queuectl("delete", "cq", "gone", "team-a")
+        assert (result.code, result.out) == (3, "clusterqueue/team-a deleted\n")
+        assert result.err == "error: clusterqueue/gone: ClusterQueue gone does not exist\n"
+        again = queuectl("delete", "cq", "gone", "--ignore-not-found")
+        assert (again.code, again.out) == (0, "clusterqueue/gone is not there\n")
+
+    @pytest.mark.parametrize("dry_run", [["--dry-run"], []])
+    @pytest.mark.usefixtures("lookout")
+    def test_one_that_somebody_has_changed_since_stays(
+        self, queuectl: Cli, dry_run: list[str]
+    ) -> None:
+        def version() -> str:
+            body = json.loads(queuectl("get", "cq", "pool", "-o", "json").out)
+            return str(body["metadata"]["resourceVersion"])
+
+        read = version()
+        queuectl("apply", "-f", "-", files=(pool(8),))
+        late = queuectl("delete", "cq", "pool", "--resource-version", read, *dry_run)
+        assert (late.code, late.out) == (4, "")
+        assert "error: clusterqueue/pool: " in late.err
+        now = queuectl("delete", "cq", "pool", "--resource-version", version(), *dry_run)
+        assert now.code == 0, now.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ([], "give a kind and names, or -f with files"),
+            (["cq"], "give a kind and names, or -f with files"),
+            (["cq", "a", "-f", "-"], "give a kind and names, or -f with files"),
+            (["wl", "train"], "`queuectl deactivate` takes it down"),
+            (["pods", "x"], "'pods' is no kind"),
+            (["cq", "a", "b", "--resource-version", "1"], "--resource-version is for one object"),
+            (["-f", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(
+        self, queuectl: Cli, arguments: list[str], says: str
+    ) -> None:
+        result = queuectl("delete", *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert says in result.err
+
+    def test_nothing_is_deleted_when_a_document_cannot_be_addressed(
+        self, queuectl: Cli, store: MemoryStore
+    ) -> None:
+        queuectl("apply", "-f", "-", files=(CLUSTER_QUEUE,))
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
+        assert queuectl("delete", "-f", "-", files=(CLUSTER_QUEUE, pod)).code == 2
+        assert len(store.database.documents) == 1
+
+    def test_a_dry_run_tells_what_would_come_of_it_and_deletes_nothing(
+        self, queuectl: Cli, lookout: LookingOut, store: MemoryStore
+    ) -> None:
+        lookout.snapshot = seen(waits=(of("b", 2),))
+        before = dict(store.database.documents)
+        result = queuectl("delete", "--dry-run", "cq", "pool", "gone")
+        assert result.code == 3
+        assert result.err.splitlines()[0].startswith("error: clusterqueue/gone: ")
+        assert result.out.splitlines()[0] == "clusterqueue/pool would be deleted"
+        assert row(result, "default/b")[2:4] == ["starts", "waits"]
+        assert (
+            "warning: LocalQueue default/research: ClusterQueue pool does not exist" in result.err
+        )
+        assert store.database.documents == before
+
+    def test_a_dry_run_where_nobody_knows_the_cluster_yet_fails(
+        self, queuectl: Cli, lookout: LookingOut
+    ) -> None:
+        lookout.snapshot = None
+        assert queuectl("delete", "--dry-run", "cq", "pool").code == 1
