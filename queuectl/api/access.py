@@ -8,7 +8,7 @@ looks at those.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
 from fastapi import Depends, Request
@@ -19,6 +19,9 @@ from queuectl.domain.identity import Caller, Right
 ANYBODY: Final = Caller("somebody at the REST API")
 """Whoever asks where nobody is asked who he is: on loopback, without authentication."""
 _KEY: Final = "queuectl.caller"
+
+Visible = Collection[str] | None
+"""Namespaces whose workloads a caller may see; None = all."""
 
 
 class Identities(Protocol):

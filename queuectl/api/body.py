@@ -1,4 +1,4 @@
-"""Reading one configuration document from a request body, JSON or YAML."""
+"""Reading one configuration document from a request body, JSON or YAML. How large it may be, auth/limits.py says."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from fastapi import Request
 from queuectl.api import merge
 from queuectl.api.problems import Problem, ProblemType
 
-MAX_BYTES: Final = 1 << 20  # a document in etcd may not be larger either
-MAX_LIST_BYTES: Final = 1 << 25  # many of them
 JSON_TYPES: Final = ("application/json",)
 YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 
 _CONTROL: Final = re.compile("[\x00\ud800-\udfff]")  # what Postgres' jsonb cannot hold
 
 
-async def read_document(request: Request, most: int = MAX_BYTES) -> dict[str, Any]:
-    """The body, of at most so many bytes, as one mapping.
+async def read_document(request: Request) -> dict[str, Any]:
+    """The body as one mapping.
 
     Raises:
-        Problem: unsupported-media-type, body-too-large or malformed-body.
+        Problem: unsupported-media-type or malformed-body.
     """
     media = request.headers.get("content-type", JSON_TYPES[0]).partition(";")[0].strip().lower()
     if media not in JSON_TYPES + YAML_TYPES:
@@ -33,7 +31,7 @@ async def read_document(request: Request, most: int = MAX_BYTES) -> dict[str, An
             f"{media!r} is not understood; send {JSON_TYPES[0]} or {YAML_TYPES[0]}",
             {"Accept": ", ".join(JSON_TYPES + YAML_TYPES)},
         )
-    body = await _bytes(request, most)
+    body = await request.body()
     document = _from_json(body) if media in JSON_TYPES else _from_yaml(body)
     if not isinstance(document, dict):
         raise _malformed("the body must be one document: a mapping with apiVersion and kind")
@@ -44,7 +42,7 @@ async def read_patch(request: Request) -> dict[str, Any]:
     """The body as a merge patch of a mapping.
 
     Raises:
-        Problem: unsupported-media-type, body-too-large or malformed-body.
+        Problem: unsupported-media-type or malformed-body.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != merge.MEDIA_TYPE:
@@ -52,19 +50,10 @@ async def read_patch(request: Request) -> dict[str, Any]:
         raise Problem(
             ProblemType.UNSUPPORTED_MEDIA_TYPE, detail, {"Accept-Patch": merge.MEDIA_TYPE}
         )
-    patch = _from_json(await _bytes(request, MAX_BYTES))
+    patch = _from_json(await request.body())
     if not isinstance(patch, dict):
         raise _malformed("a patch must be a mapping of what changes")
     return patch
-
-
-async def _bytes(request: Request, most: int) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise Problem(ProblemType.BODY_TOO_LARGE, f"the body may have {most} bytes")
-    return bytes(body)
 
 
 def _from_json(body: bytes) -> Any:

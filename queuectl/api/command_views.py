@@ -13,6 +13,7 @@ from queuectl.domain.commands import DONE, LARGEST_PRIORITY, Action, Command
 from queuectl.domain.identity import Caller
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import Preview
+from queuectl.domain.veil import ANOTHER_TEAM
 
 
 class CommandBody(View):
@@ -78,8 +79,10 @@ class CommandPage(View):
 
 
 class StarterView(View):
-    uid: str
-    workload: str = Field(description="namespace/name; a uid nobody knows stays one.")
+    uid: str | None = Field(description="null = you may not see it.")
+    workload: str = Field(
+        description=f"namespace/name, `{ANOTHER_TEAM}` for one you may not see; a uid nobody knows stays one."
+    )
 
 
 class PreviewView(View):
@@ -128,6 +131,11 @@ def command_view(command: Command, ref: str | None) -> CommandView:
         state=CommandState.WAITING if command.outcome is None else state,
         outcome=command.outcome,
     )
+
+
+def starter_view(uid: str, name: str) -> StarterView:
+    """One that could start. ``name``: ANOTHER_TEAM for whom the caller may not see."""
+    return StarterView(uid=uid if name != ANOTHER_TEAM else None, workload=name)
 
 
 def preview_view(

@@ -21,6 +21,7 @@ from queuectl.api.events import event_view
 from queuectl.api.ports import ApiStore
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.queries import LONGEST_PAGE, HistoryLine
+from queuectl.domain.veil import namespaces_in
 
 WINDOW: Final = 4096  # lines kept at least
 RETRY_SECONDS: Final = 1.0
@@ -31,11 +32,12 @@ _log = structlog.get_logger(source="queuectl.api")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A line, and what is sent of it: the same to all who may see it."""
+    """A line, and what is sent of it to all who may see everybody it names. ``named``: the namespaces of those."""
 
     id: int
     line: HistoryLine
     data: str
+    named: frozenset[str]
 
 
 class Feed:
@@ -105,7 +107,7 @@ class Feed:
         if self._floor is None:
             return ()
         if after < self._floor:
-            return tuple(map(_told, await self._store.history(None, after, LONGEST_PAGE)))
+            return tuple(map(told_of, await self._store.history(None, after, LONGEST_PAGE)))
         first = bisect_right(self._window, after, key=_id_of)
         return self._window[first : first + LONGEST_PAGE]
 
@@ -131,7 +133,7 @@ class Feed:
     def _keep(self, lines: Sequence[HistoryLine]) -> None:
         if not lines:
             return
-        self._window += map(_told, lines)
+        self._window += map(told_of, lines)
         self.end = lines[-1].id
         if len(self._window) > 2 * self._size:
             gone = len(self._window) - self._size
@@ -144,5 +146,7 @@ class Feed:
         rung.set()
 
 
-def _told(line: HistoryLine) -> Told:
-    return Told(line.id, line, event_view(line).model_dump_json(by_alias=True))
+def told_of(line: HistoryLine) -> Told:
+    """A line as it is sent."""
+    data = event_view(line).model_dump_json(by_alias=True)
+    return Told(line.id, line, data, namespaces_in(line.reason))

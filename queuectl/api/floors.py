@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import Field
 
+from queuectl.api.access import Visible
 from queuectl.api.schemas import View
 from queuectl.domain.floor import Domain, Floor, Layout, Resident, Spot, utilization_of
 from queuectl.domain.quantity import CPU
 from queuectl.domain.utilization import UseState
-
-ANOTHER_TEAM: Final = "another team"
-
-Visible = Collection[str] | None
-"""Namespaces whose workloads the caller may see; None = all."""
+from queuectl.domain.veil import ANOTHER_TEAM
 
 
 class TenantView(View):

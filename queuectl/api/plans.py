@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from queuectl.api.floors import ANOTHER_TEAM, Visible
+from queuectl.api.access import Visible
 from queuectl.api.params import NAME
 from queuectl.api.rehearsal import excess_views
 from queuectl.api.schemas import (
@@ -23,18 +22,18 @@ from queuectl.api.schemas import (
     WayView,
     moment,
 )
+from queuectl.api.veil import veil_over
 from queuectl.api.views import obstacle_view, placement_view, reason_view, way_view
-from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
+from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.plan import Cost, Eviction, Plan
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.trial import Trial
+from queuectl.domain.veil import ANOTHER_TEAM
 from queuectl.domain.workload import Placement, Workload
 
 MOST_WAITING: Final = 200  # gangs that wait as they did, listed
-_REF: Final = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _Named = Annotated[str, Field(pattern=NAME)]
-_Told = TypeVar("_Told", Reason, Obstacle, Way)
 
 
 class DeleteBody(View):
@@ -163,7 +162,7 @@ def plan_view(trial: Trial, visible: Visible) -> PlanView:
         leaves=[*told[Fate.LEAVES], *told[Fate.MOVES]],
         waits=[*new, *other, *same[:MOST_WAITING]],
         omitted=len(same[MOST_WAITING:]),
-        over_quota=[ExcessView(**e) for e in _excesses(trial, visible)],
+        over_quota=teller.excesses(),
         warnings=list(trial.warnings),
     )
 
@@ -222,13 +221,15 @@ class _Teller:
             **{a.workload.uid: a.workload for a in trial.after.admitted},
             **{p.workload.uid: p.workload for p in trial.after.pending},
         }
-        self._hidden = {w.ref for w in self._known.values() if not self._sees(w)}
+        own = {self._known[uid].ref for uid in self._submitted}
+        namespaces = {workload.namespace for workload in self._known.values()}
+        self._veil = veil_over(namespaces, visible, own)
 
     def view(self, uid: str, outcome: _Outcome, before: _Outcome | None) -> FateView:
         workload = self._known[uid]
         submitted = uid in self._submitted
         seen = submitted or self._sees(workload)
-        diagnosis = self._trial.diagnoses.get(uid) or Diagnosis(uid)
+        diagnosis = self._veil.diagnosis(self._trial.diagnoses.get(uid) or Diagnosis(uid))
         queue = self._trial.after.config.cluster_queue_of(workload.namespace, workload.queue)
         shown = outcome if seen else replace(outcome, placement=None, reason=None)
         return FateView(
@@ -241,48 +242,30 @@ class _Teller:
             fate=outcome.fate,
             before=before.fate if before is not None else None,
             placement=placement_view(shown.placement, planned=True) if shown.placement else None,
-            reason=reason_view(self._masked(shown.reason)) if shown.reason is not None else None,
+            reason=reason_view(self._veil.told(shown.reason)) if shown.reason is not None else None,
             gives_way_to=self._name(outcome.gives_way_to),
             cost=_cost(outcome.cost),
-            conflict=[obstacle_view(self._masked(one)) for one in diagnosis.conflict],
-            ways=[way_view(self._masked(one)) for one in diagnosis.ways],
+            conflict=[obstacle_view(one) for one in diagnosis.conflict],
+            ways=[way_view(one) for one in diagnosis.ways],
         )
 
-    def _masked(self, told: _Told) -> _Told:
-        """The same without names of those that may not be seen."""
-        return replace(told, message=self._said(told.message), details=self._details(told.details))
-
-    def _said(self, message: str) -> str:
-        """A sentence without the names of those that may not be seen."""
-        if not self._hidden:
-            return message
-        return _REF.sub(lambda m: ANOTHER_TEAM if m[0] in self._hidden else m[0], message)
-
-    def _details(self, details: Mapping[str, Any]) -> dict[str, Any]:
-        """They may name anybody, so who may not see all gets none."""
-        return dict(details) if self._visible is None else {}
+    def excesses(self) -> list[ExcessView]:
+        """Quotas that would be exceeded."""
+        name = self._veil.name
+        found = excess_views(self._trial.excesses) or []
+        return [
+            ExcessView(**{**one, "workloads": [name(ref) for ref in one["workloads"]]})
+            for one in found
+        ]
 
     def _sees(self, workload: Workload) -> bool:
         return self._visible is None or workload.namespace in self._visible
 
     def _name(self, uid: str | None) -> str | None:
-        if uid is None:
-            return None
-        workload = self._known[uid]
-        return workload.ref if uid in self._submitted or self._sees(workload) else ANOTHER_TEAM
+        return self._veil.name(self._known[uid].ref) if uid is not None else None
 
 
 def _cost(cost: Cost | None) -> CostView | None:
     if cost is None:
         return None
     return CostView(priority=cost.priority, lost_gpu_seconds=cost.lost_work, gpus=cost.gpus)
-
-
-def _excesses(trial: Trial, visible: Visible) -> list[dict[str, Any]]:
-    found = excess_views(trial.excesses) or []
-    if visible is not None:
-        for excess in found:
-            names = excess["workloads"]
-            known = (n if n.partition("/")[0] in visible else ANOTHER_TEAM for n in names)
-            excess["workloads"] = list(known)
-    return found

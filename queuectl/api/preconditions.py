@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 
 _TAG: Final = re.compile(r'(W/)?"([^"]*)"')
 _LIST: Final = re.compile(r'\s*(?:W/)?"[^"]*"\s*(?:,\s*(?:W/)?"[^"]*"\s*)*')
@@ -18,11 +18,8 @@ def etag(version: int | str) -> str:
 
 def _tags(header: str, value: str, *, weak: bool) -> set[str]:
     if not _LIST.fullmatch(value):
-        raise Problem(
-            ProblemType.INVALID_PARAMETER,
-            f'{header} must be * or a list of quoted entity tags such as "7"',
-            errors=[{"field": header, "reason": "not an entity tag"}],
-        )
+        detail = f'{header} must be * or a list of quoted entity tags such as "7"'
+        raise wrong_parameter(header, "not an entity tag", detail)
     return {f'"{tag}"' for prefix, tag in _TAG.findall(value) if weak or not prefix}
 
 

@@ -89,6 +89,12 @@ def not_known_yet() -> Problem:
     return Problem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
 
 
+def wrong_parameter(field: str, reason: str, detail: str | None = None) -> Problem:
+    """Of a parameter, or a member of a small body, that cannot be as given. ``detail``: where the reason is no sentence."""
+    errors = [{"field": field, "reason": reason}]
+    return Problem(ProblemType.INVALID_PARAMETER, detail or reason, errors=errors)
+
+
 def respond(request: Request, problem: Problem) -> JSONResponse:
     """The problem as a response to this request."""
     kind = problem.kind

@@ -16,6 +16,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.pastuse import Scope
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import UseState
+from queuectl.domain.veil import ANOTHER_TEAM
 
 
 def moment(seconds: float) -> datetime:
@@ -231,9 +232,12 @@ class PlacementView(View):
 
 
 class ReservationView(View):
-    victims: list[str] = Field(description="Uids of the workloads that leave for it.")
+    victims: list[str | None] = Field(
+        description="Uids of the workloads that leave for it; null = you may not see it."
+    )
     victim_names: list[str] = Field(
-        description="The same as namespace/name, in the same order; a uid nobody knows stays one."
+        description="The same as namespace/name, in the same order; a uid nobody knows stays one. "
+        f"`{ANOTHER_TEAM}` for one you may not see."
     )
     created_at: datetime
     expires_at: datetime

@@ -27,6 +27,7 @@ from queuectl.domain.queries import HistoryLine, Line
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.utilization import GangUse
+from queuectl.domain.veil import ANOTHER_TEAM
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
 
@@ -112,7 +113,7 @@ def explain_view(
     Args:
         entry: its row.
         position: its place in line.
-        victims: names of those it waits for, by uid.
+        victims: names of those it waits for, by uid; ANOTHER_TEAM for whom the caller may not see.
         diagnosis: what keeps it waiting, if that could be looked into.
         use: the last look at its GPUs, None when nobody looked.
         start: when it may start, unix seconds; None when nobody knows.
@@ -234,9 +235,13 @@ def _by_node(nodes: tuple[tuple[str, int], ...]) -> dict[str, int]:
 def _reservation(lease: CapacityLease | None, names: Mapping[str, str]) -> ReservationView | None:
     if lease is None:
         return None
+    told = [names.get(uid, uid) for uid in lease.victims]
     return ReservationView(
-        victims=list(lease.victims),
-        victim_names=[names.get(uid, uid) for uid in lease.victims],
+        victims=[
+            uid if name != ANOTHER_TEAM else None
+            for uid, name in zip(lease.victims, told, strict=True)
+        ],
+        victim_names=told,
         created_at=moment(lease.created_at),
         expires_at=moment(lease.expires_at),
     )

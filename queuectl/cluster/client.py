@@ -1,4 +1,4 @@
-"""The one place that touches kubernetes_asyncio: configuration, credentials, TLS and every request.
+"""The one user of kubernetes_asyncio: configuration, credentials, TLS and every request.
 
 Only the client library's transport and its credentials are used, never its models, and not its ``call_api``, which walks
 through every body: thousands of writes a minute leave here. The transport looks at no status code, so :meth:`Api._send`
@@ -19,9 +19,14 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
 
+from queuectl.cluster.library import (
+    ApiClient,
+    ConfigException,
+    Configuration,
+    load_incluster_config,
+    load_kube_config,
+)
 from queuectl.domain.errors import (
     BadInput,
     ClusterError,
@@ -299,6 +304,9 @@ async def _configure(configuration: Configuration, connection: Connection) -> No
             client_configuration=configuration,
             persist_config=False,
         )
+        keys = configuration.api_key
+        # A token file may end in a newline, which no header may hold.
+        keys.update({name: key.strip() for name, key in keys.items()})
 
     await load()
     due = time.monotonic() + _REFRESH_SECONDS

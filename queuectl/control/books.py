@@ -186,6 +186,11 @@ class Books:
             elif change.before is not None and _times(change.before) != _times(change.after):
                 self._mirror.touched.add(change.after.uid)  # the new state may already be over
 
+    def drop_plan(self) -> None:
+        """A plan's changes were not written: what was noted on the way to its commit is not so."""
+        self._marker.forget()
+        self.decider = Decider(self._mirror, self.ledger, self._idles)
+
     def follow(self, changes: Sequence[Change]) -> None:
         """What only committed changes count in."""
         self._spending.note(changes)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
+from queuectl.domain.events import Admit, Event, Evict, Refuse, Remarked, Repair, Reserve
 from queuectl.domain.ledger import Change, State
-from queuectl.domain.machine import Admit, Event, Evict, Refuse, Remarked, Repair, Reserve, handle
+from queuectl.domain.machine import handle
 from queuectl.domain.plan import Admission, Move, Plan, Preemption, PreemptionReason, Refusal
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot

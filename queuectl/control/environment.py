@@ -24,6 +24,7 @@ OTHERS: Final = MappingProxyType(
         "QUEUECTL_CACHE": "queuectl.localcluster.cache",
         "QUEUECTL_SERVER": "queuectl.cli.client",
         "QUEUECTL_TOKEN_FILE": "queuectl.cli.connection",
+        "QUEUECTL_AS_SERVICEACCOUNT": "queuectl.cli.connection",
         "QUEUECTL_CA_FILE": "queuectl.cli.connection",
     }
 )

@@ -33,7 +33,7 @@ from queuectl.control.tell import Teller
 from queuectl.domain.commands import Answer
 from queuectl.domain.decisions import Decision
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
+from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import Change, Intent, State
 from queuectl.domain.machine import MAX_BUDGET
 from queuectl.domain.plan import Plan, Refusal
@@ -146,6 +146,7 @@ class Loop:
             self._cluster,
             self._mirror.jobs.get,
             lambda: self._actuator.idle,
+            self._mirror.namespaces,
             per_second=self._settings.events_per_second,
             after=self._settings.tell_after_seconds,
         )
@@ -298,7 +299,10 @@ class Loop:
         self._exposed_at = next_exposure(snapshot)
         changes = self.books.decider.changes(snapshot, decision, self._clock())
         record = record_of(snapshot, decision, changes, took)
-        await self._commit(changes, snapshot.config.revision, record=record)
+        try:
+            await self._commit(changes, snapshot.config.revision, record=record)
+        except StaleConfiguration as error:
+            return await self._outdated(error)
         committed = {change.after.uid for change in changes}
         self._metrics.preempted(
             [p for p in decision.preempted if p.victim in committed],
@@ -329,6 +333,14 @@ class Loop:
             log.error("plan_refused_by_verifier", violation=str(violation))
         self._retry()
         return "plan discarded: " + ("cut by the wall clock" if decision.cut else "verification")
+
+    async def _outdated(self, error: StaleConfiguration) -> str:
+        """Drop a plan that met a newer configuration. Rows are as the books say: only the configuration is read again."""
+        log.info("plan_stale", why=str(error))
+        self._metrics.discarded(Discard.STALE)
+        self.books.drop_plan()
+        await self.configuration_changed()
+        return "plan discarded: the configuration is newer"
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether a larger budget may still decide it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from queuectl.domain.commands import DONE, Action, Answer, Command, objection
+from queuectl.domain.events import Asked
 from queuectl.domain.ledger import Change, Entry
-from queuectl.domain.machine import Asked, handle
+from queuectl.domain.machine import handle
 from queuectl.domain.rules import Rules
 from queuectl.state.ledger import Ledger
 

@@ -124,7 +124,8 @@ class Store(Protocol):
 
         Raises:
             Fenced: the epoch is no longer the caller's.
-            StaleSnapshot: a row or the configuration changed, or a command was answered before; nothing was written.
+            StaleConfiguration: the configuration is no longer at ``revision``; nothing was written.
+            StaleSnapshot: a row changed, or a command was answered before; nothing was written.
             StoreUnavailable: the outcome is unknown: load again.
         """
 

@@ -2,12 +2,14 @@
 
 Telling never competes with admitting: a bounded backlog, a fixed rate, of each job the newest word and why it was evicted, and
 nothing while writes of the protocol are queued. What is not told stands in the database, the API and the metrics all the same.
+Who may read a namespace's Events need not know other teams, so gangs of other namespaces are not named in them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from dataclasses import replace
 
 import structlog
 
@@ -16,6 +18,7 @@ from queuectl.domain.errors import ClusterError, WriteConflict
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
+from queuectl.domain.veil import Veil, namespaces_in
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.protocol import status_text
 
@@ -75,17 +78,19 @@ class Teller:
         cluster: Cluster,
         job: Callable[[str], JobRecord | None],
         quiet: Callable[[], bool],
+        namespaces: Container[str],
         *,
         per_second: float,
         after: float,
     ) -> None:
         """``job(uid)``: the object as mirrored. ``quiet()``: whether the protocol has nothing to write.
 
-        ``after``: seconds a passing reason must last before it is told.
+        ``namespaces``: of the cluster, as they come and go. ``after``: seconds a passing reason must last before it is told.
         """
         self._cluster = cluster
         self._job = job
         self._quiet = quiet
+        self._namespaces = namespaces
         self._pause = 1.0 / per_second
         self._after = after
         self._words: dict[str, tuple[float, Entry]] = {}
@@ -138,6 +143,7 @@ class Teller:
         said = (entry.state, entry.reason.code)
         if job is None or self._last.get(entry.uid) == said:
             return
+        entry = replace(entry, reason=self._veiled(entry.reason, entry.namespace))
         kind = "Warning" if entry.reason.code in WARNINGS else "Normal"
         text = entry.reason.message or str(entry.state)
         try:
@@ -156,10 +162,17 @@ class Teller:
         job = self._job(uid)
         if job is None:
             return
+        reason = self._veiled(reason, job.namespace)
         try:
             await self._cluster.create_event(job, "Warning", str(reason.code), reason.message)
         except ClusterError as error:
             log.info("not_told", workload=f"{job.namespace}/{job.name}", why=str(error))
+
+    def _veiled(self, reason: Reason, namespace: str) -> Reason:
+        """The reason as it may be read in this namespace. Only what names a namespace is a name: an image is not."""
+        others = namespaces_in(reason) - {namespace}
+        hidden = frozenset(other for other in others if other in self._namespaces)
+        return Veil(hidden, drawn=bool(hidden)).told(reason)
 
     async def _annotate(self, job: JobRecord, text: str) -> None:
         if job.status != text:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -34,6 +42,8 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.rules import Retention
 from queuectl.domain.standings import Tally, WaitingOrder
+
+T = TypeVar("T")
 
 _GOODBYE_SECONDS: Final = 3.0
 
@@ -177,14 +187,12 @@ class PostgresStore:
 
         One is seen at once where LISTEN works, otherwise within ``poll`` seconds.
         """
-        while True:
-            async with self._guarded("listening for commands"):
-                if not self._settings.pgbouncer:
-                    await self._command_bell.listen()
+
+        async def asked() -> bool | None:
             async with self._transaction("looking for commands") as connection:
-                if await commands.any_unanswered(connection):
-                    return
-            await self._command_bell.heard(poll)
+                return await commands.any_unanswered(connection) or None
+
+        await self._found(asked, self._command_bell, "commands", poll)
 
     # -- configuration ------------------------------------------------------------------------------------------------
 
@@ -203,15 +211,13 @@ class PostgresStore:
 
         A change is seen at once where LISTEN works, otherwise within ``poll`` seconds.
         """
-        while True:
-            async with self._guarded("listening for configuration changes"):
-                if not self._settings.pgbouncer:
-                    await self._bell.listen()
+
+        async def other() -> int | None:
             async with self._transaction("reading the configuration's revision") as connection:
                 current = await documents.revision(connection)
-            if current != since:
-                return current
-            await self._bell.heard(poll)
+            return current if current != since else None
+
+        return await self._found(other, self._bell, "configuration changes", poll)
 
     async def put_config(self, document: Document, if_match: int | None = None) -> int:
         """Create or replace a document; see :func:`queuectl.db.documents.write`."""
@@ -291,13 +297,11 @@ class PostgresStore:
 
         One is seen at once where LISTEN works, otherwise within ``poll`` seconds.
         """
-        while True:
-            async with self._guarded("listening for history"):
-                if not self._settings.pgbouncer:
-                    await self._history_bell.listen()
-            if await self.newest_line() > after:
-                return
-            await self._history_bell.heard(poll)
+
+        async def grown() -> bool | None:
+            return await self.newest_line() > after or None
+
+        await self._found(grown, self._history_bell, "history", poll)
 
     async def tallies(self) -> tuple[Tally, ...]:
         """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue and state."""
@@ -327,7 +331,7 @@ class PostgresStore:
         before: int | None = None,
         limit: int = 100,
     ) -> tuple[HistoryLine, ...]:
-        """The latest evictions, newest first, with ids below ``before``; at most 500, and none that is long past."""
+        """The latest evictions, newest first, with ids below ``before``; at most 500."""
         limit = max(1, min(limit, LONGEST_PAGE))
         async with self._transaction("reading evictions") as connection:
             return await standings.evictions(connection, namespaces, before, limit)
@@ -341,6 +345,21 @@ class PostgresStore:
         """The record with this id, or None."""
         async with self._transaction("reading a decision") as connection:
             return await decisions.one(connection, number)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    async def _found(
+        self, look: Callable[[], Awaitable[T | None]], bell: Bell, what: str, poll: float
+    ) -> T:
+        """What a look finds: looks at once, and again whenever the bell rings, or else after ``poll`` seconds."""
+        while True:
+            async with self._guarded(f"listening for {what}"):
+                if not self._settings.pgbouncer:
+                    await bell.listen()
+            found = await look()
+            if found is not None:
+                return found
+            await bell.heard(poll)
 
     # -- transactions -------------------------------------------------------------------------------------------------
 

@@ -193,6 +193,13 @@ history: Final = Table(
 Index("history_uid_id_idx", history.c.uid, history.c.id)
 # What moving gangs has cost in the last day is read at each take-over; moves are few among very many lines.
 Index("history_moves_idx", history.c.at, postgresql_where=history.c.event == text("'Defragmented'"))
+# The log of evictions goes back as far as history does; a tenant's is picked out of it by namespace.
+Index(
+    "history_evictions_idx",
+    history.c.id,
+    history.c.namespace,
+    postgresql_where=history.c.to_state == text("'Evicting'"),
+)
 
 commands: Final = Table(
     "commands",

@@ -27,7 +27,7 @@ from queuectl.db.tables import (
     placements,
     workloads,
 )
-from queuectl.domain.errors import Fenced, StaleSnapshot
+from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot
 from queuectl.domain.ledger import Change, Entry, Intent, State
 
 CHANNEL: Final = "queuectl_history"
@@ -67,11 +67,11 @@ async def same_configuration(connection: AsyncConnection, revision: int) -> None
     """Keep the configuration as it is for the rest of the transaction.
 
     Raises:
-        StaleSnapshot: it is no longer at ``revision``.
+        StaleConfiguration: it is no longer at ``revision``.
     """
     same = select(configuration.c.revision).where(configuration.c.revision == revision)
     if (await connection.scalar(same.with_for_update(read=True))) is None:
-        raise StaleSnapshot(f"the configuration is no longer at revision {revision}")
+        raise StaleConfiguration(f"the configuration is no longer at revision {revision}")
 
 
 async def write(

@@ -7,7 +7,8 @@ QueuectlError
 ├── StoreError
 │   ├── StoreUnavailable       no answer, or the outcome is unknown: reload before planning again
 │   ├── Fenced                 another leader has taken over: stop at once
-│   ├── StaleSnapshot          configuration or rows changed since the snapshot: drop the plan, plan again
+│   ├── StaleSnapshot          rows changed since the snapshot: reload before planning again
+│   │   └── StaleConfiguration the configuration did: drop the plan, read the configuration, plan again
 │   ├── Conflict               a configuration document is not at the version named (If-Match)
 │   └── NotFound               no such configuration document
 └── ClusterError
@@ -50,6 +51,10 @@ class Fenced(StoreError):
 
 class StaleSnapshot(StoreError):
     """Configuration or rows changed since the snapshot; nothing was written."""
+
+
+class StaleConfiguration(StaleSnapshot):
+    """Only the configuration is known to have changed since the snapshot; nothing was written."""
 
 
 class Conflict(StoreError):

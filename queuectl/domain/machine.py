@@ -10,205 +10,45 @@ crash between any two steps loses nothing.
        ▼  │            Evicting ──Drained──▶ Pending; Backoff after a failed start; Held or Deactivated if it is parked
     Reserved ──Admit──▶ Starting
 
-A person's command (:class:`Asked`) holds, releases, requeues, preempts, deactivates or activates from any state. A gang that is
-parked, or has admission gates, waits in Held or Deactivated until that is taken back.
+A person's command (:class:`~queuectl.domain.events.Asked`) holds, releases, requeues, preempts, deactivates or activates
+from any state. A gang that is parked, or has admission gates, waits in Held or Deactivated until that is taken back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
 from queuectl.domain.carryout import carry_out
-from queuectl.domain.commands import Command
+from queuectl.domain.events import (
+    Admit,
+    Adopt,
+    Asked,
+    Described,
+    Drained,
+    Echoed,
+    Ended,
+    Event,
+    Evict,
+    Gated,
+    Gone,
+    NoticeOver,
+    PodsDone,
+    PodsLost,
+    PodsReady,
+    PriorityOver,
+    Refuse,
+    Relabelled,
+    Remarked,
+    Repair,
+    Reserve,
+    RetryDue,
+    Submitted,
+)
 from queuectl.domain.ledger import Change, Entry, Intent, Note, State
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Rules
-from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.steps import drained, evict, gated, move, next_of, rejoin
-from queuectl.domain.workload import Placement
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """The watch shows a managed job the ledger does not know."""
-
-    job: JobRecord
-    priority: int
-    cluster_queue: str
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """Queue, priority or size as the object now says; only while it waits."""
-
-    queue: str
-    cluster_queue: str
-    priority: int
-    gpus: int
-    pods: int
-
-
-@dataclass(frozen=True, slots=True)
-class Admit:
-    placement: Placement
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Adopt:
-    """The watch shows it running, whole, as an attempt the ledger knows nothing of."""
-
-    placement: Placement
-    attempt: int
-    started_at: float | None = None  # unix seconds, where that is known
-
-
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """Victims are leaving for it."""
-
-    lease: CapacityLease
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """Not now. ``reason.code`` Undecided raises the next budget."""
-
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Take it down whole and requeue it.
-
-    Attributes:
-        excluded: nodes to avoid at the next start.
-        lease: the place held for it meanwhile, when it is only moved.
-        parked: why it does not queue again by itself; None = it does.
-    """
-
-    reason: Reason
-    excluded: tuple[str, ...] = ()
-    lease: CapacityLease | None = None
-    parked: Reason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Remarked:
-    """Something its history, and the people who read it, should know of a gang that runs; nothing follows from it."""
-
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class NoticeOver:
-    """It was told that it must go, and its time is over or it is ready: it may be suspended now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """Slots on lost nodes moved; ``placement`` is whole."""
-
-    placement: Placement
-
-
-@dataclass(frozen=True, slots=True)
-class Echoed:
-    """The watch confirms the start."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodsReady:
-    """All pods of the attempt are ready, or have succeeded."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodsLost:
-    """It was ready, and now some pod is not."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodsDone:
-    """Pods are done for good; ``placement`` is what the others still need, never more than before."""
-
-    placement: Placement
-
-
-@dataclass(frozen=True, slots=True)
-class Gated:
-    """Admission gates as the object now says; those that it did not have when it was submitted do not count."""
-
-    gates: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A person asked for something."""
-
-    command: Command
-
-
-@dataclass(frozen=True, slots=True)
-class PriorityOver:
-    """The time is over for which a person set its priority; ``priority`` is what its classes say."""
-
-    priority: int
-
-
-@dataclass(frozen=True, slots=True)
-class Relabelled:
-    """The watch shows it in the queue that a person moves it to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """Suspension of this attempt is confirmed and no pod of it is left running."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryDue:
-    """Its back-off is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """The object was deleted."""
-
-
-Event = (
-    Submitted
-    | Described
-    | Admit
-    | Adopt
-    | Reserve
-    | Refuse
-    | Evict
-    | Remarked
-    | NoticeOver
-    | Repair
-    | Echoed
-    | PodsReady
-    | PodsLost
-    | PodsDone
-    | Gated
-    | Asked
-    | PriorityOver
-    | Relabelled
-    | Drained
-    | RetryDue
-    | Ended
-    | Gone
-)
-
 
 DEFAULT_RULES: Final = Rules()
 MAX_BUDGET: Final = 8  # beyond it another Undecided says nothing new

@@ -15,7 +15,7 @@ from queuectl.domain.needs import LIMITED
 from queuectl.domain.quantity import PODS
 from queuectl.domain.records import ResourceQuotaRecord
 from queuectl.objects import keys
-from queuectl.objects.errors import RequestError
+from queuectl.objects.errors import under
 from queuectl.objects.nodes import version_of
 from queuectl.objects.requests import read_amount
 from queuectl.objects.wire import ScopeRequirement, WireResourceQuota
@@ -41,14 +41,10 @@ def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
         resource = _counted(key)
         if resource is None:
             continue
-        try:
+        with under(where):
             most = read_amount(resource, (hard or {})[key], round_up=False)
-        except RequestError as error:
-            raise error.under(where) from None
-        try:
+        with under("status.used"):
             amount = read_amount(resource, (used or {}).get(key, 0), round_up=True)
-        except RequestError as error:
-            raise error.under("status.used") from None
         of_limits = key.startswith(_LIMITS)
         limits.append(Limit(intern(key), intern(resource), most, amount, of_limits))
     applies, best_effort = _scope(wire)

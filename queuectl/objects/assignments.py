@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.objects.errors import RequestError
+from queuectl.objects.errors import RequestError, under
 from queuectl.objects.wire import Wire
 
 _MOST_DOMAINS: Final = 100_000
@@ -99,13 +99,11 @@ def read_admission(admission: AdmissionStatus) -> dict[str, Assigned]:
         coarse = levels[-1] != HOSTNAME
         hosts: tuple[tuple[str, int], ...] | None = None
         domains: tuple[tuple[Mapping[str, str], int], ...] = ()
-        try:
-            if topology is not None:
+        if topology is not None:
+            with under(f"{path}.topologyAssignment", "."):
                 found = tuple(_domains(topology, levels))
                 hosts = None if coarse else tuple((values[-1], count) for values, count in found)
                 domains = tuple(_labelled(levels, found)) if coarse else ()
-        except RequestError as error:
-            raise error.under(f"{path}.topologyAssignment", ".") from None
         read[assignment.name] = Assigned(
             assignment.count, assignment.flavors or {}, hosts, coarse, domains
         )

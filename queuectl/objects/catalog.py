@@ -6,15 +6,16 @@ A write costs what it changes, however many queues there are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
-from queuectl.objects.config import ReadDocument, key_of, read, together
+from queuectl.objects.config import ReadDocument, read, together
 from queuectl.objects.errors import DocumentError
 
-_Key: TypeAlias = tuple[str, str, str]
 _Body: TypeAlias = Mapping[str, Any]
+_BY_KEY: Final = attrgetter("kind", "namespace", "name")
 _OF_SOME: Final = frozenset({"ClusterQueue", "LocalQueue", "Cohort"})
 """Kinds that concern the gangs of some queues only; Cohorts decide nothing but what may be planned."""
 
@@ -23,27 +24,27 @@ class Catalog:
     """Documents by key, each as stored and as read; one that cannot be read is kept as its error."""
 
     def __init__(self) -> None:
-        self._objects: dict[_Key, tuple[_Body, ReadDocument | DocumentError]] = {}
+        self._objects: dict[DocumentKey, tuple[_Body, ReadDocument | DocumentError]] = {}
 
     @property
     def keys(self) -> set[DocumentKey]:
         """Of all documents in it."""
-        return {DocumentKey(*key) for key in self._objects}
+        return set(self._objects)
 
     def replace(self, documents: Iterable[_Body]) -> None:
         """Hold these documents and no others; what did not change is not read again."""
         known, self._objects = self._objects, {}
         for body in documents:
-            key = key_of(body)
+            key = DocumentKey.of(body)
             held = known.get(key)
             self._objects[key] = held if held is not None and held[0] == body else _taken(body)
 
     def follow(self, changes: ConfigChanges) -> None:
         """Take in what became of the documents."""
         for gone in changes.deleted:
-            self._objects.pop((gone.kind, gone.namespace, gone.name), None)
+            self._objects.pop(gone, None)
         for body in changes.written:
-            self._objects[key_of(body)] = _taken(body)
+            self._objects[DocumentKey.of(body)] = _taken(body)
 
     def config(self, revision: int) -> QueueConfig:
         """All of it, in the order of keys: how it came to be does not show.
@@ -52,7 +53,7 @@ class Catalog:
             DocumentError: a document is invalid, or a Cohort is above itself.
         """
         objects = []
-        for _, (_, one) in sorted(self._objects.items(), key=lambda item: item[0]):
+        for _, (_, one) in sorted(self._objects.items(), key=lambda item: _BY_KEY(item[0])):
             if isinstance(one, DocumentError):
                 raise one
             objects.append(one)

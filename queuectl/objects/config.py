@@ -156,12 +156,6 @@ def _given(body: Document | Mapping[str, Any]) -> Document:
     return named(body if isinstance(body, Document) else as_document(dict(body)))
 
 
-def key_of(body: Mapping[str, Any]) -> tuple[str, str, str]:
-    """(kind, namespace, name) of a normalised document; the namespace is empty for cluster-scoped kinds."""
-    meta = body["metadata"]
-    return body["kind"], meta.get("namespace", ""), meta["name"]
-
-
 def validate(document: Document | Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Check one configuration object.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from queuectl.domain.queues import FlavorQuotas, ResourceGroup
 from queuectl.objects import config_wire as wire
-from queuectl.objects.errors import RequestError
+from queuectl.objects.errors import RequestError, under
 from queuectl.objects.names import is_label_key
 from queuectl.objects.requests import read_amount
 
@@ -120,7 +120,5 @@ def _read_quotas(
 
 
 def _amount(resource: str, text: Any, path: str) -> int:
-    try:
+    with under(path):
         return read_amount(resource, text, round_up=False)
-    except RequestError as error:
-        raise error.under(path) from None

@@ -33,7 +33,7 @@ from queuectl.domain.queues import (
 from queuectl.objects import config_wire as wire
 from queuectl.objects.config_groups import once, read_groups
 from queuectl.objects.config_warned import Warned
-from queuectl.objects.errors import RequestError
+from queuectl.objects.errors import RequestError, under
 from queuectl.objects.names import is_name
 from queuectl.objects.requests import read_amount
 from queuectl.objects.templates import read_requirements
@@ -219,12 +219,9 @@ def _read_victim_order(policy: wire.PolicySpec) -> tuple[VictimKey, ...]:
 
 def _read_max_per_user(asked: dict[str, Quantity] | int | None) -> tuple[tuple[str, int], ...]:
     """In the order of resources; a number alone means GPUs."""
-    path = "spec.policy.maxPerUser"
     amounts = {GPU: asked} if isinstance(asked, int) else asked or {}
-    try:
+    with under("spec.policy.maxPerUser"):
         return tuple((r, read_amount(r, amounts[r], round_up=False)) for r in sorted(amounts))
-    except RequestError as error:
-        raise error.under(path) from None
 
 
 def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:

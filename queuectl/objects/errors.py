@@ -34,6 +34,23 @@ class RequestError(ValueError):
         return type(self)(f"{path}{separator}{self}", unsupported=self.unsupported)
 
 
+class under:  # noqa: N801 - it is used as a function
+    """Errors raised inside, seen from further out: ``with under("status.allocatable"): ...``."""
+
+    def __init__(self, path: str, separator: str = ": ") -> None:
+        self._path = path
+        self._separator = separator
+
+    def __enter__(self) -> None:
+        """Nothing to do yet."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        if isinstance(error, RequestError):
+            raise error.under(self._path, self._separator) from None
+
+
 class MalformedError(RequestError):
     """What the API server itself would refuse: it can stand in a file, never in a cluster."""
 

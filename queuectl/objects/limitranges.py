@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from fractions import Fraction
 from sys import intern
-from typing import Any, TypeVar
 
 import msgspec
 
 from queuectl.domain.limitrange import Bound, Kind, LimitRange
 from queuectl.domain.records import LimitRangeRecord
-from queuectl.objects.errors import RequestError
+from queuectl.objects.errors import under
 from queuectl.objects.nodes import version_of
 from queuectl.objects.requests import read_amounts, read_factor
 from queuectl.objects.wire import NamespacedMeta, Quantity, Wire
-
-_T = TypeVar("_T")
 
 
 class LimitItem(Wire):
@@ -52,7 +48,7 @@ def read_limit_range(wire: WireLimitRange) -> LimitRangeRecord:
         least, most = _amounts(item.min, f"{path}.min"), _amounts(item.max, f"{path}.max")
         default = _amounts(item.default, f"{path}.default")
         request = _amounts(item.default_request, f"{path}.defaultRequest")
-        ratios = _under(f"{path}.maxLimitRequestRatio", _factors, item.max_limit_request_ratio)
+        ratios = _ratios(item.max_limit_request_ratio, f"{path}.maxLimitRequestRatio")
         if item.type not in ("Container", "Pod"):
             continue  # of claims
         if item.type == "Container":
@@ -72,15 +68,10 @@ def read_limit_range(wire: WireLimitRange) -> LimitRangeRecord:
 
 
 def _amounts(given: dict[str, Quantity] | None, path: str) -> dict[str, int]:
-    return dict(_under(path, read_amounts, given))
+    with under(path):
+        return dict(read_amounts(given))
 
 
-def _factors(given: dict[str, Quantity] | None) -> Mapping[str, Fraction]:
-    return {name: read_factor(name, text) for name, text in (given or {}).items()}
-
-
-def _under(path: str, read: Callable[[Any], _T], given: Any) -> _T:
-    try:
-        return read(given)
-    except RequestError as error:
-        raise error.under(path) from None
+def _ratios(given: dict[str, Quantity] | None, path: str) -> dict[str, Fraction]:
+    with under(path):
+        return {name: read_factor(name, text) for name, text in (given or {}).items()}

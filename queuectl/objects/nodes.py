@@ -7,7 +7,7 @@ from sys import intern
 
 from queuectl.domain.fleet import Effect, Node, Taint
 from queuectl.domain.records import NamespaceRecord, NodeRecord, PriorityClassRecord
-from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.errors import MalformedError, under
 from queuectl.objects.requests import read_vector
 from queuectl.objects.wire import (
     LabelledMeta,
@@ -62,10 +62,8 @@ def read_node(wire: WireNode) -> NodeRecord:
     spec, status, meta = wire.spec, wire.status or NodeStatus(), wire.metadata
     amounts = status.allocatable if status.allocatable is not None else status.capacity
     where = "status.allocatable" if status.allocatable is not None else "status.capacity"
-    try:
+    with under(where):
         allocatable = read_vector(amounts, round_up=False)
-    except RequestError as error:
-        raise error.under(where) from None
     node = Node(
         name=intern(meta.name),
         labels=read_labels(meta.labels),

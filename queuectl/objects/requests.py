@@ -20,7 +20,7 @@ from queuectl.domain.quantity import (
     format_quantity,
     parse_quantity,
 )
-from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.wire import Container, Needs, Quantity
 
 # The grammar of Kubernetes, with the exponent kept to two digits: more is no amount of anything.
@@ -123,10 +123,8 @@ def pod_requests(spec: PodLike) -> Resources:
         if needs is None:
             return _plain(())
         if needs.limits is None or needs.limits == needs.requests:
-            try:
+            with under("containers[0].resources"):
                 return _plain(tuple((needs.requests or {}).items()))
-            except RequestError as error:
-                raise error.under("containers[0].resources") from None
     return requested(read_needs(spec))
 
 
@@ -145,10 +143,10 @@ def read_needs(spec: PodLike) -> PodNeeds:
         for i, container in enumerate(spec.init_containers or ())
     )
     own = spec.resources or Needs()
-    limits = _guarded(own.limits, "resources.limits")
-    requests = _guarded(own.requests, "resources.requests")
+    limits = _amounts_at("resources.limits", own.limits)
+    requests = _amounts_at("resources.requests", own.requests)
     return _shared(
-        PodNeeds(containers, init, requests, limits, _guarded(spec.overhead, "overhead"))
+        PodNeeds(containers, init, requests, limits, _amounts_at("overhead", spec.overhead))
     )
 
 
@@ -159,8 +157,8 @@ def _shared(needs: PodNeeds) -> PodNeeds:
 
 def _container(container: Container, path: str) -> ContainerNeeds:
     needs = container.resources or Needs()
-    limits = _guarded(needs.limits, f"{path}.limits")
-    requests = _guarded(needs.requests, f"{path}.requests")
+    limits = _amounts_at(f"{path}.limits", needs.limits)
+    requests = _amounts_at(f"{path}.requests", needs.requests)
     most = dict(limits)
     for name, amount in requests:
         if amount > most.get(name, amount):
@@ -169,8 +167,6 @@ def _container(container: Container, path: str) -> ContainerNeeds:
     return ContainerNeeds(requests, limits, container.restart_policy == "Always")
 
 
-def _guarded(amounts: Mapping[str, Quantity] | None, path: str) -> Amounts:
-    try:
+def _amounts_at(path: str, amounts: Mapping[str, Quantity] | None) -> Amounts:
+    with under(path):
         return read_amounts(amounts)
-    except RequestError as error:
-        raise error.under(path) from None

@@ -19,7 +19,7 @@ from queuectl.objects.accounting import read_accounting
 from queuectl.objects.config_groups import once
 from queuectl.objects.config_warned import Warned
 from queuectl.objects.durations import read_duration
-from queuectl.objects.errors import RequestError
+from queuectl.objects.errors import RequestError, under
 from queuectl.objects.names import is_label_key
 from queuectl.objects.requests import read_factor
 
@@ -156,10 +156,8 @@ def _read_one(asked: wire.ResourceTransformation, path: str) -> Transformation:
     for field, name in names.items():
         if not is_label_key(name):
             raise RequestError(f"{path}.{field}: {name!r} is not the name of a resource")
-    try:
+    with under(f"{path}.outputs"):
         factors = {name: read_factor(name, amount) for name, amount in outputs.items()}
-    except RequestError as error:
-        raise error.under(f"{path}.outputs") from None
     return Transformation(
         source=asked.input,
         outputs=factors,

@@ -19,7 +19,7 @@ from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, 
 from queuectl.domain.needs import PodNeeds, limited
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
-from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.names import is_label_key
 from queuectl.objects.requests import pod_requests, read_needs
 from queuectl.objects.slices import annotated_slices, check_below
@@ -48,10 +48,8 @@ def read_podset(
     """
     template = template or Template()
     annotations = template.metadata.annotations if template.metadata else None
-    try:
+    with under(f"{path}.metadata.annotations"):
         topology, group = read_topology(annotations, count, kueue=kueue)
-    except RequestError as error:
-        raise error.under(f"{path}.metadata.annotations") from None
     shape = read_shape(template.spec, f"{path}.spec")
     needs = _needs(template.spec, f"{path}.spec")
     podset = PodSet(name, count, shape, topology, group, limits=limited(needs), needs=needs)
@@ -180,7 +178,7 @@ def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
         RequestError: malformed, or not to be honoured by a pin (``unsupported``).
     """
     spec = spec or TemplateSpec()
-    try:
+    with under(path, "."):
         _refuse_unsupported(spec)
         rules = NodeRules(
             selector=tuple(sorted((spec.node_selector or {}).items())),
@@ -188,15 +186,11 @@ def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
             tolerations=_rule_tolerations(spec.tolerations or ()),
         )
         return PodShape(pod_requests(spec), rules)
-    except RequestError as error:
-        raise error.under(path, ".") from None
 
 
 def _needs(spec: TemplateSpec | None, path: str) -> PodNeeds:
-    try:
+    with under(path, "."):
         return read_needs(spec or TemplateSpec())
-    except RequestError as error:
-        raise error.under(path, ".") from None
 
 
 def _refuse_unsupported(spec: TemplateSpec) -> None:

@@ -16,11 +16,12 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Eviction
-from queuectl.domain.queries import DocumentKey
+from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.objects.assembly import Assembly, Parts
-from queuectl.objects.config import build, validate
+from queuectl.objects.catalog import Catalog
+from queuectl.objects.config import validate
 from queuectl.objects.config_links import dangling
 from queuectl.objects.documents import as_document
 from queuectl.objects.gangs import is_job, read_job_gang
@@ -145,22 +146,31 @@ def _config(
     """The configuration as planning sees it over the nodes there would be."""
     if not (asked.config or asked.delete) and fleet is snapshot.fleet:
         return snapshot.config
-    kept = {DocumentKey.of(document): document for document in documents}
-    before = set(dangling(build(kept.values(), 0)))
+    catalog = Catalog()
+    catalog.replace(documents)
+    revision = snapshot.config.revision
+    before = set(dangling(catalog.config(revision)))
+    known = catalog.keys
     for key in asked.delete:
-        if kept.pop(key, None) is None:
+        if key not in known:
             raise BadInput(f"delete: {key} does not exist")
-    for given in asked.config:
-        document, warned = validate(given)
-        warnings.extend(warned)
-        if document["kind"] == "WorkloadPriorityClass":
-            name = document["metadata"]["name"]
-            text = "counts for what is submitted here; gangs that are there keep their priority"
-            warnings.append(f"WorkloadPriorityClass {name}: {text}")
-        kept[DocumentKey.of(document)] = document
-    config = build(kept.values(), snapshot.config.revision)
+        known.remove(key)
+    written = [_written(given, warnings) for given in asked.config]
+    catalog.follow(ConfigChanges(revision, tuple(written), frozenset(asked.delete)))
+    config = catalog.config(revision)
     warnings.extend(sentence for sentence in dangling(config) if sentence not in before)
     return quota_from_nodes(in_force(config, snapshot.now), fleet)
+
+
+def _written(given: Mapping[str, Any], warnings: list[str]) -> Mapping[str, Any]:
+    """A configuration object as it would be kept."""
+    document, warned = validate(given)
+    warnings.extend(warned)
+    if document["kind"] == "WorkloadPriorityClass":
+        name = document["metadata"]["name"]
+        text = "counts for what is submitted here; gangs that are there keep their priority"
+        warnings.append(f"WorkloadPriorityClass {name}: {text}")
+    return document
 
 
 def _stands(pending: Pending, snapshot: Snapshot, config: QueueConfig) -> Pending:

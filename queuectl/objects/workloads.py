@@ -17,7 +17,7 @@ from queuectl.objects.assignments import AdmissionStatus, Assigned, read_admissi
 from queuectl.objects.config import API_VERSION, KUEUE_VERSIONS
 from queuectl.objects.config_wire import Priority, Strict
 from queuectl.objects.documents import Document
-from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.gangs import Gang
 from queuectl.objects.kinds.common import (
     holds,
@@ -258,7 +258,7 @@ def _with_topology(podset: PodSet, request: TopologyRequestSpec, path: str) -> P
     But for the even spread, of which a Workload says nothing. Its podsets may share a group without asking for a domain:
     then they share no more than their flavors.
     """
-    try:
+    with under(path, "."):
         topology, _ = topology_request(
             required=request.required,
             preferred=request.preferred,
@@ -268,8 +268,6 @@ def _with_topology(podset: PodSet, request: TopologyRequestSpec, path: str) -> P
             slices=_slices(request, podset.count),
             balanced=podset.topology is not None and podset.topology.balanced,
         )
-    except RequestError as error:
-        raise error.under(path, ".") from None
     return replace(podset, topology=topology, group=request.pod_set_group_name or None)
 
 

@@ -19,7 +19,7 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.records import JobRecord
 from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
-from queuectl.state.marking import gpus_of
+from queuectl.state.marking import gpus_of, user_of
 from queuectl.state.mirror import Mirror
 
 ENOUGH: Final = 3  # runs from which a length is guessed
@@ -164,16 +164,14 @@ class _Lengths:
     def waits(self, entry: Entry) -> Waits:
         """As it stands in line."""
         job = self._jobs.get(entry.uid)
-        return Waits(entry.uid, self._gpus(entry, job), self._left(entry, job))
+        return Waits(entry.uid, gpus_of(entry, job, self._config), self._left(entry, job))
 
     def holds(self, entry: Entry) -> Holds:
         """One that is being evicted is as good as gone."""
         job = self._jobs.get(entry.uid)
         left = 0.0 if entry.state is State.EVICTING else self._left(entry, job)
-        return Holds(self._gpus(entry, job), None if left is None else self._now + left)
-
-    def _gpus(self, entry: Entry, job: JobRecord | None) -> float:
-        return gpus_of(job.podsets, self._config) if job is not None else entry.gpus
+        until = None if left is None else self._now + left
+        return Holds(gpus_of(entry, job, self._config), until)
 
     def _left(self, entry: Entry, job: JobRecord | None) -> float | None:
         """Seconds for which it will still hold its place, or will once it has it; None = nobody knows."""
@@ -186,12 +184,6 @@ class _Lengths:
             if longer:
                 return median(longer) - so_far
         return None
-
-
-def user_of(job: JobRecord | None, config: QueueConfig) -> str:
-    """Whose it is, for the usage ledger; empty for nobody."""
-    label = config.rules.accounting.user_label
-    return (job.label(label) or "") if job is not None else ""
 
 
 def _quota(queue: ClusterQueue, config: QueueConfig) -> float:

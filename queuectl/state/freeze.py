@@ -24,6 +24,9 @@ from queuectl.state.usage import Usage
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """Since when a gang is idle that may be taken for it at unix seconds; None for any other."""
 
+_Place = tuple[int, str, float, str | None]
+"""What says where a gang stands in line: priority, LocalQueue, since when, whose it is."""
+
 
 def _nobody_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
     """Where nobody looks, nobody is."""
@@ -47,7 +50,7 @@ class Freezer:
         self._ledger = ledger
         self._usage = usage
         self._node_quota = NodeQuota()
-        self._asked: dict[str, tuple[int, int, str, float, str | None, Workload]] = {}
+        self._asked: dict[str, tuple[JobRecord, _Place, Workload]] = {}
         self._waiting: dict[str, tuple[Entry, JobRecord, Pending]] = {}
         self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
         self._config: QueueConfig | None = None
@@ -90,9 +93,10 @@ class Freezer:
         known = self._asked.get(entry.uid)
         rule = self._config.rules.usage_fairness if self._config is not None else None
         user = job.label(rule.user_label) if rule is not None else None
-        key = (job.version, entry.priority, entry.queue, entry.in_line_since, user)
-        if known is not None and known[:5] == key:
-            return known[5]
+        place = (entry.priority, entry.queue, entry.in_line_since, user)
+        # Not by its version: what its pods come to changes with the LimitRanges, too.
+        if known is not None and known[0] is job and known[1] == place:
+            return known[2]
         workload = Workload(
             uid=entry.uid,
             kind=entry.kind,
@@ -105,9 +109,9 @@ class Freezer:
             preemptible=job.preemptible,
             user=user,
         )
-        if known is not None and known[5] == workload:
-            workload = known[5]
-        self._asked[entry.uid] = (*key, workload)
+        if known is not None and known[2] == workload:
+            workload = known[2]
+        self._asked[entry.uid] = (job, place, workload)
         return workload
 
     def forget(self, uid: str) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from queuectl.domain.events import Evict, Remarked
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import Evict, Remarked, handle
+from queuectl.domain.machine import handle
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig, ReclaimMode
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord

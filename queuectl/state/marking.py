@@ -76,8 +76,7 @@ class Marker:
         job = self._mirror.jobs.get(entry.uid)
         if phase is Phase.HOLDS and entry.placement is not None:
             held = self._held(job, entry.placement, config) if job is not None else None
-        gpus = gpus_of(job.podsets, config) if job is not None else entry.gpus
-        return Mark(entry.uid, at, at, phase, entry.attempt, gpus, held)
+        return Mark(entry.uid, at, at, phase, entry.attempt, gpus_of(entry, job, config), held)
 
     def _held(self, job: JobRecord, placement: Placement, config: QueueConfig) -> tuple[Held, ...]:
         gpus: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -126,10 +125,18 @@ class Marker:
         return Loss(code.value, max(0.0, at - since) * gpus * used)
 
 
-def gpus_of(podsets: Iterable[PodSet], config: QueueConfig) -> float:
-    """GPUs that a gang asks for, counted as the configuration says."""
+def gpus_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> float:
+    """GPUs that a gang asks for, counted as the configuration says; as the ledger has them where its job is not seen."""
+    if job is None:
+        return entry.gpus
     weights = config.rules.accounting.gpus
-    return sum(podset.count * weights.counted(podset.shape.requests) for podset in podsets)
+    return sum(podset.count * weights.counted(podset.shape.requests) for podset in job.podsets)
+
+
+def user_of(job: JobRecord | None, config: QueueConfig) -> str:
+    """Whose it is, for the usage ledger; empty for nobody."""
+    label = config.rules.accounting.user_label
+    return (job.label(label) or "") if job is not None else ""
 
 
 def _same(before: Entry, after: Entry) -> bool:
@@ -162,7 +169,6 @@ def _arrival(mark: Mark, entry: Entry) -> tuple[Mark, ...]:
 def _subject(entry: Entry, job: JobRecord | None, config: QueueConfig) -> Subject:
     rules = config.rules.accounting
     found = {key: job.label(key) for key in rules.labels} if job is not None else {}
-    user = job.label(rules.user_label) if job is not None else None
     return Subject(
         uid=entry.uid,
         kind=entry.kind,
@@ -170,7 +176,7 @@ def _subject(entry: Entry, job: JobRecord | None, config: QueueConfig) -> Subjec
         name=entry.name,
         queue=entry.queue,
         cluster_queue=entry.cluster_queue,
-        user=user or "",
+        user=user_of(job, config),
         labels=tuple((key, value) for key, value in sorted(found.items()) if value),
     )
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from queuectl.domain.commands import Action, Command
-from queuectl.domain.ledger import Change, Entry, Intent, State
-from queuectl.domain.machine import (
+from queuectl.domain.events import (
     Adopt,
     Asked,
     Described,
@@ -29,8 +28,9 @@ from queuectl.domain.machine import (
     Relabelled,
     RetryDue,
     Submitted,
-    handle,
 )
+from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.machine import handle
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, PodRecord, PriorAdmission

@@ -33,10 +33,13 @@ def people() -> MemoryAccess:
     return access
 
 
-def signed_app(store: Any, access: Access, **how: Any) -> FastAPI:
+def signed_app(
+    store: Any, access: Access, diagnoser: FixedDiagnoser | None = None, **how: Any
+) -> FastAPI:
     known = Authenticated(access, **{"secure": True, "doors": Open(), **how})
     health, registry = FixedHealth(), Metrics().registry
-    return create_app(store, health, registry, FixedDiagnoser(), authenticated=known)
+    diagnoser = diagnoser or FixedDiagnoser()
+    return create_app(store, health, registry, diagnoser, authenticated=known)
 
 
 @asynccontextmanager

@@ -10,10 +10,7 @@ from queuectl.control.viewer import Seen
 from queuectl.domain.changes import AddQuota
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, Way
-from queuectl.domain.fleet import Fleet
-from queuectl.domain.floor import Floor
-from queuectl.domain.ledger import Change, Entry
-from queuectl.domain.machine import (
+from queuectl.domain.events import (
     Admit,
     Asked,
     Drained,
@@ -25,8 +22,11 @@ from queuectl.domain.machine import (
     Refuse,
     Reserve,
     Submitted,
-    handle,
 )
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.floor import Floor
+from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.machine import handle
 from queuectl.domain.preview import Preview
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueConfig

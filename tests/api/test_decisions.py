@@ -7,8 +7,8 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.domain.decisions import Decision
+from queuectl.domain.events import Admit
 from queuectl.domain.identity import Caller, Right
-from queuectl.domain.machine import Admit
 from queuectl.domain.plan import Proof
 from tests.api.conftest import AnyStore
 from tests.api.support import PLACED, job, live_through

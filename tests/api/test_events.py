@@ -22,9 +22,9 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.store import PostgresStore
 from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.events import Event
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.ledger import Change
-from queuectl.domain.machine import Event
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import AnyStore, talking_to
 from tests.api.support import LIVES, FixedHealth, job, live_through
@@ -107,7 +107,7 @@ def stream(
     guard: Guard | None = None,
 ) -> Stream:
     request = Request({"type": "http"})
-    return Stream(feed, wanted, Sight(guard or Guard(), request), after, until)
+    return Stream(feed, wanted, Sight(guard or Guard(), request, feed._store), after, until)
 
 
 @asynccontextmanager

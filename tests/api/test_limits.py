@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from queuectl.api.auth.limits import Buckets
-from queuectl.api.body import MAX_BYTES
+from queuectl.api.auth.limits import MAX_BYTES, Buckets
 from tests.api.conftest import talking_to
 from tests.api.signed import ADMIN, NOBODY, asking, bearer, people, signed_app
 from tests.api.support import job

@@ -9,11 +9,12 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
-from queuectl.api.floors import ANOTHER_TEAM, FloorView
+from queuectl.api.floors import FloorView
 from queuectl.domain.floor import Floor
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.veil import ANOTHER_TEAM
 from queuectl.planner.floor import floor_of
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to

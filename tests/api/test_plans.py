@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import httpx2
 import pytest
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
-from queuectl.api.floors import ANOTHER_TEAM
 from queuectl.control import aside, tryout
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.veil import ANOTHER_TEAM
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.objects.config import build
 from queuectl.objects.documents import as_document
@@ -277,12 +278,25 @@ class Rights:
         return right.resource == "plans" or right.namespace == "default"
 
 
-async def test_gangs_of_others_are_anonymous() -> None:
-    theirs = runs("secret", "n0", "n1", "n2", "n3", namespace="other")
-    app = await app_of(seen(theirs, waits=(of("hidden", 9, namespace="other"),)))
+async def asked_by_a_tenant(snapshot: Snapshot, **asked: Any) -> httpx2.Response:
+    """Of namespace default alone."""
+    app = await app_of(snapshot)
     app.state.guard._rights = Rights()
     async with talking_to(app) as client:
-        answer = await client.post("/api/v1/plans", json={"submit": [job("mine", 2, "high")]})
+        return await client.post("/api/v1/plans", json=asked)
+
+
+async def test_quotas_that_would_be_exceeded_name_ones_own_gangs_alone() -> None:
+    small = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000})
+    both = seen(runs("a", "n0", "n1"), runs("secret", "n2", "n3", namespace="other"))
+    (excess,) = (await asked_by_a_tenant(both, config=[small])).json()["overQuota"]
+    assert sorted(excess["workloads"]) == [ANOTHER_TEAM, "default/a"]
+
+
+async def test_gangs_of_others_are_anonymous() -> None:
+    theirs = runs("secret", "n0", "n1", "n2", "n3", namespace="other")
+    now = seen(theirs, waits=(of("hidden", 9, namespace="other"),))
+    answer = await asked_by_a_tenant(now, submit=[job("mine", 2, "high")])
     body = answer.json()
     assert [each["workload"] for each in body["leaves"]] == [ANOTHER_TEAM]
     assert {each["workload"] for each in body["waits"]} == {"default/mine", ANOTHER_TEAM}

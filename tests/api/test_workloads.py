@@ -10,7 +10,7 @@ import pytest
 
 from queuectl.api.app import create_app
 from queuectl.api.views import use_view
-from queuectl.domain.machine import Admit, PodsReady, Refuse
+from queuectl.domain.events import Admit, PodsReady, Refuse
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import FlavorShare, Placement

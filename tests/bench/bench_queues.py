@@ -23,9 +23,10 @@ from itertools import count
 from typing import TypeVar
 
 from queuectl.control.decide import Decider
+from queuectl.domain.events import Drained, Ended, Event, PodsReady
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import Drained, Ended, Event, PodsReady, handle
+from queuectl.domain.machine import handle
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import CPU, PODS, Resources
 from queuectl.domain.queues import (

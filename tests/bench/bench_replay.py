@@ -23,8 +23,9 @@ from typing import Final, TypeVar
 
 from queuectl.control.decide import Decider
 from queuectl.control.settings import Settings
+from queuectl.domain.events import Drained, Ended, Event, PodsReady
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import Drained, Ended, Event, PodsReady, handle
+from queuectl.domain.machine import handle
 from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import PodSet

@@ -21,8 +21,8 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.store import PostgresStore
+from queuectl.domain.events import Admit, Echoed
 from queuectl.domain.ledger import Change
-from queuectl.domain.machine import Admit, Echoed
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.workload import Placement, PodSetPlacement
 from tests.db.lives import step, submitted

@@ -23,9 +23,9 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.store import PostgresStore
 from queuectl.domain.accounting import Held, Mark, Phase, Subject
+from queuectl.domain.events import Admit
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.ledger import Change
-from queuectl.domain.machine import Admit
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import QueueConfig, ResourceFlavor
 from queuectl.domain.reports import Grouping, Period

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -13,13 +15,14 @@ from queuectl.control import supervise
 from queuectl.control.loop import Loop
 from queuectl.control.settings import Settings
 from queuectl.control.supervise import Supervisor
-from queuectl.domain.ledger import State
+from queuectl.domain.ledger import Change, Document, Loaded, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
-from tests.control.rig import configuration, gang, rig
+from tests.control.rig import Rig, configuration, gang, rig
+from tests.control.test_idle_reclaim import one_idle, reclaiming
 from tests.control.test_lifecycle import until_reason
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -106,3 +109,76 @@ async def test_gangs_of_queues_that_come_later_are_looked_at_again(database_url:
         await world.store.put_config({**queue, "spec": stopped})
         await world.store.put_config({**queue, "metadata": {"name": "later"}, "spec": stopped})
         await until_reason(world, uid, State.PENDING, Code.QUEUE_STOPPED)
+
+
+@dataclass
+class Overtaken:
+    """What became of a plan right before whose commit a document was written.
+
+    Attributes:
+        plan: of the changes it wanted, uid and code.
+        loads: how often the whole ledger was read since.
+    """
+
+    plan: set[tuple[str, Code]] = field(default_factory=set)
+    loads: int = 0
+
+
+def overtake(
+    world: Rig, wanted: tuple[str, Code], document: Document, monkeypatch: pytest.MonkeyPatch
+) -> Overtaken:
+    """Befalls the first plan that wants this."""
+    commit, load = world.store.commit, world.store.load
+    seen = Overtaken()
+
+    async def overtaken(changes: Sequence[Change], **rest: Any) -> None:
+        wants = {(c.after.uid, c.note.reason.code) for c in changes if c.note is not None}
+        if rest["revision"] is not None and wanted in wants and not seen.plan:
+            seen.plan = wants
+            await world.store.put_config(document)
+        await commit(changes, **rest)
+
+    async def loaded() -> Loaded:
+        seen.loads += 1
+        return await load()
+
+    monkeypatch.setattr(world.store, "commit", overtaken)
+    monkeypatch.setattr(world.store, "load", loaded)
+    return seen
+
+
+def discarded(world: Rig) -> float | None:
+    labels = {"reason": "stale"}
+    return world.metrics.registry.get_sample_value("queuectl_discarded_plans_total", labels)
+
+
+async def test_a_plan_that_meets_a_newer_configuration_is_dropped_and_the_ledger_stays(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang("Job", "first", 1))
+        await world.until_state(first, State.RUNNING)
+        (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+        stopped = {**queue, "spec": {**queue["spec"], "stopPolicy": "Hold"}}
+        second = world.cluster.submit(gang("Job", "second", 1))
+        seen = overtake(world, (second, Code.ADMITTED), stopped, monkeypatch)
+        entry = await until_reason(world, second, State.PENDING, Code.QUEUE_STOPPED)
+        assert (second, Code.ADMITTED) in seen.plan
+        assert entry.attempt == 0
+        assert (seen.loads, discarded(world)) == (0, 1.0)
+        await world.store.put_config(queue)
+        await world.until_state(second, State.RUNNING)
+        await world.at_rest()
+
+
+async def test_what_a_dropped_plan_had_to_say_is_said_by_the_next(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with reclaiming(database_url, "DryRun", yieldsToEqualPriority=True) as watched:
+        sleepy = await one_idle(watched)
+        *_, unused = configuration(16)
+        wanted = (sleepy, Code.WOULD_RECLAIM)
+        seen = overtake(watched.world, wanted, {**unused, "value": 101}, monkeypatch)
+        watched.world.cluster.submit(gang("Job", "waits", 2))
+        await watched.until_told(sleepy, Code.WOULD_RECLAIM)
+        assert (seen.loads, discarded(watched.world)) == (0, 1.0)

@@ -107,6 +107,25 @@ async def test_what_runs_keeps_what_it_was_made_with(database_url: str) -> None:
         assert entry.attempt == 1
 
 
+async def test_a_gang_that_waits_is_planned_with_what_its_pods_would_be_made_with_now(
+    database_url: str,
+) -> None:
+    """Its own object does not change when the LimitRange does."""
+    async with rig(database_url, 1) as world:
+        usual = world.cluster.server.create(
+            "limitranges", limit_range(defaultRequest={"cpu": "40"})
+        )
+        first = world.cluster.submit(silent("Job", "first", 1))
+        await world.until_state(first, State.RUNNING)
+        waits = world.cluster.submit(silent("Job", "waits", 1))
+        await until_reason(world, waits, State.PENDING, Code.WAITING_FOR_QUOTA)
+        assert asked(world, waits) == {40_000}
+        more = limit_range(defaultRequest={"cpu": "60"})["spec"]
+        world.cluster.server.edit("limitranges", usual, lambda d: d.update(spec=more))
+        await world.until(lambda: asked(world, waits) == {60_000}, "the new defaults count")
+        assert asked(world, first) == {40_000}, "its pods are made already"
+
+
 @KINDS
 async def test_a_controller_that_starts_anew_believes_the_pods_it_finds(
     database_url: str, kind: str

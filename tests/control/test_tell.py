@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import pytest
+
 from queuectl.control.tell import Teller
+from queuectl.domain.events import Event, Refuse, Remarked
 from queuectl.domain.ledger import Change
-from queuectl.domain.machine import Event, Remarked
 from queuectl.domain.reasons import Code, Reason
 from tests.api.support import LIVES, live_through
 from tests.doubles.cluster import FakeCluster
@@ -18,16 +20,21 @@ FASTER = 10_000.0  # Events a second
 
 def told(changes: Iterable[Change], cluster: FakeCluster) -> list[str]:
     """Reasons of the Events on a job to which all of this happened before the first word was written."""
+    tell(changes, cluster)
+    return [event.reason for event in cluster.events]
 
-    async def tell() -> None:
-        teller = Teller(cluster, cluster.job, lambda: True, per_second=FASTER, after=0.0)
+
+def tell(changes: Iterable[Change], cluster: FakeCluster) -> None:
+    async def run() -> None:
+        teller = Teller(
+            cluster, cluster.job, lambda: True, {"default", "team-a"}, per_second=FASTER, after=0.0
+        )
         teller.tell(changes)
         task = asyncio.create_task(teller.run())
         await asyncio.sleep(0.05)
         task.cancel()
 
-    asyncio.run(tell())
-    return [event.reason for event in cluster.events]
+    asyncio.run(run())
 
 
 def lived(*events: Event) -> tuple[list[Change], FakeCluster]:
@@ -47,3 +54,21 @@ def test_why_it_was_evicted_is_told_though_it_is_queued_again_by_then() -> None:
 def test_a_warning_takes_no_news_away_and_is_not_taken_away() -> None:
     warned = Remarked(Reason(Code.IDLE_GPUS, "does nothing"))
     assert told(*lived(*LIVES["running"], warned)) == ["PodsReady", "IdleGPUs"]
+
+
+NAMING = "behind team-a/secret and default/mine; runs pytorch/pytorch"
+
+
+@pytest.mark.parametrize(
+    ("life", "event"),
+    [
+        ("pending", Refuse(Reason(Code.WAITING_IN_ORDER, NAMING))),
+        ("running", Remarked(Reason(Code.IDLE_GPUS, NAMING))),
+    ],
+)
+def test_gangs_of_other_namespaces_are_not_named(life: str, event: Event) -> None:
+    changes, cluster = lived(*LIVES[life], event)
+    tell(changes, cluster)
+    said = NAMING.replace("team-a/secret", "another team")
+    assert said in [event.message for event in cluster.events]
+    assert "secret" not in str([write.patch for write in cluster.writes])

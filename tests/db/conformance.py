@@ -12,10 +12,16 @@ import pytest
 from queuectl.db.store import PostgresStore
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.decisions import KEPT_SECONDS, Decision
-from queuectl.domain.errors import BadInput, Conflict, Fenced, NotFound, StaleSnapshot
+from queuectl.domain.errors import (
+    BadInput,
+    Conflict,
+    Fenced,
+    NotFound,
+    StaleConfiguration,
+    StaleSnapshot,
+)
 from queuectl.domain.estimates import Run
-from queuectl.domain.ledger import Change, Entry, Spent, State
-from queuectl.domain.machine import (
+from queuectl.domain.events import (
     Admit,
     Asked,
     Described,
@@ -27,6 +33,7 @@ from queuectl.domain.machine import (
     Refuse,
     RetryDue,
 )
+from queuectl.domain.ledger import Change, Entry, Spent, State
 from queuectl.domain.pastuse import Account, Scope, Used
 from queuectl.domain.plan import Proof
 from queuectl.domain.queries import ConfigChanges, DocumentKey, Line, WorkloadFilter
@@ -214,7 +221,7 @@ class StoreConformance:
         revision, _ = await store.configuration()
         await commit(store, epoch, submitted("u1"), revision=revision)
         await api.put_config(queue("gpus"))
-        with pytest.raises(StaleSnapshot):
+        with pytest.raises(StaleConfiguration):
             await commit(store, epoch, submitted("u2"), revision=revision)
         await commit(store, epoch, submitted("u3"))
         assert set(await loaded(store)) == {"u1", "u3"}

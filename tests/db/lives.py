@@ -7,9 +7,7 @@ from itertools import count
 from typing import Any
 
 from queuectl.domain.commands import Action, Command
-from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.ledger import Change, Entry, Intent, State
-from queuectl.domain.machine import (
+from queuectl.domain.events import (
     Admit,
     Asked,
     Described,
@@ -31,8 +29,10 @@ from queuectl.domain.machine import (
     Reserve,
     RetryDue,
     Submitted,
-    handle,
 )
+from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.machine import handle
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import Rules

@@ -18,7 +18,7 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.store import PostgresStore
 from queuectl.domain.errors import StaleSnapshot, StoreError, StoreUnavailable
-from queuectl.domain.machine import Admit
+from queuectl.domain.events import Admit
 from tests.db.conformance import QUEUE, commit, loaded
 from tests.db.lives import HERE, step, submitted
 from tests.support.lossy import lossy_relay

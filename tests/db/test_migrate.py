@@ -19,7 +19,7 @@ from queuectl.db.tables import metadata
 from queuectl.domain.errors import StoreError
 from tests.support.postgres import TestPostgres
 
-HEAD = "0011_pre"
+HEAD = "0012_pre"
 REVISION = """
 from alembic import op
 

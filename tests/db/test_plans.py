@@ -10,15 +10,15 @@ from sqlalchemy import ClauseElement, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from queuectl.db import decisions, reads, rows
+from queuectl.db import decisions, reads, rows, standings
 from queuectl.db.bulk import arrays, update_rows
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.prune import kept_enough
 from queuectl.db.store import PostgresStore
 from queuectl.db.tables import workloads
 from queuectl.db.usage import runs_before
+from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
-from queuectl.domain.machine import Admit
 from queuectl.domain.queries import Position, WorkloadFilter
 from queuectl.domain.rules import Retention
 from tests.db.lives import HERE, step, submitted
@@ -33,7 +33,8 @@ FROM generate_series(1, 20000) n
 """
 FILL_HISTORY = """
 INSERT INTO history (uid, kind, namespace, name, at, epoch, cycle, attempt, event, to_state, code, message, details)
-SELECT 'u' || n % 5000, 'Job', 'n', 'n', n, 1, 1, 1, 'Queued', 'Pending', 'Queued', '', '{}'
+SELECT 'u' || n % 5000, 'Job', 'team-' || n % 50, 'n', n, 1, 1, 1, 'Queued',
+       CASE WHEN n % 40 = 0 THEN 'Evicting' ELSE 'Pending' END, 'Queued', '', '{}'
 FROM generate_series(1, 20000) n
 """
 FILL_SUBJECTS = """
@@ -102,6 +103,9 @@ def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
         (decisions.page(None, 100), "decisions_pkey"),
         (decisions.page(19000, 100), "decisions_pkey"),
         (reads.moves_since(86_400.0), "history_moves_idx"),
+        (standings.evicting(None, None, 100), "history_evictions_idx"),
+        (standings.evicting(None, 5000, 100), "history_evictions_idx"),
+        (standings.evicting({"team-10", "team-20"}, 5000, 100), "history_evictions_idx"),
         (kept_enough(Retention(after_finished=0.0), 1.0), "workloads_finished_idx"),
         (kept_enough(Retention(0.0, 0.0), 1.0), "workloads_finished_idx"),
         (runs_before(100), "workloads_finished_idx"),
@@ -124,7 +128,13 @@ async def test_a_line_is_counted_without_looking_at_what_is_finished(
 
 @pytest.mark.parametrize(
     "statement",
-    [page(), page(AFTER), page(cluster_queue="cq-7"), reads.history_after(None, 5000, 100)],
+    [
+        page(),
+        page(AFTER),
+        page(cluster_queue="cq-7"),
+        reads.history_after(None, 5000, 100),
+        standings.evicting(None, 5000, 100),
+    ],
 )
 async def test_a_page_of_many_rows_is_read_in_order_without_sorting_the_rest(
     connection: AsyncConnection, statement: ClauseElement

@@ -21,10 +21,11 @@ from queuectl.db.usage import UsageBooks
 from queuectl.domain.accounting import Amounts
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
+from queuectl.domain.events import Admit, Event, Gone
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import Admit, Event, Gone, handle
+from queuectl.domain.machine import handle
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.records import JobRecord, Upserted

@@ -18,7 +18,13 @@ from queuectl.db.engine import storable
 from queuectl.domain.audit import AuditLine
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.decisions import KEPT_SECONDS, Decided, Decision
-from queuectl.domain.errors import Fenced, NotFound, StaleSnapshot, StoreUnavailable
+from queuectl.domain.errors import (
+    Fenced,
+    NotFound,
+    StaleConfiguration,
+    StaleSnapshot,
+    StoreUnavailable,
+)
 from queuectl.domain.identity import Session
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, Spent, State
 from queuectl.domain.pastuse import Account, Used
@@ -133,7 +139,7 @@ class MemoryStore:
         if database.epoch != epoch:
             raise Fenced(f"epoch {epoch} is over")
         if revision is not None and revision != database.revision:
-            raise StaleSnapshot(f"the configuration is no longer at revision {revision}")
+            raise StaleConfiguration(f"the configuration is no longer at revision {revision}")
         for change in changes:
             self._check(change)
         for answer in answers:

@@ -13,7 +13,8 @@ from deploy.grafana.dashboards.__main__ import BOARDS
 from queuectl.demo import manifests as m
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.prometheus import Prometheus
-from tests.system.acts import ask, put, rules
+from queuectl.objects.keys import MAX_EXECUTION, PREFIX
+from tests.system.acts import ask, put, remove, rules
 from tests.system.house import Room
 from tests.system.measured import Measured, judged_quickly, measured_house, playing
 
@@ -60,18 +61,29 @@ def configure(room: Room) -> None:
 
 
 def live(measured: Measured, room: Room) -> None:
-    """Something of everything: a finish, a preemption with a requeue, idle GPUs, a gang that waits."""
+    """Something of everything: a finish, a preemption with a requeue, idle GPUs, an estimated start, a gang that waits."""
     room.job("short", playing("busy"), seconds=1, priority_class="high")
     room.until_state("short", "Finished")
     room.job("idle", playing("idle"), priority_class="low")
     room.until_state("idle", "Running")
-    room.job("busy", playing("busy"), priority_class="low")
+    for_an_hour(room, "busy", "low")
     room.until_state("busy", "Running")
     room.until(lambda: measured.gangs(room.namespace).get("Idle") == 1.0, "an idle gang")
-    room.job("urgent", playing("busy"), priority_class="high")
+    for_an_hour(room, "urgent", "high")
     room.until_state("urgent", "Running")
     room.until(lambda: room.state("idle") == "Pending", "the idle one queues again")
+    room.until(lambda: room.workload("idle").get("estimatedStart"), "an estimate of its start")
+    remove(room, "busy")
+    room.until_state("idle", "Running")
     ask(room, "idle", "hold")
+
+
+def for_an_hour(room: Room, name: str, priority_class: str) -> None:
+    """A gang that may run so long: whoever waits behind it can be told when he starts."""
+    pods = playing("busy")
+    document = m.job(name, room.namespace, "main", pods, priority_class=priority_class)
+    document["metadata"]["labels"][PREFIX + MAX_EXECUTION] = "3600"
+    room.submit(document)
 
 
 def asked(expr: str) -> str:

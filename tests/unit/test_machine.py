@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.commands import Action, Command, objection
 from queuectl.domain.consistency import violations
-from queuectl.domain.ledger import Change, Entry, Intent, State
-from queuectl.domain.machine import (
-    DEFAULT_RULES,
+from queuectl.domain.events import (
     Admit,
     Adopt,
     Asked,
@@ -25,7 +23,6 @@ from queuectl.domain.machine import (
     Evict,
     Gated,
     Gone,
-    IllegalTransition,
     NoticeOver,
     PodsDone,
     PodsLost,
@@ -38,8 +35,9 @@ from queuectl.domain.machine import (
     Reserve,
     RetryDue,
     Submitted,
-    handle,
 )
+from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.machine import DEFAULT_RULES, IllegalTransition, handle
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import PodsReady as PodsReadyRules

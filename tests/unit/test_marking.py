@@ -9,10 +9,7 @@ import pytest
 
 from queuectl.domain.accounting import Accounting, Held, Loss, Mark, Phase, Price
 from queuectl.domain.commands import Action
-from queuectl.domain.fleet import Node
-from queuectl.domain.gpus import GpuWeights
-from queuectl.domain.ledger import Change, Entry
-from queuectl.domain.machine import (
+from queuectl.domain.events import (
     Admit,
     Adopt,
     Described,
@@ -26,8 +23,11 @@ from queuectl.domain.machine import (
     Refuse,
     Repair,
     Submitted,
-    handle,
 )
+from queuectl.domain.fleet import Node
+from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.machine import handle
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason

@@ -34,7 +34,6 @@ from queuectl.domain.queues import (
 from queuectl.objects.config import (
     CONFIG_KINDS,
     build,
-    key_of,
     validate,
 )
 from queuectl.objects.config_links import dangling
@@ -425,11 +424,6 @@ def test_an_override_of_quota_that_there_is_not_is_told() -> None:
     )
     (resource,) = group()["coveredResources"]
     assert told(clusterQueue="x", flavor="h100", resource=resource) == ()
-
-
-def test_a_key_is_kind_namespace_and_name() -> None:
-    kept, _ = validate(document("LocalQueue", {"clusterQueue": "cq"}))
-    assert key_of(kept) == ("LocalQueue", "default", "x")
 
 
 json_values = st.recursive(

@@ -11,8 +11,8 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuectl.domain.accounting import Free
+from queuectl.domain.events import Admit, Ended, Event, Evict, PodsReady, Remarked
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import Admit, Ended, Event, Evict, PodsReady, Remarked
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
 from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reasons import Code, Reason

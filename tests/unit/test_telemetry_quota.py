@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from queuectl.domain.events import Event
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import Event
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import NodeRecord
 from queuectl.objects.config import build

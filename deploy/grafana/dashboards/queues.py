@@ -75,5 +75,21 @@ QUEUES: Final = Board(
                       look=Look.STACK, width=12),
             ),
         ),
+        (
+            "When it starts",
+            (
+                Panel("Estimated wait", "Half of the gangs that were first given an estimated start lately were told less than this.",
+                      [Query(f"histogram_quantile(0.5, sum by (le, cluster_queue) (rate(queuectl_estimated_wait_seconds_bucket{{{ONE}}}[30m])))",
+                             "{{cluster_queue}}")], "s"),
+                Panel("Error of estimates", "Of the gangs with an estimate that started lately, half started nearer to it than the lower line, earlier or later,"
+                      " and 95 % nearer than the upper one.",
+                      [Query(f"histogram_quantile(0.5, sum by (le) (rate(queuectl_estimated_wait_error_seconds_bucket{{{ONE}}}[30m])))", "half"),
+                       Query(f"histogram_quantile(0.95, sum by (le) (rate(queuectl_estimated_wait_error_seconds_bucket{{{ONE}}}[30m])))", "95 %")], "s"),
+                Panel("Starts that had an estimate", "Gangs that start as soon as they come, or without knowing how long others run, have none.",
+                      [Query(f"{BY} (rate(queuectl_estimated_wait_error_seconds_count{{{ONE}}}[30m]))"
+                             f" / {BY} (rate(queuectl_admitted_workloads_total{{{ONE}}}[30m]))",
+                             "{{cluster_queue}}")], "percentunit"),
+            ),
+        ),
     ),
 )  # fmt: skip

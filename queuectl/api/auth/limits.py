@@ -15,9 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queuectl.api import problems
 from queuectl.api.access import ANYBODY, caller_of
-from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
 from queuectl.api.problems import Problem, ProblemType
 
+MAX_BYTES: Final = 1 << 20  # a document in etcd may not be larger either
+MAX_LIST_BYTES: Final = 1 << 25  # many of them
 _MOST: Final = 10_000  # callers whose pace is remembered
 
 

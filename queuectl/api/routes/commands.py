@@ -24,16 +24,17 @@ from queuectl.api.command_views import (
     MoveBody,
     PreviewView,
     PriorityBody,
-    StarterView,
     command_view,
     own,
     preview_view,
+    starter_view,
 )
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import After, Limit
 from queuectl.api.ports import ApiStore, Diagnoser
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import Problem, ProblemType, wrong_parameter
+from queuectl.api.veil import veil_of
 from queuectl.domain.commands import EVICTING, Action, Command, objection
 from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right
@@ -154,7 +155,7 @@ def _add(
         dry_run: Preview = False,
     ) -> Any:
         if dry_run:
-            view = await desk.preview(entry, action)
+            view = await desk.preview(request, entry, action)
             return JSONResponse(view.model_dump(mode="json", by_alias=True))
         return await desk.keep(request, response, entry, action, body, request_id)
 
@@ -258,7 +259,7 @@ class _Desk:
                 text = f"LocalQueue {command.queue} does not exist in namespace {entry.namespace}"
                 _refuse("queue", text)
 
-    async def preview(self, entry: Entry, action: Action) -> PreviewView:
+    async def preview(self, request: Request, entry: Entry, action: Action) -> PreviewView:
         """What it would cost and bring."""
         why = objection(entry, action)
         if why is not None:
@@ -268,7 +269,9 @@ class _Desk:
         if starts is None:
             return preview_view(entry, action, told, None)
         names = await self._store.workload_names(starts) if starts else {}
-        views = [StarterView(uid=uid, workload=names.get(uid, uid)) for uid in starts]
+        veil = await veil_of(self._guard, request, self._store, names.values())
+        shown = {uid: veil.name(names.get(uid, uid)) for uid in starts}
+        views = [starter_view(uid, name) for uid, name in shown.items()]
         return preview_view(entry, action, told, views)
 
 
@@ -291,5 +294,4 @@ def _command(
 
 
 def _refuse(field: str, reason: str) -> NoReturn:
-    errors = [{"field": field, "reason": reason}]
-    raise Problem(P.INVALID_PARAMETER, f"{field}: {reason}", errors=errors)
+    raise wrong_parameter(field, reason, f"{field}: {reason}")

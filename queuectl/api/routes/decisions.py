@@ -2,7 +2,6 @@
 
 # No postponed annotations here: see routes/config.py.
 
-from collections.abc import Iterable
 from enum import Enum
 from typing import Annotated, Final
 
@@ -20,7 +19,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import After, Limit
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.domain.queries import LONGEST_PAGE
+from queuectl.api.telling import Teller
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/decisions"
@@ -33,6 +32,7 @@ Number = Annotated[int, Path(**_ID, description="Its `id`.")]
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     """Offer the paths."""
+    teller = Teller(guard, store, None)
 
     @routes.get(
         PATH,
@@ -65,18 +65,9 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         decided = await store.get_decision(number)
         if decided is None:
             raise Problem(P.NOT_FOUND, f"there is no decision {number}: they are kept for a week")
-        lines = await store.history(None, max(after, decided.after), LONGEST_PAGE)
-        own = [line for line in lines if line.id <= decided.upto]
-
-        async def namespaces() -> Iterable[str]:
-            return {line.namespace for line in own}
-
-        visible = await guard.visible(request, "list", "workloads", namespaces)
-        more = len(own) == LONGEST_PAGE and own[-1].id < decided.upto
+        steps, next_after = await teller.decided(request, decided, after)
         return DecisionDetailView(
             **dict(decision_view(decided)),
-            steps=[
-                event_view(line) for line in own if visible is None or line.namespace in visible
-            ],
-            next_after=own[-1].id if more else None,
+            steps=[event_view(line) for line in steps],
+            next_after=next_after,
         )

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from queuectl.api.access import Guard
-from queuectl.api.body import MAX_LIST_BYTES, read_document
+from queuectl.api.body import read_document
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import LIST_BODY, responses
 from queuectl.api.ports import ApiStore, Diagnoser
@@ -27,7 +27,7 @@ def add_routes(
     """Offer the path."""
 
     async def dry_run(request: Request) -> Response:
-        items = _items(await read_document(request, MAX_LIST_BYTES))
+        items = _items(await read_document(request))
         for right in sorted({_right(item) for item in items}, key=str):
             await guard.require(request, right)
         rehearsal = await rehearse(items, store, diagnoser)

@@ -3,7 +3,7 @@
 # No postponed annotations here: see routes/config.py.
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -15,15 +15,17 @@ from starlette.types import Receive, Scope, Send
 from queuectl.api import events
 from queuectl.api.access import Guard
 from queuectl.api.events import EventView
-from queuectl.api.feed import RETRY_SECONDS, Feed, Told
+from queuectl.api.feed import RETRY_SECONDS, Feed, Told, told_of
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.veil import veil_over
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import HistoryLine
+from queuectl.domain.veil import Veil
 
 PATH: Final = f"{PREFIX}/events"
 HEARTBEAT_SECONDS: Final = 15.0
@@ -111,26 +113,52 @@ class Wanted:
 class Sight:
     """What the caller of one stream may see; asked for again now and then, because rights are taken away, too."""
 
-    def __init__(self, guard: Guard, request: Request) -> None:
+    def __init__(self, guard: Guard, request: Request, store: ApiStore) -> None:
         self._guard = guard
         self._request = request
+        self._store = store
         self._known: dict[str, bool] = {}
+        self._all = False
         self._until = 0.0
 
-    async def of(self, lines: Sequence[HistoryLine]) -> frozenset[str]:
-        """The namespaces of these lines in which he may watch workloads. May raise ClusterUnavailable."""
+    async def told(self, lines: Sequence[Told]) -> list[str]:
+        """What he is told of these lines, those left out that he may not see.
+
+        Raises:
+            ClusterUnavailable, StoreUnavailable: his rights cannot be known.
+        """
+        await self._look({told.line.namespace for told in lines})
+        mine = [told for told in lines if self._known[told.line.namespace]]
+        veil = await self._veil(frozenset[str]().union(*(told.named for told in mine)))
+        return [events.step(told.id, _data(told, veil)) for told in mine]
+
+    async def _veil(self, named: frozenset[str]) -> Veil:
+        if self._all:
+            return Veil()
+        if named - self._known.keys():  # what looks like a name may be an image
+            named &= await self._store.namespaces()
+            await self._look(named)
+        return veil_over(named, {name for name in named if self._known[name]})
+
+    async def _look(self, namespaces: Collection[str]) -> None:
+        """Know in which of them he may watch workloads."""
         now = asyncio.get_running_loop().time()
         if now >= self._until:
             self._known, self._until = {}, now + TRUST_SECONDS
-        new = {line.namespace for line in lines} - self._known.keys()
+        new = set(namespaces) - self._known.keys()
         if new:
 
             async def named() -> Iterable[str]:
                 return new
 
             visible = await self._guard.visible(self._request, "watch", "workloads", named)
+            self._all = visible is None
             self._known |= {name: visible is None or name in visible for name in new}
-        return frozenset(name for name, seen in self._known.items() if seen)
+
+
+def _data(told: Told, veil: Veil) -> str:
+    line = veil.line(told.line)
+    return told.data if line is told.line else told_of(line).data
 
 
 @dataclass(frozen=True)
@@ -176,10 +204,7 @@ class Stream:
 
     async def _shown(self, lines: Sequence[Told]) -> str:
         matching = [told for told in lines if self.wanted.matches(told.line)]
-        seen = await self.sight.of([told.line for told in matching])
-        return "".join(
-            events.step(told.id, told.data) for told in matching if told.line.namespace in seen
-        )
+        return "".join(await self.sight.told(matching))
 
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> None:
@@ -223,7 +248,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> 
             return EventStream(_once(events.reset(newest)))
         position = newest if start is None else start
         until = None if follow else newest
-        sight = Sight(guard, request)
+        sight = Sight(guard, request, store)
         stream = Stream(feed, Wanted(namespace, cluster_queue, uid), sight, position, until)
         return EventStream(stream.told())
 

@@ -13,13 +13,12 @@ import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from queuectl.api.access import Guard
+from queuectl.api.access import Guard, Visible
 from queuectl.api.floors import (
     DomainsView,
     FloorView,
     NodePageView,
     NodeView,
-    Visible,
     domains_view,
     floor_document,
     node_view,
@@ -30,7 +29,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name
 from queuectl.api.ports import Lookout
 from queuectl.api.preconditions import etag, unchanged
-from queuectl.api.problems import Problem, ProblemType, not_known_yet
+from queuectl.api.problems import Problem, ProblemType, not_known_yet, wrong_parameter
 from queuectl.domain.floor import Floor, Spot
 
 P = ProblemType
@@ -161,8 +160,7 @@ def _after(cursor: str | None) -> str:
         return base64.b64decode(cursor or "", altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as error:
         reason = f"cursor {cursor!r} is not one this server gave out"
-        errors = [{"field": "cursor", "reason": reason}]
-        raise Problem(P.INVALID_PARAMETER, reason, errors=errors) from error
+        raise wrong_parameter("cursor", reason) from error
 
 
 def _domains(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:

@@ -16,7 +16,7 @@ from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.ports import ApiStore
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ProblemType, wrong_parameter
 from queuectl.api.reports import (
     CostReport,
     UsageReport,
@@ -58,13 +58,13 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         try:
             grouping = Grouping.parse(by)
         except BadInput as error:
-            raise _wrong("by", str(error)) from error
-        period = _period(since, until, time.time())
+            raise wrong_parameter("by", str(error)) from error
+        period = period_of(since, until, time.time())
         seen = await guard.visible(request, "get", "reports", store.namespaces)
         try:
             return await store.usage.report(period, grouping, seen)
         except BadInput as error:
-            raise _wrong("since", str(error)) from error
+            raise wrong_parameter("since", str(error)) from error
 
     @routes.get(
         f"{PATH}/usage",
@@ -117,13 +117,18 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         return waits_report(await made(request, by, since, until))
 
 
-def _period(since: str, until: str | None, now: float) -> Period:
+def period_of(since: str, until: str | None, now: float) -> Period:
+    """The full hours of a span as it is asked for: times (RFC 3339), or how long before ``now`` (unix seconds).
+
+    Raises:
+        Problem: a text is neither, or the span is empty or too long.
+    """
     start = _time("since", since, now)
     end = now if until is None else _time("until", until, now)
     if end <= start:
-        raise _wrong("until", "until: must be later than since")
+        raise wrong_parameter("until", "until: must be later than since")
     if end - start > _LONGEST:
-        raise _wrong("since", "since: a report is of at most 366 days")
+        raise wrong_parameter("since", "since: a report is of at most 366 days")
     return Period.around(start, end)
 
 
@@ -133,7 +138,7 @@ def _time(field: str, text: str, now: float) -> float:
         reason = (
             f"{field}: {text!r} is neither a time like 2026-11-20T00:00:00Z nor a duration like 24h"
         )
-        raise _wrong(field, reason)
+        raise wrong_parameter(field, reason)
     return at
 
 
@@ -147,8 +152,3 @@ def _moment(field: str, text: str, now: float) -> float | None:
         return at.timestamp() if at.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None
-
-
-def _wrong(field: str, reason: str) -> Problem:
-    errors = [{"field": field, "reason": reason}]
-    return Problem(ProblemType.INVALID_PARAMETER, reason, errors=errors)

@@ -2,7 +2,7 @@
 
 # No postponed annotations here: see routes/config.py.
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Annotated, Final
 
@@ -24,15 +24,15 @@ from queuectl.api.params import (
     Uid,
 )
 from queuectl.api.ports import ApiStore, Diagnoser
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.routes import commands
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
-from queuectl.api.views import explain_view, history_view, workload_view
+from queuectl.api.telling import Teller
+from queuectl.api.views import history_view
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import Line, WorkloadFilter, in_line
-from queuectl.domain.utilization import GangUse
+from queuectl.domain.queries import WorkloadFilter
 from queuectl.objects.kinds import KINDS
 
 Finder = Callable[..., Awaitable[Entry]]
@@ -45,7 +45,8 @@ def add_routes(
     routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None = None
 ) -> None:
     """Offer the paths of workloads, each by uid and by namespace and name."""
-    _list(routes, guard, store, diagnoser)
+    teller = Teller(guard, store, diagnoser)
+    _list(routes, guard, store, teller)
 
     async def by_uid(request: Request, uid: Uid) -> Entry:
         entry = await store.get_workload(uid)
@@ -64,8 +65,8 @@ def add_routes(
         (f"{PREFIX}/workloads/{{uid}}", by_uid, ""),
         (f"{PREFIX}/namespaces/{{namespace}}/workloads/{{name}}", by_name, "Named"),
     ):
-        _one(routes, store, diagnoser, path, finder, tag)
-        _explain(routes, store, diagnoser, path, finder, tag)
+        _one(routes, store, teller, path, finder, tag)
+        _explain(routes, teller, path, finder, tag)
         commands.add_routes(routes, guard, store, diagnoser, path, finder, tag)
     commands.add_command_routes(routes, guard, store)
 
@@ -74,7 +75,7 @@ def _reading(namespace: str, name: str) -> Right:
     return Right("get", "workloads", namespace, name)
 
 
-def _list(routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None) -> None:
+def _list(routes: APIRouter, guard: Guard, store: ApiStore, teller: Teller) -> None:
     @routes.get(
         f"{PREFIX}/workloads",
         tags=_TAGS,
@@ -102,27 +103,13 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser
         try:
             page = await store.list_workloads(wanted, cursor, limit)
         except BadInput as error:
-            errors = [{"field": "cursor", "reason": str(error)}]
-            raise Problem(P.INVALID_PARAMETER, str(error), errors=errors) from error
-        lines = await _lines(store, page.entries)
-        return WorkloadPageView(
-            items=[
-                workload_view(
-                    entry, lines.get(entry.uid), _use(diagnoser, entry), _start(diagnoser, entry)
-                )
-                for entry in page.entries
-            ],
-            next_cursor=page.cursor,
-        )
+            raise wrong_parameter("cursor", str(error)) from error
+        items = await teller.workloads(request, page.entries)
+        return WorkloadPageView(items=items, next_cursor=page.cursor)
 
 
 def _one(
-    routes: APIRouter,
-    store: ApiStore,
-    diagnoser: Diagnoser | None,
-    path: str,
-    finder: Finder,
-    tag: str,
+    routes: APIRouter, store: ApiStore, teller: Teller, path: str, finder: Finder, tag: str
 ) -> None:
     """What is told of one workload, however it was found."""
     Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
@@ -134,10 +121,9 @@ def _one(
         summary="Read one workload",
         responses=_ONE,
     )
-    async def get_workload(entry: Found) -> WorkloadView:
-        lines = await _lines(store, (entry,))
-        use, start = _use(diagnoser, entry), _start(diagnoser, entry)
-        return workload_view(entry, lines.get(entry.uid), use, start)
+    async def get_workload(request: Request, entry: Found) -> WorkloadView:
+        (view,) = await teller.workloads(request, (entry,))
+        return view
 
     @routes.get(
         f"{path}/history",
@@ -146,23 +132,18 @@ def _one(
         summary="What happened to it, oldest first",
         responses=_ONE,
     )
-    async def history(entry: Found, after: After = 0, limit: Limit = 100) -> HistoryPage:
+    async def history(
+        request: Request, entry: Found, after: After = 0, limit: Limit = 100
+    ) -> HistoryPage:
         lines = await store.history(entry.uid, after, limit)
         return HistoryPage(
             uid=entry.uid,
-            items=[history_view(line) for line in lines],
+            items=[history_view(line) for line in await teller.steps(request, lines)],
             next_after=lines[-1].id if len(lines) == limit else None,
         )
 
 
-def _explain(
-    routes: APIRouter,
-    store: ApiStore,
-    diagnoser: Diagnoser | None,
-    path: str,
-    finder: Finder,
-    tag: str,
-) -> None:
+def _explain(routes: APIRouter, teller: Teller, path: str, finder: Finder, tag: str) -> None:
     """Why it is where it is; what waits is looked into on demand."""
     Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
@@ -173,29 +154,8 @@ def _explain(
         summary="Why it is where it is, and what would change that",
         responses=_ONE,
     )
-    async def explain(entry: Found) -> ExplainView:
-        leaving = entry.lease.victims if entry.lease else ()
-        names = await store.workload_names(leaving) if leaving else {}
-        waits = entry.state in (State.PENDING, State.RESERVED)
-        diagnosis = await diagnoser.diagnose(entry.uid) if diagnoser and waits else None
-        line = (await _lines(store, (entry,))).get(entry.uid)
-        position = line.cluster_queue if line else None
-        use, start = _use(diagnoser, entry), _start(diagnoser, entry)
-        return explain_view(entry, position, names, diagnosis, use, start)
-
-
-def _use(diagnoser: Diagnoser | None, entry: Entry) -> GangUse | None:
-    return diagnoser.gang_use(entry.uid) if diagnoser is not None else None
-
-
-def _start(diagnoser: Diagnoser | None, entry: Entry) -> float | None:
-    return diagnoser.estimated_start(entry.uid) if diagnoser is not None else None
-
-
-async def _lines(store: ApiStore, entries: Iterable[Entry]) -> Mapping[str, Line]:
-    """Where those of them that wait for their turn stand."""
-    waiting = [entry.uid for entry in entries if in_line(entry)]
-    return await store.positions(waiting) if waiting else {}
+    async def explain(request: Request, entry: Found) -> ExplainView:
+        return await teller.explained(request, entry)
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:

@@ -1,0 +1,100 @@
+"""Workloads as one caller is told them: where they stand in line, what they do, why they wait, and no name he may not see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fastapi import Request
+
+from queuectl.api.access import Guard
+from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.schemas import ExplainView, WorkloadView
+from queuectl.api.veil import veil_of
+from queuectl.api.views import explain_view, workload_view
+from queuectl.domain.decisions import Decided
+from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.ledger import Entry
+from queuectl.domain.queries import IN_LINE, LONGEST_PAGE, HistoryLine, Line, in_line
+from queuectl.domain.utilization import GangUse
+from queuectl.domain.veil import Saying
+
+
+class Teller:
+    """Of one process. Methods may raise StoreUnavailable, and ClusterUnavailable where somebody must be asked for rights."""
+
+    def __init__(self, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None) -> None:
+        """``diagnoser``: None where no controller runs."""
+        self._guard = guard
+        self._store = store
+        self._diagnoser = diagnoser
+
+    async def workloads(self, request: Request, entries: Sequence[Entry]) -> list[WorkloadView]:
+        """Rows of the ledger that who asks may see."""
+        lines = await self.lines(entries)
+        veil = await veil_of(self._guard, request, self._store, (e.reason for e in entries))
+        return [
+            workload_view(
+                veil.entry(entry), lines.get(entry.uid), self._use(entry), self._start(entry)
+            )
+            for entry in entries
+        ]
+
+    async def explained(self, request: Request, entry: Entry, *, solve: bool = True) -> ExplainView:
+        """Why a workload that who asks may see is where it is.
+
+        Args:
+            request: whose.
+            entry: its row.
+            solve: also what stands in its way and what would help, which takes seconds.
+        """
+        known = Diagnosis(entry.uid)
+        if solve and self._diagnoser is not None and entry.state in IN_LINE:
+            known = await self._diagnoser.diagnose(entry.uid) or known
+        leaving = entry.lease.victims if entry.lease is not None else ()
+        names = await self._store.workload_names(leaving) if leaving else {}
+        told: list[Saying | str] = [entry.reason, *known.conflict, *known.ways, *names.values()]
+        veil = await veil_of(self._guard, request, self._store, told)
+        line = (await self.lines((entry,))).get(entry.uid)
+        return explain_view(
+            veil.entry(entry),
+            line.cluster_queue if line is not None else None,
+            {uid: veil.name(names.get(uid, uid)) for uid in leaving},
+            veil.diagnosis(known),
+            self._use(entry),
+            self._start(entry),
+        )
+
+    async def steps(self, request: Request, lines: Sequence[HistoryLine]) -> list[HistoryLine]:
+        """Steps of workloads that who asks may see."""
+        veil = await veil_of(self._guard, request, self._store, (line.reason for line in lines))
+        return [veil.line(line) for line in lines]
+
+    async def decided(
+        self, request: Request, decided: Decided, after: int = 0
+    ) -> tuple[list[HistoryLine], int | None]:
+        """What a planning cycle did to workloads that who asks may see, of lines with ids above ``after``.
+
+        Returns:
+            The steps, and the id to go on after; None = that was all.
+        """
+        lines = await self._store.history(None, max(after, decided.after), LONGEST_PAGE)
+        own = [line for line in lines if line.id <= decided.upto]
+
+        async def namespaces() -> Iterable[str]:
+            return {line.namespace for line in own}
+
+        visible = await self._guard.visible(request, "list", "workloads", namespaces)
+        seen = [line for line in own if visible is None or line.namespace in visible]
+        more = len(own) == LONGEST_PAGE and own[-1].id < decided.upto
+        return await self.steps(request, seen), own[-1].id if more else None
+
+    async def lines(self, entries: Iterable[Entry]) -> Mapping[str, Line]:
+        """Where those of them stand that wait for their turn, by uid."""
+        waiting = [entry.uid for entry in entries if in_line(entry)]
+        return await self._store.positions(waiting) if waiting else {}
+
+    def _use(self, entry: Entry) -> GangUse | None:
+        return self._diagnoser.gang_use(entry.uid) if self._diagnoser is not None else None
+
+    def _start(self, entry: Entry) -> float | None:
+        return self._diagnoser.estimated_start(entry.uid) if self._diagnoser is not None else None

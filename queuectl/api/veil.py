@@ -1,0 +1,36 @@
+"""Which names of gangs a caller of the API is told, by his rights; the covering itself is :mod:`queuectl.domain.veil`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from fastapi import Request
+
+from queuectl.api.access import Guard, Visible
+from queuectl.api.ports import ApiStore
+from queuectl.domain.veil import Saying, Veil, namespaces_in
+
+
+def veil_over(known: Iterable[str], visible: Visible, own: Collection[str] = ()) -> Veil:
+    """Before a caller who may see the gangs of some of the ``known`` namespaces. ``own``: see :class:`Veil`."""
+    if visible is None:
+        return Veil()
+    return Veil(frozenset(known) - frozenset(visible), drawn=True, own=own)
+
+
+async def veil_of(
+    guard: Guard, request: Request, store: ApiStore, told: Iterable[Saying | str]
+) -> Veil:
+    """Before who asks, for all that is told here. May raise ClusterUnavailable and StoreUnavailable.
+
+    A namespace that has neither a LocalQueue nor a workload any more is nobody's: what names a gang of it is told.
+    """
+    named = frozenset[str]().union(*map(namespaces_in, told))
+    known: set[str] = set()
+
+    async def there() -> Iterable[str]:
+        if named:  # only known ones count: what looks like a name may be an image
+            known.update(named & await store.namespaces())
+        return known
+
+    return veil_over(known, await guard.visible(request, "list", "workloads", there))

@@ -1,0 +1,121 @@
+"""What is not told to one reader: whose the gangs are that he may not see.
+
+Reasons, obstacles and ways out are sentences and plain values that may name any gang. Names of gangs in namespaces whose
+workloads the reader may not list are covered in them; numbers, and the names of his own gangs, stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
+from queuectl.domain.ledger import Entry
+from queuectl.domain.queries import HistoryLine
+from queuectl.domain.reasons import Reason
+
+ANOTHER_TEAM: Final = "another team"
+"""In place of the name of a workload that the reader may not see."""
+
+Saying = Reason | Obstacle | Way
+"""What is said of a gang, and may name others."""
+
+_T = TypeVar("_T", Reason, Obstacle, Way)
+_NAMESPACE: Final = re.compile(r"(?<![a-z0-9.-])([a-z0-9-]{1,63})/(?=[a-z0-9])")
+_NAME: Final = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"
+_UIDS: Final = frozenset({"victims", "preemptor", "beneficiary"})
+"""Details that hold uids of gangs."""
+
+
+@dataclass(frozen=True)
+class Veil:
+    """Between one reader and what is told of gangs.
+
+    Attributes:
+        hidden: namespaces whose gangs are not named.
+        drawn: he may not see all gangs, so he is told no uid of one that may be another's.
+        own: gangs, as ``namespace/name``, that are named wherever they are.
+    """
+
+    hidden: frozenset[str] = frozenset()
+    drawn: bool = False
+    own: Collection[str] = ()
+
+    def name(self, ref: str) -> str:
+        """A gang's ``namespace/name``, or what stands for it. One that nobody knows has its uid here."""
+        return ANOTHER_TEAM if self.drawn and "/" not in ref else self.text(ref)
+
+    def text(self, sentence: str) -> str:
+        """A sentence without names that are not told."""
+        if not self.hidden or "/" not in sentence:
+            return sentence
+        return self._hiding.sub(lambda m: m[0] if m[0] in self.own else ANOTHER_TEAM, sentence)
+
+    def told(self, told: _T) -> _T:
+        """The same without names that are not told; the very same where there are none."""
+        if not self.drawn:
+            return told
+        message, details = self.text(told.message), self._plain(told.details)
+        if (message, details) == (told.message, told.details):
+            return told
+        return replace(told, message=message, details=details)
+
+    def entry(self, entry: Entry) -> Entry:
+        """A row of the ledger, with its reason so."""
+        reason = self.told(entry.reason)
+        return entry if reason is entry.reason else replace(entry, reason=reason)
+
+    def line(self, line: HistoryLine) -> HistoryLine:
+        """A step, with its reason so."""
+        reason = self.told(line.reason)
+        return line if reason is line.reason else replace(line, reason=reason)
+
+    def diagnosis(self, found: Diagnosis) -> Diagnosis:
+        """A diagnosis, with all that it says so."""
+        conflict, ways = map(self.told, found.conflict), map(self.told, found.ways)
+        return replace(found, conflict=tuple(conflict), ways=tuple(ways))
+
+    def _plain(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.text(value)
+            case list() | tuple():
+                return [self._plain(one) for one in value]
+            case Mapping():
+                return {
+                    self.text(key): self._plain(one)
+                    for key, one in value.items()
+                    if key not in _UIDS
+                }
+            case _:
+                return value
+
+    @cached_property
+    def _hiding(self) -> re.Pattern[str]:
+        namespaces = "|".join(map(re.escape, sorted(self.hidden)))
+        return re.compile(rf"(?<![a-z0-9.-])(?:{namespaces})/{_NAME}")
+
+
+def namespaces_in(told: Saying | str) -> frozenset[str]:
+    """Namespaces of the gangs that are named in it; others that look so may be among them."""
+    if isinstance(told, str):
+        return frozenset(_NAMESPACE.findall(told))
+    words = (told.message, *_strings(told.details))
+    return frozenset(found for text in words if "/" in text for found in _NAMESPACE.findall(text))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All text in plain values, keys included."""
+    match value:
+        case str():
+            yield value
+        case list() | tuple():
+            for one in value:
+                yield from _strings(one)
+        case Mapping():
+            for key, one in value.items():
+                yield key
+                yield from _strings(one)

@@ -1,0 +1,94 @@
+"""The client library is used without what is generated in it, and every kind of credentials works all the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from queuectl.cluster.client import Api, Connection
+from queuectl.domain.errors import BadInput
+from tests.cluster.test_client import kubeconfig
+
+ANSWER = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "kind": "ExecCredential",
+    "status": {"token": "secret"},
+}
+
+
+def after(code: str) -> str:
+    """What a fresh interpreter prints that has run some lines."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_no_generated_model_and_no_generated_call_is_imported() -> None:
+    loaded = after("import sys, queuectl.cluster.client; print(*sys.modules)").split()
+    assert "kubernetes_asyncio.client.api_client" in loaded
+    generated = ("kubernetes_asyncio.client.models.", "kubernetes_asyncio.client.api.")
+    assert not [name for name in loaded if name.startswith(generated)]
+
+
+def test_who_imported_the_whole_library_before_keeps_it() -> None:
+    code = """
+from kubernetes_asyncio import client
+import queuectl.cluster.library as ours
+print(ours.ApiClient is client.ApiClient, ours.Configuration is client.Configuration, client.V1Job.__name__)
+"""
+    assert after(code).split() == ["True", "True", "V1Job"]
+
+
+def from_file(folder: Path) -> dict[str, Any]:
+    path = folder / "token"
+    path.write_text("secret\n")
+    return {"tokenFile": str(path)}
+
+
+def from_program(folder: Path) -> dict[str, Any]:
+    program = f"print({json.dumps(json.dumps(ANSWER))})"
+    return {
+        "exec": {
+            "apiVersion": ANSWER["apiVersion"],
+            "command": sys.executable,
+            "args": ["-c", program],
+            "interactiveMode": "Never",
+        }
+    }
+
+
+@pytest.mark.parametrize("user", [lambda _: {"token": "secret"}, from_file, from_program])
+async def test_credentials_are_read_wherever_a_kubeconfig_has_them(
+    tmp_path: Path, user: Callable[[Path], dict[str, Any]]
+) -> None:
+    seen: list[str | None] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response({})
+
+    application = web.Application()
+    application.router.add_get("/version", answer)
+    async with TestServer(application) as server:
+        path = kubeconfig(tmp_path, server.port or 0)
+        document = json.loads(path.read_text())
+        document["users"][0]["user"] = user(tmp_path)
+        path.write_text(json.dumps(document))
+        api = await Api.connect(Connection(kubeconfig=path))
+        await api.request("GET", "/version")
+        await api.close()
+    assert seen == ["Bearer secret"]
+
+
+async def test_a_pod_without_a_service_account_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(BadInput, match="service account of this pod"):
+        await Api.connect(Connection())
