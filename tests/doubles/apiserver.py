@@ -48,6 +48,7 @@ class Server:
         self.version = 100
         self.watchers: list[Watcher] = []
         self._uids = itertools.count(1)
+        self._pods: dict[str, dict[Key, None]] = {}  # of each owner, in order of creation
 
     def create(self, resource: str, document: Document) -> Document:
         """Store a new object; returns it as stored."""
@@ -114,8 +115,11 @@ class Server:
 
     def remove(self, resource: str, document: Document) -> None:
         meta = document["metadata"]
-        gone = self.objects[resource].pop((meta.get("namespace", ""), meta["name"]), None)
+        key = (meta.get("namespace", ""), meta["name"])
+        gone = self.objects[resource].pop(key, None)
         if gone is not None:
+            if resource == "pods":
+                del self._pods[owner_of(gone)][key]
             self._stamp(gone)
             self._tell(resource, "DELETED", gone)
 
@@ -125,7 +129,7 @@ class Server:
 
     def owned(self, uid: str) -> list[Document]:
         """Pods whose controller has this uid."""
-        return [pod for pod in self.all("pods") if owner_of(pod) == uid]
+        return [self.objects["pods"][key] for key in self._pods.get(uid, ())]
 
     def _replace(self, resource: str, key: Key, old: Document, new: Document) -> Document:
         if new == old:  # like the real one: nothing changed, no new version
@@ -136,6 +140,8 @@ class Server:
     def _store(self, resource: str, key: Key, document: Document, event: str) -> None:
         self._stamp(document)
         self.objects[resource][key] = document
+        if resource == "pods":
+            self._pods.setdefault(owner_of(document), {})[key] = None
         self._tell(resource, event, document)
 
     def _stamp(self, document: Document) -> None:

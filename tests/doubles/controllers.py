@@ -118,9 +118,9 @@ class Controllers:
         """Pods of deleted owners, and pods bound to nodes that are no more."""
         jobs = (*self._server.all("jobs"), *self._server.all("pytorchjobs"))
         owners = {job["metadata"]["uid"] for job in jobs}
-        nodes = {name for _, name in self._server.objects["nodes"]}
+        nodes = {"", *(name for _, name in self._server.objects["nodes"])}
         for pod in self._server.all("pods"):
-            if pod["spec"].get("nodeName", "") not in {"", *nodes}:
+            if pod["spec"].get("nodeName", "") not in nodes:
                 self._server.remove("pods", pod)
             elif (owner := owner_of(pod)) and owner not in owners and not terminating(pod):
                 self._server.delete("pods", pod)
@@ -273,8 +273,10 @@ class Controllers:
                 continue
             rules = _rules(pod)
             for node in nodes:
+                if not node.ready or rules.refusal(node) is not None:
+                    continue
                 free = node.allocatable - used.get(node.name, NOTHING)
-                if node.ready and rules.refusal(node) is None and record.requests.fits(free):
+                if record.requests.fits(free):
                     used[node.name] = used.get(node.name, NOTHING) + record.requests
                     self._bind(pod, node.name)
                     break

@@ -215,6 +215,15 @@ def house(
     nodes: NodeSpec, settings: Mapping[str, str] | None = None, **spec: Any
 ) -> Iterator[House]:
     """A control plane of these nodes with queuectl leading on it."""
+    with led(nodes, settings, **spec) as (cluster, controller), Rest(controller.api) as rest:
+        yield House(cluster, controller, rest)
+
+
+@contextmanager
+def led(
+    nodes: NodeSpec, settings: Mapping[str, str] | None = None, **spec: Any
+) -> Iterator[tuple[LocalCluster, Controller]]:
+    """A control plane of these nodes, and queuectl leading on it with these settings."""
     shape = ClusterSpec(nodes=(nodes,), fsync=False, **spec)
     with LocalCluster.start(shape, progress=Lines()) as cluster:
         install(cluster)
@@ -222,8 +231,7 @@ def house(
         controller = Controller.start(cluster, QUICK | dict(settings or {}))
         try:
             controller.wait_ready()
-            with Rest(controller.api) as rest:
-                yield House(cluster, controller, rest)
+            yield cluster, controller
         finally:
             controller.stop()
 

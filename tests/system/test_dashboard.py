@@ -1,0 +1,360 @@
+"""The dashboard of a real control plane in a real Chromium: signed in by a token of the cluster, everything done by clicking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
+from queuectl.domain.commands import Action
+from queuectl.domain.quantity import GPU
+from queuectl.localcluster import NodeSpec
+from queuectl.web.vendor import fetch
+from tests.system.acts import until_empty
+from tests.system.house import SECONDS, House, Room
+from tests.system.visitors import (
+    Person,
+    Visitors,
+    chromium,
+    guarded_house,
+    person,
+    sign_in,
+)
+from tests.web.browser import AXE
+
+pytestmark = [pytest.mark.system, pytest.mark.browser]
+NODES = NodeSpec(racks_per_block=2, hosts_per_rack=2)
+WAIT = 1000 * SECONDS
+"""Milliseconds a page may take to show something before that counts as never; nothing is measured by it."""
+
+
+@dataclass(frozen=True)
+class Teams:
+    """Two teams with 16 GPUs each, and who there is of the first one and above both."""
+
+    mine: Room
+    theirs: Room
+    submitter: Person
+    admin: Person
+    platform: Person
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with guarded_house(NODES, tmp_path_factory.mktemp("tls")) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def settled(guarded: House) -> Iterator[Teams]:
+    """The first team has a LocalQueue ``spare`` of 16 GPUs beside ``main``."""
+    cluster = guarded.cluster
+    with guarded.room(16) as mine, guarded.room(16) as theirs:
+        spare = f"{mine.namespace}-spare"
+        queue = m.cluster_queue(spare, "gpu", {GPU: 16, "cpu": "1M"})
+        guarded.rest.apply([queue, m.local_queue(mine.namespace, "spare", spare)])
+        yield Teams(
+            mine,
+            theirs,
+            person(cluster, "submitter", "queuectl-submitter", mine.namespace),
+            person(cluster, "admin", "queuectl-team-admin", mine.namespace),
+            person(cluster, "platform", "queuectl-platform-admin"),
+        )
+
+
+@pytest.fixture(scope="module")
+def running_browser(settled: Teams) -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def teams(settled: Teams) -> Iterator[Teams]:
+    yield settled
+    for room in (settled.mine, settled.theirs):
+        room.empty()
+        room.made.clear()
+
+
+@pytest.fixture
+def visitors(running_browser: Browser, guarded: House) -> Iterator[Visitors]:
+    """Whatever they look at, their browsers have nothing to complain of."""
+    made = Visitors(running_browser, guarded.controller.api)
+    yield made
+    for context in running_browser.contexts:
+        context.close()
+    assert made.complaints == []
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The accessibility scanner."""
+    try:
+        return fetch(*AXE).decode()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+def path_of(room: Room, name: str) -> str:
+    """The page of a workload."""
+    return f"/ui/workloads/{room.workload(name)['uid']}"
+
+
+def state(page: Page, wanted: str) -> None:
+    """Wait until a workload's page says so, by itself."""
+    expect(page.locator(".head-line .state")).to_contain_text(wanted, timeout=WAIT)
+
+
+def press(page: Page, action: Action, **told: str) -> None:
+    """Press a button and confirm; ``told``: what is filled in by the names of its fields."""
+    page.locator(f"button[data-action={action}]:enabled").click()
+    for name, value in told.items():
+        given = page.get_by_role("dialog").locator(f"[name={name}]")
+        if given.evaluate("field => field.tagName") == "SELECT":
+            given.select_option(value)
+        else:
+            given.fill(value)
+    page.get_by_role("dialog").locator("button.go").click()
+
+
+def offered(page: Page) -> set[str]:
+    """The actions that a workload's page has buttons for."""
+    buttons = page.locator("button[data-action]").all()
+    return {str(button.get_attribute("data-action")) for button in buttons}
+
+
+def asked(page: Page, room: Room, name: str) -> list[tuple[str, str]]:
+    """What was asked of a workload and by whom, as the API tells the same visitor."""
+    told = page.request.get(f"/api/v1/namespaces/{room.namespace}/workloads/{name}/commands")
+    return [(one["action"], one["by"]) for one in told.json()["items"]]
+
+
+def test_a_token_opens_the_page_that_was_wanted_and_signing_out_closes_it(
+    visitors: Visitors, teams: Teams
+) -> None:
+    page = visitors.stranger()
+    page.goto("/ui/queues")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    sign_in(page, teams.admin.token)
+    page.wait_for_url("**/ui/queues")
+    expect(page.get_by_title(f"Signed in as {teams.admin.user}").first).to_be_visible()
+    assert page.evaluate("document.cookie") == "", "no script may read the session"
+
+    (kept,) = page.context.cookies()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/ui/signin")
+    page.context.add_cookies(
+        [{"name": kept["name"], "value": kept["value"], "url": visitors.address, "secure": True}]
+    )
+    page.goto("/ui/queues")
+    page.wait_for_url("**/ui/signin?next=*")  # the session is over, whoever kept its cookie
+
+
+@pytest.mark.parametrize("who", ["admin", "platform"])
+def test_every_page_opens_without_complaint_and_is_accessible(
+    visitors: Visitors, teams: Teams, axe: str, who: str
+) -> None:
+    """Complaints, of the policy on contents too, are counted when the visitors leave."""
+    room = teams.mine
+    room.job("runs", Pods(2, gpus=8))
+    room.until_state("runs", "Running")
+    room.job("waits", Pods(2, gpus=8))
+    room.until_state("waits", "Pending")
+    page = visitors.visit(getattr(teams, who))
+    links = page.get_by_label("Pages", exact=True).get_by_role("link").all()
+    paths = [str(link.get_attribute("href")) for link in links]
+    assert ("/ui/nodes" in paths) is (who == "platform")
+    paths += [
+        f"/ui/queues/{room.namespace}",
+        path_of(room, "runs"),
+        path_of(room, "waits"),
+        *(["/ui/nodes?q=rack"] if who == "platform" else []),
+    ]
+    assert found(page, paths, axe) == []
+
+
+def found(page: Page, paths: list[str], axe: str) -> list[tuple[str, str, list[str]]]:
+    """What the scanner finds on pages that have become live."""
+    violations = []
+    for path in paths:
+        page.goto(path)
+        expect(page.locator("#live")).to_have_text("live", timeout=WAIT)
+        expect(page.get_by_text("Looking for what would help")).to_have_count(0, timeout=WAIT)
+        page.evaluate(axe)  # past the policy on scripts, as only a tool may
+        result = page.evaluate("axe.run()")
+        violations += [
+            (path, v["id"], [node["html"][:160] for node in v["nodes"][:3]])
+            for v in result["violations"]
+        ]
+    return violations
+
+
+def test_a_gang_submitted_meanwhile_appears_and_starts_without_a_reload(
+    visitors: Visitors, teams: Teams
+) -> None:
+    page = visitors.visit(teams.admin, "/ui/workloads")
+    expect(page.locator("#live")).to_have_text("live", timeout=WAIT)
+    page.evaluate("window.opened = 'once'")
+    teams.mine.gang("PyTorchJob", "late", 2)
+    row = page.get_by_role("row").filter(has_text=f"{teams.mine.namespace}/late")
+    expect(row).to_contain_text("Running", timeout=WAIT)
+    assert page.evaluate("window.opened") == "once"
+
+
+@pytest.mark.parametrize(
+    ("action", "becomes", "back"),
+    [(Action.HOLD, "Held", Action.RELEASE), (Action.DEACTIVATE, "Deactivated", Action.ACTIVATE)],
+)
+def test_a_gang_is_put_aside_and_let_back_by_clicking(
+    visitors: Visitors, teams: Teams, action: Action, becomes: str, back: Action
+) -> None:
+    room = teams.mine
+    room.gang("PyTorchJob", "train", 2)
+    room.until_state("train", "Running")
+    page = visitors.visit(teams.submitter, path_of(room, "train"))
+    press(page, action, why="the data is wrong")
+    state(page, becomes)
+    until_empty(room, "train")
+    press(page, back)
+    state(page, "Running")
+    assert len(room.running("train")) == 2
+    assert asked(page, room, "train") == [
+        (action, teams.submitter.user),
+        (back, teams.submitter.user),
+    ]
+    expect(page.locator("ol.life")).to_contain_text("the data is wrong")
+
+
+def test_a_gang_is_started_anew_by_clicking(visitors: Visitors, teams: Teams) -> None:
+    room = teams.mine
+    room.gang("Job", "again", 2)
+    room.until_state("again", "Running")
+    before = {pod.uid for pod in room.pods("again")}
+    page = visitors.visit(teams.submitter, path_of(room, "again"))
+    press(page, Action.REQUEUE)
+    expect(page.locator("ol.life")).to_contain_text("start 2", timeout=WAIT)
+    room.until(lambda: len(room.running("again")) == 2, "it runs again")
+    assert not before & {pod.uid for pod in room.running("again")}
+
+
+def test_a_gang_that_waits_goes_first_when_its_priority_is_set(
+    visitors: Visitors, teams: Teams
+) -> None:
+    room = teams.mine
+    room.gang("Job", "runs", 2)
+    room.until_state("runs", "Running")
+    room.gang("PyTorchJob", "urgent", 2)
+    room.until_state("urgent", "Pending")
+    page = visitors.visit(teams.admin, path_of(room, "urgent"))
+    press(page, Action.PRIORITY, priority="500", why="a deadline")
+    state(page, "Running")
+    assert room.workload("urgent")["priority"] == 500
+    assert len(room.running("urgent")) == 2
+    assert room.state("runs") == "Pending"
+
+
+def test_preempting_says_what_it_costs_and_makes_room_for_who_is_next(
+    visitors: Visitors, teams: Teams
+) -> None:
+    room = teams.mine
+    room.gang("Job", "leaves", 2)
+    room.until_state("leaves", "Running")
+    room.gang("Job", "next", 2)
+    room.until_state("next", "Pending")
+    page = visitors.visit(teams.admin, path_of(room, "leaves"))
+    dialog = page.get_by_role("dialog")
+
+    def priced() -> bool:
+        """Whether the dialog says it: what it goes by is a second old at times, and then it says nothing."""
+        with page.expect_response("**/preempt?dry_run=true") as answer:
+            page.locator("button[data-action=preempt]").click()
+        answer.value.finished()
+        page.wait_for_timeout(100)
+        said = "GPU-hours of work would be lost" in dialog.inner_text()
+        dialog.get_by_role("button", name="Cancel").click()
+        return said
+
+    room.until(priced, "the dialog says what it would cost")
+    assert asked(page, room, "leaves") == [], "saying what it would cost asks for nothing"
+
+    press(page, Action.PREEMPT)
+    room.until_state("next", "Running")
+    assert len(room.running("next")) == 2
+    state(page, "Pending")
+    page.goto("/ui/evictions")
+    expect(page.get_by_role("row").filter(has_text=f"{room.namespace}/leaves")).to_be_visible()
+
+
+def test_a_gang_moves_to_another_queue_by_clicking(visitors: Visitors, teams: Teams) -> None:
+    room = teams.mine
+    room.gang("Job", "runs", 2)
+    room.until_state("runs", "Running")
+    room.gang("Job", "moves", 2)
+    room.until_state("moves", "Pending")
+    page = visitors.visit(teams.submitter, path_of(room, "moves"))
+    press(page, Action.MOVE, queue="spare")
+    state(page, "Running")
+    assert room.workload("moves")["queue"] == "spare"
+    assert room.state("runs") == "Running"
+
+
+def test_a_tenant_meets_no_name_of_another_team_and_no_button_beyond_his_rights(
+    visitors: Visitors, teams: Teams
+) -> None:
+    mine, theirs = teams.mine, teams.theirs
+    for room, name in ((mine, "open"), (theirs, "secret")):
+        room.gang("Job", name, 2)
+        room.until_state(name, "Running")
+    own, other = path_of(mine, "open"), path_of(theirs, "secret")
+    page = visitors.visit(teams.submitter)
+    links = page.get_by_label("Pages", exact=True).get_by_role("link").all()
+    for path in [str(link.get_attribute("href")) for link in links]:
+        page.goto(path)
+        text = page.content()
+        assert theirs.namespace not in text, path
+        assert "secret" not in text, path
+    for path in (other, f"/ui/queues/{theirs.namespace}", "/ui/nodes", "/ui/whatif"):
+        assert page.request.get(path).status in (403, 404), path
+
+    page.goto(own)
+    assert offered(page) == set(Action) - {Action.PRIORITY, Action.PREEMPT}
+    above = visitors.visit(teams.admin, own)
+    assert offered(above) == set(Action)
+    assert above.request.get(other).status == 404
+    everywhere = visitors.visit(teams.platform, other)
+    assert offered(everywhere) == set(Action)
+
+
+def test_a_button_that_is_not_there_does_not_work_either(visitors: Visitors, teams: Teams) -> None:
+    teams.mine.gang("Job", "stays", 2)
+    teams.mine.until_state("stays", "Running")
+    uid = teams.mine.workload("stays")["uid"]
+    page = visitors.visit(teams.submitter)
+    proof = {"X-Queuectl-Session": "1", "Origin": visitors.address}
+    address = f"/api/v1/workloads/{uid}/preempt"
+    assert page.request.post(address, headers=proof, data={}).status == 403
+    assert asked(page, teams.mine, "stays") == []
+
+
+def test_what_if_is_answered_from_the_cluster_and_changes_nothing(
+    visitors: Visitors, teams: Teams
+) -> None:
+    room = teams.mine
+    room.gang("Job", "runs", 2)
+    room.until_state("runs", "Running")
+    nodes = {str(pod.node) for pod in room.running("runs")}
+    page = visitors.visit(teams.platform, "/ui/whatif")
+    page.get_by_label("these nodes are drained").fill(", ".join(nodes))
+
+    def told() -> bool:
+        """Whether the answer speaks of it: what is planned on is a second old at times."""
+        page.get_by_role("button", name="Plan").click()
+        page.locator("#answer table").first.wait_for()
+        return f"{room.namespace}/runs" in page.locator("#answer").inner_text()
+
+    room.until(told, "the answer names the gang that would have to go")
+    assert {str(pod.node) for pod in room.running("runs")} == nodes

@@ -1,0 +1,189 @@
+"""Pages of the documentation as transcripts: their command lines are typed into a shell as they stand, and what it prints is
+compared with what the page shows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+_CONTINUES: Final = ("\\", "|", "; do")
+_MARK: Final = "--- ended with"
+_VARYING: Final = (  # what differs from run to run, and what stands for it
+    (r'"uid":\s*"[^"]*"', '"uid":"U"'),
+    (r"[0-9a-f]{8}-[0-9a-f-]{27}", "U"),
+    (r"\d{4}-\d\d-\d\d(T[\d:.]+Z| [\d:]+ UTC)", "T"),
+    (r"\bb\d-r\d-h\d\b", "node"),
+    (r"(?<![\w-])\d+(\.\d+)?(ms|[smhd])\b", "0s"),
+    (r"(?<![\w.-])\d+(\.\d+)?(?![\w.-])", "0"),
+    (r"([:,])\s+", r"\1"),
+    (r"\s+", " "),
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command of a page, and the lines that the page shows as its output."""
+
+    command: str
+    output: tuple[str, ...]
+
+
+def transcript(text: str) -> list[Shown]:
+    """Every command of a page, in order: what stands indented after a ``$``."""
+    found: list[Shown] = []
+    command: list[str] = []
+    output: list[str] = []
+    for line in [*text.splitlines(), "the end"]:
+        inside = line.startswith("    ") or (bool(command) and not line)
+        if command and inside and command[-1].endswith(_CONTINUES):
+            command.append(line.strip())
+        elif command and inside and not line.lstrip().startswith("$ "):
+            output.append(line.removeprefix("    "))
+        else:
+            if command:
+                found.append(Shown("\n".join(command), tuple(output)))
+            prompt = inside and line.lstrip().startswith("$ ")
+            command, output = ([line.strip().removeprefix("$ ")] if prompt else []), []
+    return found
+
+
+def says(printed: str, shown: str) -> bool:
+    """Whether a line of a page is somewhere in what was printed; numbers, times and uids may differ, and … is anything."""
+    parts = re.split(r"…|\.\.\.", _masked(shown))
+    return re.search(".*".join(map(re.escape, parts)), _masked(printed)) is not None
+
+
+def _masked(text: str) -> str:
+    for pattern, instead in _VARYING:
+        text = re.sub(pattern, instead, text)
+    return text.strip()
+
+
+class Shell:
+    """A bash that stands in a folder with ``docs`` in it, and goes on after each line. Nothing in it lasts for ever."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        (folder / "docs").symlink_to(ROOT / "docs")
+        self.folder = folder
+        self._errors = folder / ".errors"
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                ["bash", "--norc"],
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        # What follows events would go on until somebody presses Ctrl-C: here, some seconds.
+        self.type('set -o pipefail; curl() { command curl --max-time 5 "$@"; }')
+
+    def type(self, line: str) -> tuple[int, str]:
+        """What comes of a line: its exit status, and what it prints."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\nprintf '\\n%s %s\\n' '{_MARK}' $?\n")
+        self._process.stdin.flush()
+        printed: list[str] = []
+        for said in self._process.stdout:
+            if said.startswith(_MARK):
+                return int(said.rsplit(" ", 1)[1]), "".join(printed)
+            printed.append(said)
+        raise AssertionError(f"the shell ended at {line!r}: {self.errors}")
+
+    @property
+    def errors(self) -> str:
+        """What was said on standard error, all in all."""
+        return self._errors.read_text()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@dataclass
+class Page:
+    """A page that is being typed; ``typed`` are the commands done."""
+
+    name: str
+    shell: Shell
+    typed: set[str] = field(default_factory=set)
+
+    @property
+    def text(self) -> str:
+        return (ROOT / "docs" / self.name).read_text()
+
+    def take(self, begins: str) -> str:
+        """The next command that begins so; it counts as typed."""
+        return self._next(begins).command
+
+    def write(self, name: str) -> None:
+        """Make the file that the page shows by ``cat``, and show it."""
+        shown = next(s for s in transcript(self.text) if s.command == f"cat {name}")
+        (self.shell.folder / name).write_text("\n".join(shown.output))
+        self.type(f"cat {name}")
+
+    def _next(self, begins: str) -> Shown:
+        fitting = [s for s in transcript(self.text) if s.command.startswith(begins)]
+        assert fitting, f"{self.name} has no command {begins!r}"
+        shown = next((s for s in fitting if s.command not in self.typed), fitting[-1])
+        self.typed.add(shown.command)
+        return shown
+
+    def type(
+        self,
+        begins: str,
+        *,
+        instead: Mapping[str, str] | None = None,
+        status: int = 0,
+        shows: bool = True,
+    ) -> str:
+        """Type the next command that begins so, and look at what it prints.
+
+        Args:
+            begins: how it begins.
+            instead: what of it stands for something else in this run, such as an ETag.
+            status: how it ends.
+            shows: false = the page shows what it prints elsewhere, not here.
+        """
+        shown = self._next(begins)
+        line = shown.command
+        for written, meant in (instead or {}).items():
+            assert written in line
+            line = line.replace(written, meant)
+        ended, printed = self.shell.type(line)
+        assert ended == status, f"{line}\nended with {ended}\n{printed}\n{self.shell.errors}"
+        expected = shown.output if shows else ()
+        missing = [text for text in expected if text.strip() and not says(printed, text)]
+        assert not missing, "\n".join([f"{line} does not print", *missing, "but", printed])
+        return printed
+
+    def end(self, *elsewhere: str) -> None:
+        """Every command was typed, but for those that begin like one of these."""
+        left = [s.command for s in transcript(self.text) if s.command not in self.typed]
+        left = [command for command in left if not command.startswith(elsewhere)]
+        assert left == [], f"{self.name}: nobody types these"
+
+
+@contextmanager
+def shell(environment: Mapping[str, str]) -> Iterator[Shell]:
+    """In a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        started = Shell(Path(folder), {**os.environ, **environment})
+        try:
+            yield started
+        finally:
+            started.close()

@@ -1,0 +1,125 @@
+"""A control plane whose dashboard asks who one is, and people with a browser in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
+
+from queuectl.demo.rest import Rest
+from queuectl.localcluster import LocalCluster, NodeSpec
+from tests.support.people import Document, account, binding, namespace, token_of
+from tests.support.tls import write_certificate
+from tests.system.house import SECONDS, House, led
+from tests.web.browser import ARGUMENTS, NoBrowser, find
+
+PEOPLE = "people"
+"""The namespace of everybody's ServiceAccount; what they may do there is nothing."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody of the cluster. ``user``: the name that the API server knows."""
+
+    name: str
+    token: str = field(repr=False)
+
+    @property
+    def user(self) -> str:
+        return f"system:serviceaccount:{PEOPLE}:{self.name}"
+
+
+def person(cluster: LocalCluster, name: str, role: str, where: str = "") -> Person:
+    """Somebody with one role, in a namespace or everywhere."""
+
+    @dataclass(frozen=True)
+    class Plane:
+        cluster: LocalCluster
+
+    who = account(PEOPLE, name)
+    documents: list[Document] = [namespace(PEOPLE), who, binding(name, role, who, where)]
+    cluster.client.apply(*documents)
+    return Person(name, asyncio.run(token_of(Plane(cluster), who)))
+
+
+@contextmanager
+def guarded_house(nodes: NodeSpec, folder: Path) -> Iterator[House]:
+    """queuectl as deploy/ runs it: by TLS, to callers whom the cluster knows. The tests' own REST is a platform admin's."""
+    files = write_certificate(folder, "queuectl")
+    settings = {
+        "QUEUECTL_AUTH": "kubernetes",
+        "QUEUECTL_TLS_CERT_FILE": str(files.chain),
+        "QUEUECTL_TLS_KEY_FILE": str(files.key),
+    }
+    with led(nodes, settings) as (cluster, controller):
+        controller.api = controller.api.replace("http:", "https:")
+        owner = person(cluster, "owner", "queuectl-platform-admin")
+        trusted = ssl.create_default_context(cafile=str(files.chain))
+        headers = {"Authorization": f"Bearer {owner.token}"}
+        with Rest(controller.api, headers=headers, verify=trusted) as rest:
+            yield House(cluster, controller, rest)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """One that runs; the test is skipped where there is none."""
+    try:
+        found = find()
+    except NoBrowser as error:
+        pytest.skip(str(error))
+    with sync_playwright() as tools:
+        started = tools.chromium.launch(
+            executable_path=found.executable,
+            env={**os.environ, **found.environment},
+            args=list(ARGUMENTS),
+        )
+        try:
+            yield started
+        finally:
+            started.close()
+
+
+@dataclass
+class Visitors:
+    """Who looks at the dashboard at ``address``, and what their browsers complain of."""
+
+    browser: Browser
+    address: str
+    complaints: list[str] = field(default_factory=list)
+
+    def stranger(self) -> Page:
+        """The page of somebody who has not said who he is."""
+        context = self.browser.new_context(base_url=self.address, ignore_https_errors=True)
+        context.set_default_timeout(1000 * SECONDS)
+        page = context.new_page()
+        page.on("pageerror", self._erred)
+        page.on("console", self._said)
+        return page
+
+    def visit(self, who: Person, path: str = "/ui/") -> Page:
+        """What somebody sees there once he has signed in."""
+        page = self.stranger()
+        page.goto(path)
+        sign_in(page, who.token)
+        page.wait_for_url(f"**{path}")
+        return page
+
+    def _erred(self, error: Error) -> None:
+        self.complaints.append(str(error))
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.complaints.append(f"{message.text} ({message.location.get('url')})")
+
+
+def sign_in(page: Page, token: str) -> None:
+    """Paste a token where one is asked for."""
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
