@@ -94,7 +94,7 @@ class PreviewView(View):
     evicts: bool = Field(description="It holds its place now and would be taken down.")
     pods: int = Field(description="That would end.")
     gpus: int | None = Field(
-        description="Freed; null = this process does not know the cluster yet."
+        description="Freed; null = this process cannot tell just now: ask again."
     )
     lost_gpu_seconds: int | None = Field(
         description="Work lost since its last checkpoint, with a restart, priced as for any victim; null as for `gpus`."

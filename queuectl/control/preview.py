@@ -48,41 +48,41 @@ class Previewer:
     """Of one process; plans for one question at a time."""
 
     def __init__(self, look: Callable[[], Awaitable[Seen | None]], share: float) -> None:
-        """``look``: what there is now; ``share``: largest part of one core spent on this."""
+        """``look``: what there is now, not before; ``share``: largest part of one core spent on this."""
         self._look = look
         self._aside = Aside(share)
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
-        """What this action, one of EVICTING, does to a gang; None while this process does not see it, or nothing at all.
+        """What this action, one of EVICTING, does to a gang; None while this process cannot tell.
 
-        May raise StoreUnavailable.
+        That is while it does not see the gang, or while too many ask. May raise StoreUnavailable.
         """
-        seen = await self._look()
-        if seen is None:
-            return None
-        snapshot, uid = seen.snapshot, entry.uid
-        gang = next((a for a in snapshot.admitted if a.workload.uid == uid), None)
         if not entry.state.live:
             return Preview(None, 0.0)
-        if gang is None or gang.leaving:  # it has just started, or has just been told to go
+        try:
+            async with self._aside.turn():
+                return await self._answer(entry, action)
+        except TookTooLong:
             return None
-        cost = costs([gang], snapshot.now)[uid]
-        told = notice(entry, Code.PREEMPTED, snapshot.config.rules)
-        return Preview(cost, told, await self._starts(snapshot, gang, action))
 
     def stop(self) -> None:
         """End what is running at once."""
         self._aside.stop()
 
-    async def _starts(
-        self, snapshot: Snapshot, gang: Admitted, action: Action
-    ) -> tuple[str, ...] | None:
-        try:
-            async with self._aside.turn():
-                work = partial(_planned, snapshot, gang, action)
-                return await self._aside.work_out(work, PATIENCE_SECONDS)
-        except TookTooLong:  # too many ask: who starts is left open, too
+    async def _answer(self, entry: Entry, action: Action) -> Preview | None:
+        seen = await self._look()
+        if seen is None:
             return None
+        snapshot, uid = seen.snapshot, entry.uid
+        gang = next((a for a in snapshot.admitted if a.workload.uid == uid), None)
+        if (
+            gang is None or gang.leaving
+        ):  # our watch does not show it yet, or it has just been told to go
+            return None
+        cost = costs([gang], snapshot.now)[uid]
+        told = notice(entry, Code.PREEMPTED, snapshot.config.rules)
+        work = partial(_planned, snapshot, gang, action)
+        return Preview(cost, told, await self._aside.work_out(work, PATIENCE_SECONDS))
 
 
 def _planned(

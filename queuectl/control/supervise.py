@@ -74,8 +74,8 @@ class Supervisor:
             leading=self._books,
             watching=self._synced.is_set,
         )
-        self.tryouts = TryOut(self.viewer.seen, store, self._mirror, settings.planning_share)
-        self.previewer = Previewer(self.viewer.seen, settings.planning_share)
+        self.tryouts = TryOut(self.viewer.latest, store, self._mirror, settings.planning_share)
+        self.previewer = Previewer(self.viewer.latest, settings.planning_share)
         self._leadership = Leadership(
             cluster,
             store,

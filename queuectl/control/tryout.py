@@ -47,12 +47,11 @@ class TryOut:
         mirror: Mirror,
         share: float,
     ) -> None:
-        """``look``: what there is now; ``share``: largest part of one core spent on this."""
+        """``look``: what there is now, not before; ``share``: largest part of one core spent on this."""
         self._look = look
         self._store = store
         self._mirror = mirror
         self._aside = Aside(share)
-        self._planned: tuple[Seen, Plan] | None = None
 
     async def try_out(self, asked: WhatIf) -> Trial | None:
         """What would be after a change; None while this process does not know yet what there is.
@@ -77,18 +76,15 @@ class TryOut:
         around = Around(
             priority_values(self._mirror.priority_classes.values()), dict(self._mirror.ranges)
         )
-        known = self._planned[1] if self._planned and self._planned[0] is seen else None
-        work = partial(_worked_out, seen.snapshot, known, documents, asked, around)
+        work = partial(_worked_out, seen.snapshot, documents, asked, around)
         trial = await self._aside.work_out(work, PATIENCE_SECONDS)
         if trial is None:
             raise TookTooLong("the planner did not come to an end in time")
-        self._planned = seen, trial.without
         return trial
 
 
 def _worked_out(
     snapshot: Snapshot,
-    known: Plan | None,
     documents: Iterable[Mapping[str, Any]],
     asked: WhatIf,
     around: Around,
@@ -96,7 +92,7 @@ def _worked_out(
 ) -> Trial | None:
     """The trial; None when it was cut."""
     done = changed(snapshot, documents, asked, around)
-    without = known or _checked(snapshot, stop)
+    without = _checked(snapshot, stop)
     after = _checked(done.snapshot, stop)
     if without is None or after is None:
         return None

@@ -1,7 +1,8 @@
 """What this process can show of the cluster, whether it leads or stands by.
 
 While it leads, from its own books. While it stands by, from its watch and a copy of the ledger that is loaded when somebody
-asks, and is about a second old at most: so replicas answer alike. A standby does not look at what GPUs do.
+asks, and is about a second old at most: so replicas answer alike. Who plans on it gets it as it is when he asks. A standby does
+not look at what GPUs do.
 """
 
 from __future__ import annotations
@@ -78,14 +79,20 @@ class Viewer:
         self._stop = StopSignal()
 
     async def seen(self) -> Seen | None:
-        """What there is now; None while this process does not know yet. May raise StoreUnavailable."""
+        """What there is, as pages show it; None while this process does not know yet. May raise StoreUnavailable."""
         async with self._lock:
-            return await self._look()
+            return await self._look(_now() - LOOK_SECONDS)
+
+    async def latest(self) -> Seen | None:
+        """The same with nothing in it older than the question: what somebody has just been told is in it, too."""
+        asked = _now()
+        async with self._lock:
+            return await self._look(asked)
 
     async def floor(self) -> Floor | None:
         """What stands where; None while this process does not know yet. May raise StoreUnavailable."""
         async with self._lock:
-            seen = await self._look()
+            seen = await self._look(_now() - LOOK_SECONDS)
             if seen is None:
                 return None
             if self._floor is None or self._floor[0] is not seen:
@@ -107,10 +114,11 @@ class Viewer:
         self._stop.stop()
         self._consultation.stop()
 
-    async def _look(self) -> Seen | None:
-        now = asyncio.get_running_loop().time()
-        if self._seen is not None and now - self._seen[0] < LOOK_SECONDS:
+    async def _look(self, since: float) -> Seen | None:
+        """The last look, or another one if that began before ``since``, of the event loop's clock."""
+        if self._seen is not None and self._seen[0] > since:
             return self._seen[1]
+        began = _now()
         books = self._leading()
         if books is not None:
             seen = _of_books(books)
@@ -121,7 +129,7 @@ class Viewer:
             seen = copied
         else:
             return None
-        self._seen = (asyncio.get_running_loop().time(), seen)
+        self._seen = (began, seen)
         return seen
 
     async def _copied(self) -> Seen | None:
@@ -149,8 +157,7 @@ class Viewer:
     async def _planned(self) -> bool:
         """Whether the consultation knows a plan that is not too old."""
         async with self._planning:
-            now = asyncio.get_running_loop().time()
-            if self._consulted is not None and now - self._consulted < PLAN_SECONDS:
+            if self._consulted is not None and _now() - self._consulted < PLAN_SECONDS:
                 return True
             seen = await self.seen()
             if seen is None:
@@ -159,8 +166,13 @@ class Viewer:
             if decided.cut:
                 return False
             self._consultation.planned(seen.snapshot, decided)
-            self._consulted = asyncio.get_running_loop().time()
+            self._consulted = _now()
             return True
+
+
+def _now() -> float:
+    """Of the event loop's clock."""
+    return asyncio.get_running_loop().time()
 
 
 def _of_books(books: Books) -> Seen:

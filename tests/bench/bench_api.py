@@ -86,7 +86,7 @@ class Lookout:
             watching=lambda: True,
         )
         share = world.settings.planning_share
-        self._tryout = TryOut(self._viewer.seen, world.store, loop._mirror, share)
+        self._tryout = TryOut(self._viewer.latest, world.store, loop._mirror, share)
 
     async def floor(self) -> Floor | None:
         return await self._viewer.floor()

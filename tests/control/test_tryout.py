@@ -25,7 +25,7 @@ async def asked(world: Rig, question: WhatIf) -> Trial:
         leading=lambda: loop.books,
         watching=lambda: True,
     )
-    trial = await TryOut(viewer.seen, world.store, loop._mirror, 1.0).try_out(question)
+    trial = await TryOut(viewer.latest, world.store, loop._mirror, 1.0).try_out(question)
     assert trial is not None
     return trial
 

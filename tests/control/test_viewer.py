@@ -135,6 +135,33 @@ async def test_who_asks_within_the_second_gets_the_same(
         assert first is second
 
 
+@pytest.mark.parametrize("leads", [True, False])
+async def test_who_plans_gets_what_he_was_just_told_though_pages_show_the_last_look(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, leads: bool
+) -> None:
+    monkeypatch.setattr(viewing, "LOOK_SECONDS", 60.0)
+    async with rig(database_url, 2) as world, standby(world) as other:
+        early, late = (world.cluster.submit(gang("Job", name, 1)) for name in ("early", "late"))
+        await world.until_state(early, State.RUNNING)
+        await world.until_state(late, State.RUNNING)
+        viewer = leader(world) if leads else other
+        before = await viewer.seen()
+        world.cluster.finish(late)
+        await world.until_state(late, State.FINISHED)
+        assert await viewer.seen() is before
+        latest = await viewer.latest()
+        assert latest is not None
+        assert [a.workload.uid for a in latest.snapshot.admitted] == [early]
+        assert await viewer.seen() is latest
+
+
+async def test_who_asks_for_the_latest_at_the_same_time_gets_the_same(database_url: str) -> None:
+    async with rig(database_url, 2) as world, standby(world) as other:
+        first, *more = await asyncio.gather(*(other.latest() for _ in range(4)))
+        assert len({id(seen) for seen in more}) == 1
+        assert first is not None
+
+
 async def test_a_standby_counts_pods_of_no_gang(database_url: str) -> None:
     async with rig(database_url, 1) as world:
         pod = {

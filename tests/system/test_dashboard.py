@@ -268,17 +268,12 @@ def test_preempting_says_what_it_costs_and_makes_room_for_who_is_next(
     page = visitors.visit(teams.admin, path_of(room, "leaves"))
     dialog = page.get_by_role("dialog")
 
-    def priced() -> bool:
-        """Whether the dialog says it: what it goes by is a second old at times, and then it says nothing."""
-        with page.expect_response("**/preempt?dry_run=true") as answer:
-            page.locator("button[data-action=preempt]").click()
-        answer.value.finished()
-        page.wait_for_timeout(100)
-        said = "GPU-hours of work would be lost" in dialog.inner_text()
-        dialog.get_by_role("button", name="Cancel").click()
-        return said
-
-    room.until(priced, "the dialog says what it would cost")
+    answers = []
+    page.on("response", lambda answer: answers.append(answer) if "dry_run" in answer.url else None)
+    page.locator("button[data-action=preempt]").click()
+    expect(dialog).to_contain_text("GPU-hours of work would be lost", timeout=WAIT)
+    assert len(answers) == 1, "it was told at once"
+    dialog.get_by_role("button", name="Cancel").click()
     assert asked(page, room, "leaves") == [], "saying what it would cost asks for nothing"
 
     press(page, Action.PREEMPT)
@@ -350,11 +345,7 @@ def test_what_if_is_answered_from_the_cluster_and_changes_nothing(
     page = visitors.visit(teams.platform, "/ui/whatif")
     page.get_by_label("these nodes are drained").fill(", ".join(nodes))
 
-    def told() -> bool:
-        """Whether the answer speaks of it: what is planned on is a second old at times."""
-        page.get_by_role("button", name="Plan").click()
-        page.locator("#answer table").first.wait_for()
-        return f"{room.namespace}/runs" in page.locator("#answer").inner_text()
-
-    room.until(told, "the answer names the gang that would have to go")
+    page.get_by_role("button", name="Plan").click()
+    expect(page.locator("#answer table").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#answer")).to_contain_text(f"{room.namespace}/runs")
     assert {str(pod.node) for pod in room.running("runs")} == nodes

@@ -6,9 +6,11 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from queuectl.api.auth.authentication import Open
-from queuectl.domain.commands import DONE
+from queuectl.domain.commands import DONE, Action
 from queuectl.domain.events import Asked
 from queuectl.domain.machine import handle
+from queuectl.domain.plan import Cost
+from queuectl.domain.preview import Preview
 from queuectl.domain.rules import Rules
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import ADMIN, people, signed_app
@@ -36,6 +38,30 @@ async def test_an_action_is_asked_for_only_when_it_is_confirmed(
     assert [(c.uid, c.action, c.why) for c in sample.database.commands.values()] == [
         ("run-00001", "hold", "the data is wrong")
     ]
+
+
+async def test_a_price_that_nobody_can_tell_yet_is_asked_for_again(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads/run-00001")
+    await page.get_by_role("button", name="Preempt", exact=True).click()
+    price = page.get_by_role("dialog").get_by_role("status")
+    await expect(price).to_contain_text("not known yet")
+    sample.diagnoser.previews["run-00001", Action.PREEMPT] = Preview(Cost(1, 7200, 16), 0.0)
+    await expect(price).to_have_text("About 2.0 GPU-hours of work would be lost.")
+    assert sample.database.commands == {}
+
+
+async def test_an_outage_is_told_where_the_price_would_be(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads/run-00001")
+    sample.database.down = True
+    await page.get_by_role("button", name="Preempt", exact=True).click()
+    price = page.get_by_role("dialog").get_by_role("status")
+    await expect(price).to_contain_text("What it would cost is not known: ")
 
 
 async def _ask(page: Page, label: str) -> None:

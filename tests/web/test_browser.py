@@ -125,7 +125,8 @@ async def test_a_report_is_not_made_with_every_event(browser: Browser, address: 
     for _ in range(3):
         await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
         await page.wait_for_timeout(200)
-    assert [url.rpartition("/")[2] for url in asked] == ["usage"]
+    # The stream may open only now.
+    assert [url.rpartition("/")[2] for url in asked if "/ui/" in url] == ["usage"]
 
 
 async def test_the_theme_that_was_chosen_stays(browser: Browser, address: str):

@@ -4,6 +4,7 @@ const PROOF = { "X-Queuectl-Session": "1" };
 const SIGN_IN = "/ui/signin";
 const REFRESH_MS = 3000; // at most so often is a page made anew
 const POLL_MS = 15000; // without a stream
+const PRICE_MS = 1500; // until what an action would cost is asked again
 
 function theme() {
   const button = document.getElementById("theme");
@@ -137,7 +138,8 @@ function actions() {
     go.textContent = asked.label;
     go.disabled = false;
     dialog.showModal();
-    if (button.classList.contains("danger")) preview(asked);
+    const mine = asked;
+    if (button.classList.contains("danger")) preview(mine, () => dialog.open && asked === mine);
   });
   dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
   form.addEventListener("submit", async (event) => {
@@ -170,18 +172,25 @@ function wish(asked, form) {
   return body;
 }
 
-async function preview(asked) {
-  const shown = document.getElementById("confirm-price");
-  try {
-    const told = await ask("POST", `${address(asked)}?dry_run=true`, {});
-    if (told.lostGpuSeconds !== undefined && told.lostGpuSeconds !== null) {
-      const hours = told.lostGpuSeconds / 3600;
-      shown.textContent = `About ${hours.toFixed(1)} GPU-hours of work would be lost.`;
+// What it would cost. Just after a start nobody may be able to tell: it is asked again while the dialog is open.
+async function preview(asked, open) {
+  const tell = (text) => {
+    if (open()) document.getElementById("confirm-price").textContent = text;
+  };
+  tell("Working out what it would cost …");
+  while (open()) {
+    try {
+      const told = await ask("POST", `${address(asked)}?dry_run=true`, {});
+      if (typeof told.lostGpuSeconds === "number") return tell(`${price(told.lostGpuSeconds / 3600)} of work would be lost.`);
+      tell("What it would cost is not known yet; asking again …");
+    } catch (error) {
+      return tell(`What it would cost is not known: ${error.message}.`);
     }
-  } catch {
-    shown.textContent = "";
+    await new Promise((resolve) => setTimeout(resolve, PRICE_MS));
   }
 }
+
+const price = (hours) => (hours < 0.1 ? "Less than 0.1 GPU-hours" : `About ${hours.toFixed(1)} GPU-hours`);
 
 theme();
 way();
