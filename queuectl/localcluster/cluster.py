@@ -256,7 +256,7 @@ class LocalCluster:
 
     def pause(self, component: str) -> None:
         """Freeze a component, as when its machine hangs: connections stay open, nothing is answered."""
-        self._supervisor.signal(component, signal.SIGSTOP)
+        self._supervisor.pause(component)
 
     def resume(self, component: str) -> None:
         """Let a frozen component go on."""

@@ -140,7 +140,7 @@ class Prometheus:
 
     def pause(self) -> None:
         """Freeze it: connections stay open, nothing is answered."""
-        self._supervisor.signal(_NAME, signal.SIGSTOP)
+        self._supervisor.pause(_NAME)
 
     def resume(self) -> None:
         """Let it go on."""

@@ -104,6 +104,15 @@ class Supervisor:
         """Send a signal to the program's process group; nothing happens if it has ended."""
         self._ask({"do": "signal", "name": name, "signal": int(number)})
 
+    def pause(self, name: str) -> None:
+        """Freeze the program, every thread of it: SIGSTOP alone lets threads on other cores go on for a moment."""
+        self.signal(name, signal.SIGSTOP)
+        deadline = time.monotonic() + _END_SECONDS
+        while not _frozen(self.programs()[name].pid):
+            if time.monotonic() > deadline:
+                raise LocalClusterError(f"{name} does not stop for SIGSTOP")
+            time.sleep(0.002)
+
     def stop(self, name: str, seconds: float = 10.0) -> None:
         """End one program: SIGTERM, and SIGKILL when it has not gone after `seconds`."""
         self.signal(name, signal.SIGTERM)
@@ -194,3 +203,12 @@ def _reap(pid: int) -> bool:
     with contextlib.suppress(ChildProcessError):
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     return False
+
+
+def _frozen(pid: int) -> bool:
+    """Whether each thread of a process is stopped, or has ended."""
+    try:
+        stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # one has ended just now
+        return False
+    return all(stat.rpartition(") ")[2][0] in "TtZX" for stat in stats)
