@@ -8,6 +8,8 @@ TOOLS := .tools
 UV := $(TOOLS)/bin/uv
 RUN := $(VENV)/bin
 PYTEST_ARGS ?=
+# Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup lint test test-fast test-system explore demo bench dashboards pictures vendor test-browser clean controlplane
 
@@ -42,8 +44,9 @@ test: test-fast test-system ## all tests; builds the control plane the first tim
 test-fast: setup ## everything that needs no control plane
 	$(RUN)/pytest -m "not system and not bench" -n 3 $(PYTEST_ARGS)
 
+# By file, since each has a control plane; the longest first, as tests/system/conftest.py says.
 test-system: controlplane ## on a real control plane, with a real Prometheus
-	$(RUN)/pytest -m "system and not bench" -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(RUN)/pytest -m "system and not bench" -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 ROUNDS ?= 5
 explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time

@@ -32,10 +32,16 @@ async def read_document(request: Request) -> dict[str, Any]:
             {"Accept": ", ".join(JSON_TYPES + YAML_TYPES)},
         )
     body = await request.body()
-    document = _from_json(body) if media in JSON_TYPES else _from_yaml(body)
-    if not isinstance(document, dict):
-        raise _malformed("the body must be one document: a mapping with apiVersion and kind")
-    return document
+    return _mapping(_from_json(body) if media in JSON_TYPES else _from_yaml(body))
+
+
+def read_yaml(text: str) -> dict[str, Any]:
+    """A text that somebody typed, as one mapping.
+
+    Raises:
+        Problem: malformed-body.
+    """
+    return _mapping(_from_yaml(text.encode()))
 
 
 async def read_patch(request: Request) -> dict[str, Any]:
@@ -54,6 +60,12 @@ async def read_patch(request: Request) -> dict[str, Any]:
     if not isinstance(patch, dict):
         raise _malformed("a patch must be a mapping of what changes")
     return patch
+
+
+def _mapping(document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise _malformed("the body must be one document: a mapping with apiVersion and kind")
+    return document
 
 
 def _from_json(body: bytes) -> Any:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 
 from pydantic import AwareDatetime, Field
 
 from queuectl.api.params import NAME
 from queuectl.api.schemas import View, maybe, moment
-from queuectl.domain.commands import DONE, LARGEST_PRIORITY, Action, Command
+from queuectl.domain.commands import LARGEST_PRIORITY, Action, Command, CommandState
 from queuectl.domain.identity import Caller
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import Preview
-from queuectl.domain.veil import ANOTHER_TEAM
+from queuectl.domain.veil import ANOTHER_TEAM, uid_beside
 
 
 class CommandBody(View):
@@ -48,12 +47,6 @@ class MoveBody(CommandBody):
     )
 
 
-class CommandState(StrEnum):
-    WAITING = "Waiting"  # for the process that leads
-    DONE = "Done"
-    REFUSED = "Refused"  # the outcome says why
-
-
 class CommandView(View):
     """A command. It is carried out by the process that leads, in the order of ids, and told for a day."""
 
@@ -76,6 +69,13 @@ class CommandPage(View):
     uid: str
     items: list[CommandView]
     next_after: int | None = Field(description="Give it as `after` for more; null = that was all.")
+
+
+class CommandListView(View):
+    items: list[CommandView] = Field(description="The newest first.")
+    next_before: int | None = Field(
+        description="Give it as `before` for older ones; null = these were the last."
+    )
 
 
 class StarterView(View):
@@ -115,7 +115,6 @@ def own(caller: Caller, key: str) -> str:
 
 def command_view(command: Command, ref: str | None) -> CommandView:
     """A command as it stands. ``ref``: ``namespace/name`` of its workload, None when nobody knows it any more."""
-    state = CommandState.DONE if command.outcome == DONE else CommandState.REFUSED
     return CommandView(
         id=command.id,
         uid=command.uid,
@@ -128,14 +127,14 @@ def command_view(command: Command, ref: str | None) -> CommandView:
         why=command.why,
         request_id=command.request_id.rpartition(" ")[2],  # a key has no space in it
         at=moment(command.at),
-        state=CommandState.WAITING if command.outcome is None else state,
+        state=command.state,
         outcome=command.outcome,
     )
 
 
 def starter_view(uid: str, name: str) -> StarterView:
     """One that could start. ``name``: ANOTHER_TEAM for whom the caller may not see."""
-    return StarterView(uid=uid if name != ANOTHER_TEAM else None, workload=name)
+    return StarterView(uid=uid_beside(name, uid), workload=name)
 
 
 def preview_view(

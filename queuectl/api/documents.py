@@ -82,12 +82,24 @@ class Documents:
     async def write(
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
     ) -> Response:
-        given = _addressed(await read_document(request), key)
+        given = await read_document(request)
+        return await self.put(request, key, given, if_match, if_none_match)
+
+    async def put(
+        self,
+        request: Request,
+        key: DocumentKey,
+        given: dict[str, Any],
+        if_match: str | None,
+        if_none_match: str | None,
+    ) -> Response:
+        """Store a document that was read already."""
+        given = _addressed(given, key)
         document, warnings = await self._checked(given)
         stored = await self._present(key, if_match, if_none_match)
         conditional = if_match is not None or if_none_match is not None
         await self._take_over_use(given)
-        return await self._put(request, key, document, warnings, stored, conditional=conditional)
+        return await self._keep(request, key, document, warnings, stored, conditional=conditional)
 
     async def patch(
         self, request: Request, key: DocumentKey, if_match: str | None, *, dry_run: bool
@@ -103,9 +115,9 @@ class Documents:
         check_write(stored.version, if_match, None)
         given = _addressed(merged(stored.document, patch), key)
         if dry_run:
-            return await self._rehearsed(request, given)
+            return JSONResponse(await self._rehearsed(request, given))
         document, warnings = await self._checked(given)
-        return await self._put(request, key, document, warnings, stored, conditional=True)
+        return await self._keep(request, key, document, warnings, stored, conditional=True)
 
     async def _checked(self, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The document as it is kept, and warnings."""
@@ -114,7 +126,7 @@ class Documents:
             refuse_cycle(document, await self._above(document))
         return document, warnings
 
-    async def _put(
+    async def _keep(
         self,
         request: Request,
         key: DocumentKey,
@@ -159,15 +171,27 @@ class Documents:
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
     ) -> Response:
         """What :meth:`write` would answer, and what would be over quota then."""
-        document = _addressed(await read_document(request), key)
+        given = await read_document(request)
+        return JSONResponse(await self.rehearsed(request, key, given, if_match, if_none_match))
+
+    async def rehearsed(
+        self,
+        request: Request,
+        key: DocumentKey,
+        given: dict[str, Any],
+        if_match: str | None,
+        if_none_match: str | None,
+    ) -> dict[str, Any]:
+        """The same of a document that was read already."""
+        document = _addressed(given, key)
         await self._present(key, if_match, if_none_match)
         return await self._rehearsed(request, document)
 
-    async def _rehearsed(self, request: Request, document: dict[str, Any]) -> Response:
+    async def _rehearsed(self, request: Request, document: dict[str, Any]) -> dict[str, Any]:
         rehearsal = await rehearse([document], self._store, self._diagnoser)
         (one,) = rehearsal.objects
         over = excess_views(await seen_excesses(self._guard, request, rehearsal.excesses))
-        return JSONResponse({**applied(one), "overQuota": over})
+        return {**applied(one), "overQuota": over}
 
     async def remove(self, key: DocumentKey, if_match: str | None) -> Response:
         before = None

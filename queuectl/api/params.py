@@ -24,6 +24,9 @@ Limit = Annotated[int, Query(ge=1, le=500, description="Largest number of items 
 Cursor = Annotated[
     str | None, Query(max_length=2048, description="`nextCursor` of the page before.")
 ]
+Before = Annotated[
+    int | None, Query(ge=1, lt=1 << 63, description="`nextBefore` of the page before.")
+]
 After = Annotated[int, Query(ge=0, lt=1 << 63, description="`id` of the last line seen.")]
 
 DryRun = Annotated[

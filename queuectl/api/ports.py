@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
-from queuectl.domain.commands import Action, Command
+from queuectl.domain.commands import Action, Command, CommandFilter
 from queuectl.domain.decisions import Decided
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.floor import Floor
@@ -126,7 +126,7 @@ class ApiStore(Protocol):
     async def list_workloads(
         self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
     ) -> WorkloadPage:
-        """A page of workloads by (namespace, name, uid).
+        """A page of workloads by (namespace, name, uid), each as :class:`WorkloadPage` has it.
 
         Raises:
             BadInput: ``cursor`` is not one of the store's.
@@ -159,6 +159,9 @@ class ApiStore(Protocol):
 
     async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
         """Commands for one workload with ids above ``after``, oldest first."""
+
+    async def newest_commands(self, wanted: CommandFilter, limit: int = 100) -> tuple[Command, ...]:
+        """The newest of these commands, answered or not, newest first."""
 
     async def commands(self) -> tuple[Command, ...]:
         """Commands that are not answered yet, oldest first; not necessarily all of them."""

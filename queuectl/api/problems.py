@@ -95,6 +95,15 @@ def wrong_parameter(field: str, reason: str, detail: str | None = None) -> Probl
     return Problem(ProblemType.INVALID_PARAMETER, detail or reason, errors=errors)
 
 
+def wrong_document(error: Exception) -> Problem:
+    """Of a document that its reader refused."""
+    field, reason = "", str(error)
+    if isinstance(error, DocumentError):
+        field, reason = error.field, error.reason
+    errors = [{"field": field, "reason": reason}]
+    return Problem(ProblemType.INVALID_DOCUMENT, str(error), errors=errors)
+
+
 def respond(request: Request, problem: Problem) -> JSONResponse:
     """The problem as a response to this request."""
     kind = problem.kind
@@ -185,11 +194,7 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
 
 async def _document(request: Request, error: Exception) -> JSONResponse:
     """The reader of documents refused one."""
-    field, reason = "", str(error)
-    if isinstance(error, DocumentError):
-        field, reason = error.field, error.reason
-    errors = [{"field": field, "reason": reason}]
-    return respond(request, Problem(ProblemType.INVALID_DOCUMENT, str(error), errors=errors))
+    return respond(request, wrong_document(error))
 
 
 async def _cut(request: Request, error: Exception) -> JSONResponse:

@@ -40,6 +40,19 @@ class Rehearsal:
     excesses: Sequence[Excess] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What a deletion would bring.
+
+    Attributes:
+        missing: what would have no effect any more, as sentences.
+        excesses: of what runs; None = nobody here knows it.
+    """
+
+    missing: tuple[str, ...]
+    excesses: Sequence[Excess] | None
+
+
 async def rehearse(
     documents: Sequence[Body], store: ApiStore, diagnoser: Diagnoser | None
 ) -> Rehearsal:
@@ -69,6 +82,25 @@ async def rehearse(
     if config is None or diagnoser is None:
         return Rehearsal(objects, None)
     return Rehearsal(objects, await diagnoser.over_quota(config))
+
+
+async def rehearse_removal(
+    key: DocumentKey, store: ApiStore, diagnoser: Diagnoser | None
+) -> Removal:
+    """Delete an object from a copy of the stored configuration."""
+    revision, stored = await store.configuration()
+    before, _ = _built(stored, revision)
+    rest = [document for document in stored if DocumentKey.of(document) != key]
+    after, trouble = _built(rest, revision)
+    if after is None:
+        return Removal(trouble, None)
+    known = dangling(before) if before is not None else ()
+    own = f"{key}: "
+    missing = tuple(
+        text for text in dangling(after) if text not in known and not text.startswith(own)
+    )
+    over = await diagnoser.over_quota(after) if diagnoser is not None else None
+    return Removal(missing, over)
 
 
 def _built(

@@ -24,6 +24,9 @@ from starlette.types import ASGIApp
 from queuectl.domain.errors import BadInput, QueuectlError
 
 STOP_SECONDS: Final = 5  # what a request in flight gets when the server stops
+# An idle connection is kept longer than clients and proxies usually rest between two requests: one that is closed just as
+# the next request is on its way breaks that request, and each new one costs a handshake.
+IDLE_SECONDS: Final = 75
 RENEWED_SECONDS: Final = 10.0  # between looks whether the certificate was renewed
 
 
@@ -129,6 +132,7 @@ class WebServer:
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=STOP_SECONDS,
+                timeout_keep_alive=IDLE_SECONDS,
                 ssl_context_factory=self._context if certificate is not None else None,
             )
         )

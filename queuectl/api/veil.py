@@ -25,10 +25,10 @@ async def veil_of(
 
     A namespace that has neither a LocalQueue nor a workload any more is nobody's: what names a gang of it is told.
     """
-    named = frozenset[str]().union(*map(namespaces_in, told))
     known: set[str] = set()
 
     async def there() -> Iterable[str]:
+        named = frozenset[str]().union(*map(namespaces_in, told))
         if named:  # only known ones count: what looks like a name may be an image
             known.update(named & await store.namespaces())
         return known

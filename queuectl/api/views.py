@@ -27,7 +27,7 @@ from queuectl.domain.queries import HistoryLine, Line
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.veil import ANOTHER_TEAM
+from queuectl.domain.veil import uid_beside
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
 
@@ -237,10 +237,7 @@ def _reservation(lease: CapacityLease | None, names: Mapping[str, str]) -> Reser
         return None
     told = [names.get(uid, uid) for uid in lease.victims]
     return ReservationView(
-        victims=[
-            uid if name != ANOTHER_TEAM else None
-            for uid, name in zip(lease.victims, told, strict=True)
-        ],
+        victims=list(map(uid_beside, told, lease.victims)),
         victim_names=told,
         created_at=moment(lease.created_at),
         expires_at=moment(lease.expires_at),

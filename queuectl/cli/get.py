@@ -26,7 +26,8 @@ _CALLED: Final = {
 _LISTS: Final = {
     "queue": ("workloads",),
     "cluster_queue": ("workloads", "events"),
-    "state": ("workloads",),
+    "state": ("workloads", "commands"),
+    "by": ("commands",),
     "domain": ("nodes",),
     "free": ("nodes",),
     "search": ("nodes",),
@@ -65,8 +66,10 @@ def get_command(
         str | None, typer.Option(help="Workloads, or events, of this ClusterQueue.")
     ] = None,
     state: Annotated[
-        list[str] | None, typer.Option(help="Workloads in this state; may be given again.")
+        list[str] | None,
+        typer.Option(help="Workloads, or commands, in this state; may be given again."),
     ] = None,
+    by: Annotated[str | None, typer.Option(help="Commands of who asked.")] = None,
     job_kind: Annotated[
         str | None,
         typer.Option(
@@ -92,7 +95,9 @@ def get_command(
     ] = False,
     last: Annotated[
         int,
-        typer.Option(min=1, max=10_000, help="Events, decisions: among so many of the newest."),
+        typer.Option(
+            min=1, max=10_000, help="Events, decisions, commands: among so many of the newest."
+        ),
     ] = 100,
     server: Server = DEFAULT_SERVER,
 ) -> None:
@@ -108,6 +113,7 @@ def get_command(
         "queue": queue,
         "cluster_queue": cluster_queue,
         "state": state,
+        "by": by,
         "kind": job_kind,
         "domain": domain,
         "free": free,
@@ -128,7 +134,7 @@ def _check(plural: str, name: str | None, given: dict[str, Any]) -> None:
     for option in given:
         lists = _LISTS.get(option)
         if lists is None:
-            if plural not in ("workloads", "commands"):
+            if plural != "workloads" and (plural, name is None) != ("commands", False):
                 raise CommandFailed("--kind is for workloads, and commands of one", Exit.BAD_INPUT)
         elif plural not in lists or name is not None:
             typed = option.replace("_", "-")

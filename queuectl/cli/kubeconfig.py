@@ -29,7 +29,7 @@ class Context:
         login: how the user proves who he is, as the file says it.
         cluster: of the API server, as the file says it.
         folder: from where the user's relative paths start.
-        cluster_folder: from where the cluster's do.
+        cluster_file: where the cluster is; its relative paths start from there.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Context:
     login: Mapping[str, Any] = field(repr=False)  # it may hold a token
     cluster: Mapping[str, Any] = field(repr=False)
     folder: Path
-    cluster_folder: Path
+    cluster_file: Path
 
 
 def current(files: str | None = None, context: str | None = None) -> Context | None:
@@ -74,7 +74,7 @@ def current(files: str | None = None, context: str | None = None) -> Context | N
         login=login or {},
         cluster=cluster or {},
         folder=(user_file or found[0][0]).parent,
-        cluster_folder=(cluster_file or found[0][0]).parent,
+        cluster_file=cluster_file or found[0][0],
     )
 
 

@@ -23,7 +23,6 @@ from queuectl.cli.columns import (
     WORKLOAD_COLUMNS,
     config_columns,
 )
-from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, Output, emit_json, emit_table, emit_yaml
 
 Form = Annotated[Output, typer.Option("--output", "-o", help="Form of the answer.")]
@@ -39,7 +38,7 @@ class Wanted:
         namespace: None = all namespaces, or that of the kubeconfig for one object.
         filters: of a list, by their names in the REST API; None = not given.
         watch: go on with what changes.
-        last: among so many of the newest events, or decisions.
+        last: among so many of the newest events, decisions or commands.
     """
 
     name: str | None
@@ -150,16 +149,15 @@ def _decisions(client: Client, wanted: Wanted) -> None:
 
 
 def _commands(client: Client, wanted: Wanted) -> None:
-    """One by its number, or those of a workload, which is called otherwise or told with its namespace."""
-    name, named = wanted.name, _numbered("command")
+    """One by its number, those of a workload, which is called otherwise or told with its namespace, or the newest of all."""
+    name, named, every = wanted.name, _numbered("command"), f"{PREFIX}/commands"
     if name is None:
-        message = (
-            "of which workload? `queuectl get commands NAMESPACE/NAME` lists what was asked of it; "
-            "`queuectl audit` tells all that anybody asked"
-        )
-        raise CommandFailed(message, Exit.BAD_INPUT)
+        filters = {"namespace": wanted.namespace, **wanted.filters}
+        items = list(client.newest_first(every, wanted.last, **filters))
+        show({"items": items}, items, wanted.output, COMMAND_COLUMNS, named)
+        return
     if name.isdecimal():
-        body = client.get(f"{PREFIX}/commands/{name}")
+        body = client.get(f"{every}/{name}")
         show(body, [body], wanted.output, COMMAND_COLUMNS, named)
         return
     path = workload_path(name, wanted.namespace)

@@ -35,7 +35,7 @@ def report_command(
     by: Annotated[
         str,
         typer.Option(
-            help="queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY."
+            help="queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY; with ,hour behind it, hour by hour."
         ),
     ] = "queue",
     since: Annotated[
@@ -133,6 +133,8 @@ _NAMES: Final = {
 
 
 def _names(grouping: Grouping) -> Iterator[Column]:
+    if grouping.hourly:
+        yield Column("HOUR", lambda item: _minute(item["group"]["hour"]))
     for name in _NAMES.get(grouping.by, (grouping.by.value,)):
         title = grouping.label if grouping.by is By.LABEL else name
         yield Column(title.upper() if title is name else title, _name(name))

@@ -90,7 +90,7 @@ async def _serve(settings: Settings) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(server.run()) for server in servers]
             tasks.append(group.create_task(forget_old(parts.store.audit, settings.audit_days)))
-            _calm_the_collector()
+            calm_the_collector()
             typer.echo(f"API {servers[0].url}  metrics {servers[1].url}", err=True)
             await parts.supervisor.run(stop)
             app.state.feed.close()
@@ -131,7 +131,7 @@ async def _authenticated(settings: Settings, offered: Offer) -> AsyncIterator[Au
         )
 
 
-def _calm_the_collector() -> None:
+def calm_the_collector() -> None:
     """Look for reference cycles less often: hardly any are made, and a rush of gangs makes records by the ten thousand.
 
     With the interpreter's thresholds the collector took a quarter of the controller's processor time there.

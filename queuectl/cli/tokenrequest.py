@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx2
 
@@ -75,6 +75,7 @@ def _asked(context: Context, path: str) -> tuple[int, dict[str, Any]]:
             headers={"Authorization": f"Bearer {proof.token}"} if proof.token else {},
             timeout=_TIMEOUT_SECONDS,
             trust_env=not credentials.loopback(address.host),
+            proxy=_proxy(context),
         ) as http:
             response = http.post(path, json=body, extensions={"sni_hostname": name} if name else {})
     except httpx2.TransportError as error:
@@ -84,6 +85,19 @@ def _asked(context: Context, path: str) -> tuple[int, dict[str, Any]]:
     except ValueError:
         answer = None
     return response.status_code, answer if isinstance(answer, dict) else {}
+
+
+def _proxy(context: Context) -> str | None:
+    """Through which the cluster is reached; None = as the environment says."""
+    stated = str(context.cluster.get("proxy-url") or "")
+    scheme = urlsplit(stated).scheme
+    if stated and scheme not in ("http", "https"):  # it may hold a password
+        message = (
+            f"kubeconfig {context.cluster_file}, context {context.name!r}: its cluster's proxy-url is no http:// or "
+            f"https:// address but {scheme or 'without a scheme'}: others are not supported"
+        )
+        raise CommandFailed(message, Exit.BAD_INPUT)
+    return stated or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +126,7 @@ def _proof(context: Context) -> _Proof:
 
 def _tls(context: Context, proof: _Proof) -> ssl.SSLContext:
     """What the cluster proves itself by, and who asks, if he has a certificate."""
-    authority = _pem(context.cluster, "certificate-authority", context.cluster_folder)
+    authority = _pem(context.cluster, "certificate-authority", context.cluster_file.parent)
     try:
         pem = authority.decode() if authority else None
         found = lenient(ssl.create_default_context(cadata=pem))

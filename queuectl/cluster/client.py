@@ -309,6 +309,7 @@ async def _configure(configuration: Configuration, connection: Connection) -> No
         keys.update({name: key.strip() for name, key in keys.items()})
 
     await load()
+    _check_proxy(configuration, f"{files}, {_named(connection.context)}")
     due = time.monotonic() + _REFRESH_SECONDS
 
     async def refresh(_: Configuration) -> None:
@@ -319,6 +320,20 @@ async def _configure(configuration: Configuration, connection: Connection) -> No
             await load()
 
     configuration.refresh_api_key_hook = refresh
+
+
+def _named(context: str | None) -> str:
+    return f"context {context!r}" if context is not None else "the current context"
+
+
+def _check_proxy(configuration: Configuration, source: str) -> None:
+    """Raise BadInput for a proxy-url that the library would trip over only with the first request. It may hold a password."""
+    scheme = urlsplit(configuration.proxy or "http:").scheme
+    if scheme not in ("http", "https"):
+        raise BadInput(
+            f"kubeconfig {source}: its cluster's proxy-url is no http:// or https:// address but "
+            f"{scheme or 'without a scheme'}: others are not supported"
+        )
 
 
 def _kubeconfig_from_environment() -> str:

@@ -38,14 +38,14 @@ class Facts:
         marker: of the loop's commits.
         live: every workload that is not Finished, as committed.
         config: in use.
-        looks: what was measured of gangs, by uid.
+        looks: what was measured of a gang lately, by uid, oldest first.
         picture: of the cluster as it is now.
     """
 
     marker: Marker
     live: Callable[[], Iterable[Entry]]
     config: Callable[[], QueueConfig]
-    looks: Callable[[], Mapping[str, GangUse]]
+    looks: Callable[[str], Sequence[GangUse]]
     picture: Callable[[], Snapshot]
 
 
@@ -69,7 +69,6 @@ class Accountant:
         self._until: float | None = None
         self._meters: dict[str, Meter] | None = None
         self._accounts = Accounts()
-        self._looks: Mapping[str, GangUse] = {}
         self._checked = False
 
     async def run(self, seconds: float) -> None:
@@ -166,21 +165,17 @@ class Accountant:
         of: dict[str, list[Mark]] = {}
         for _, mark in marks:
             of.setdefault(mark.uid, []).append(mark)
-        looks = self._facts.looks()
         fold = Fold(since, until, terms(self._facts.config()), self._accounts)
         old = [uid for uid, first in of.items() if uid not in meters and first[0].at < since]
         known = await self._store.accounted(old) if old else frozenset()
         everybody = {**of, **dict.fromkeys(meters, ())} if whole else of
         for number, uid in enumerate(everybody):
-            mine = of.get(uid, ())
-            look = looks.get(uid)
-            if look is None and mine and mine[-1].phase is not Phase.HOLDS:
-                look = self._looks.get(uid)  # it has ended since it was measured last
-            fold.workload(meters.get(uid), mine, look, known=uid in known)
+            mine, meter = of.get(uid, ()), meters.get(uid)
+            holds = mine or (meter is not None and meter.phase is Phase.HOLDS)
+            looks = self._facts.looks(uid) if holds else ()
+            fold.workload(meter, mine, looks, known=uid in known)
             if number % TURN == TURN - 1:
                 await asyncio.sleep(0)
-        if whole:
-            self._looks = dict(looks)
         return fold
 
 

@@ -33,11 +33,21 @@ class Actuator:
         owed: Callable[[str], list[Write]],
         metrics: Metrics,
         in_flight: int,
+        placed: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``owed(uid)``: the writes one workload owes by mirror and ledger as they stand."""
+        """Send nothing yet.
+
+        Args:
+            cluster: where writes go.
+            owed: the writes one workload owes, by uid, by mirror and ledger as they stand.
+            metrics: where they are counted.
+            in_flight: at once.
+            placed: told of a workload, by uid, each time one of its pods was let go to its node.
+        """
         self._cluster = cluster
         self._owed = owed
         self._metrics = metrics
+        self._placed = placed
         self._limit = asyncio.Semaphore(in_flight)
         self._workers = in_flight
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -95,7 +105,7 @@ class Actuator:
             self._assumed.pop(write.uid, None)
         if not writes:
             return
-        results = await asyncio.gather(*(self._send(write) for write in writes))
+        results = await asyncio.gather(*(self._send(uid, write) for write in writes))
         delays = [delay for delay in results if delay is not None]
         if delays:
             failures = self._failures[uid] = self._failures.get(uid, 0) + 1
@@ -104,13 +114,15 @@ class Actuator:
         else:
             self._failures.pop(uid, None)
 
-    async def _send(self, write: Write) -> float | None:
+    async def _send(self, uid: str, write: Write) -> float | None:
         """Send one write. Returns the least delay before another try, or None when it was answered."""
         async with self._limit:
             began = time.perf_counter()
             delay, result = None, WriteResult.OK
             try:
                 self._assumed[write.uid] = await self._patch(write)
+                if write.resource == POD:
+                    self._placed(uid)
             except (WriteConflict, ObjectGone) as error:
                 # The mirror is behind: its next echo asks again. The delay covers an echo that is already here.
                 gone = isinstance(error, ObjectGone)

@@ -31,6 +31,7 @@ from queuectl.state.freeze import Freezer
 from queuectl.state.holdings import Holdings
 from queuectl.state.idleness import Idleness, News
 from queuectl.state.ledger import Ledger
+from queuectl.state.looklog import LookLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from queuectl.state.observe import Observer
@@ -72,6 +73,7 @@ class Books:
         self._catalog = Catalog()
         self._readable = True  # the configuration in use is the one in the database
         self.gang_uses: Mapping[str, GangUse] = {}
+        self._looks = LookLog()
         self.unwritten: Collection[str] = frozenset()
         self.tally = Tally(mirror)
         self.holdings = Holdings(mirror)
@@ -201,6 +203,7 @@ class Books:
     def looked(self, uses: Mapping[str, GangUse]) -> News:
         """Take in what gangs do with their GPUs, by uid, as seen just now."""
         self.gang_uses = uses
+        self._looks.note(uses, self._clock())
         return self._idleness.looked(uses, self.config, self._clock())
 
     def of_idle_gangs(self, observed: Iterable[Change]) -> list[Change]:
@@ -233,6 +236,10 @@ class Books:
         nodes = self._mirror.fleet.by_name
         return owed(entry, job, self._mirror.pods_of(uid), nodes, self.config.flavors)
 
+    def entry(self, uid: str) -> Entry | None:
+        """A workload of the ledger as it is now."""
+        return self.ledger.get(uid)
+
     def cluster_queue(self, uid: str) -> str:
         """Of a workload; empty for one that is not in the ledger."""
         entry = self.ledger.get(uid)
@@ -256,7 +263,7 @@ class Books:
             marker=self._marker,
             live=lambda: [e for e in self.ledger if e.uid not in self.unwritten],
             config=lambda: self.config,
-            looks=lambda: self.gang_uses,
+            looks=self._looks.of,
             picture=lambda: self._freezer.freeze(self.config, self._clock(), self._limits),
         )
 

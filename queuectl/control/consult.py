@@ -57,12 +57,6 @@ class Consultation:
             await asyncio.to_thread(stop.stop)
         return await task
 
-    async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
-        """What ran at the last plan and would be over quota under another configuration; None before there was a plan."""
-        if self._latest is None:
-            return None
-        return await excesses(self._latest[0], config)
-
     def stop(self) -> None:
         """End what is running at once."""
         self._stop.stop()

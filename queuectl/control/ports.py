@@ -102,6 +102,9 @@ class Store(Protocol):
     async def load(self) -> Loaded:
         """Read everything the leader works on, in one consistent snapshot."""
 
+    async def follow(self, before: Loaded) -> Loaded:
+        """The same as :meth:`load`, having read of it before: what has not changed since is the very same object."""
+
     async def commit(
         self,
         changes: Sequence[Change],

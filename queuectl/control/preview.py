@@ -75,9 +75,8 @@ class Previewer:
             return None
         snapshot, uid = seen.snapshot, entry.uid
         gang = next((a for a in snapshot.admitted if a.workload.uid == uid), None)
-        if (
-            gang is None or gang.leaving
-        ):  # our watch does not show it yet, or it has just been told to go
+        # Our watch does not show it yet, or it has just been told to go.
+        if gang is None or gang.leaving:
             return None
         cost = costs([gang], snapshot.now)[uid]
         told = notice(entry, Code.PREEMPTED, snapshot.config.rules)

@@ -97,7 +97,7 @@ class Supervisor:
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """What runs and would be over quota under another configuration; None while this process cannot tell."""
-        return await (self._leading or self.viewer).over_quota(config)
+        return await self.viewer.over_quota(config)
 
     def _books(self) -> Books | None:
         leading = self._leading

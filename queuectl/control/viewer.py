@@ -1,15 +1,16 @@
 """What this process can show of the cluster, whether it leads or stands by.
 
-While it leads, from its own books. While it stands by, from its watch and a copy of the ledger that is loaded when somebody
-asks, and is about a second old at most: so replicas answer alike. Who plans on it gets it as it is when he asks. A standby does
-not look at what GPUs do.
+While it leads, from its own books. While it stands by, from its watch and a copy of the ledger that is brought up to date when
+somebody asks, and is about a second old at most: so replicas answer alike. Who plans on it gets it as it is when he asks. A
+standby does not look at what GPUs do.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
@@ -17,23 +18,16 @@ import structlog
 from queuectl.control.books import Books
 from queuectl.control.consult import Consultation, excesses
 from queuectl.control.ports import Clock, Store
+from queuectl.control.standby import Standby
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput
 from queuectl.domain.floor import Floor
-from queuectl.domain.ledger import Loaded
-from queuectl.domain.overrides import in_force
-from queuectl.domain.pastuse import past_use
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
-from queuectl.objects.config import build
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.floor import floor_of
-from queuectl.state.freeze import Freezer
-from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.spending import Spending
-from queuectl.state.usage import Usage
 
 LOOK_SECONDS: Final = 1.0  # how old what is shown may be
 PLAN_SECONDS: Final = 5.0  # how old the plan of a standby may be, by which it says why gangs wait
@@ -63,10 +57,8 @@ class Viewer:
         watching: Callable[[], bool],
     ) -> None:
         """``leading``: our books while we lead and they are loaded; ``watching``: whether the watch has listed everything."""
-        self._store = store
-        self._mirror = mirror
-        self._limits = limits
-        self._clock = clock
+        self._stand_by = partial(Standby, store, mirror, limits, clock)
+        self._standby: Standby | None = None  # while we are asked and do not lead
         self._leading = leading
         self._watching = watching
         self._lock = asyncio.Lock()
@@ -105,8 +97,8 @@ class Viewer:
         return await self._consultation.diagnose(uid) if await self._planned() else None
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
-        """Of a standby: what runs and would be over quota under another configuration."""
-        seen = await self.seen()
+        """What runs and would be over quota under another configuration; None while this process does not know yet."""
+        seen = await self.latest()
         return await excesses(seen.snapshot, config) if seen is not None else None
 
     def stop(self) -> None:
@@ -121,38 +113,24 @@ class Viewer:
         began = _now()
         books = self._leading()
         if books is not None:
-            seen = _of_books(books)
-        elif self._watching():
-            copied = await self._copied()
-            if copied is None:
-                return None
-            seen = copied
+            self._standby = None
+            seen: Seen | None = _of_books(books)
         else:
-            return None
-        self._seen = (began, seen)
+            seen = await self._copied()
+        if seen is not None:
+            self._seen = (began, seen)
         return seen
 
     async def _copied(self) -> Seen | None:
-        loaded = await self._store.load()
+        """From a copy of the ledger; None before the watch has listed everything."""
+        if not self._watching():
+            return None
+        standby = self._standby = self._standby or self._stand_by()
         try:
-            return Seen(self._snapshot(loaded))
+            return Seen(await standby.snapshot())
         except BadInput as error:  # only a hand in the database gets here
             _log.warning("configuration_unreadable", why=str(error))
             return None
-
-    def _snapshot(self, loaded: Loaded) -> Snapshot:
-        """As a leader would see it that begins now."""
-        now = self._clock()
-        config = in_force(build(loaded.documents, loaded.revision), now)
-        ledger = Ledger(loaded.entries)
-        usage = Usage(self._mirror, ledger)
-        usage.refresh(list(self._mirror.pods))
-        frozen = Freezer(self._mirror, ledger, usage).freeze(config, now, self._limits)
-        return replace(
-            frozen,
-            moved_work=Spending(loaded.spent).by_queue(now),
-            past_use=past_use(loaded.used, config),
-        )
 
     async def _planned(self) -> bool:
         """Whether the consultation knows a plan that is not too old."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import CursorResult, exists, func, select, update
+from sqlalchemy import ColumnElement, CursorResult, Select, and_, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.bulk import arrays, unnest_rows
 from queuectl.db.engine import storable
 from queuectl.db.rows import command_from
-from queuectl.db.tables import commands
-from queuectl.domain.commands import Answer, Command
+from queuectl.db.tables import commands, workloads
+from queuectl.domain.commands import DONE, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.errors import Conflict, StaleSnapshot
 from queuectl.domain.queries import LONGEST_PAGE
 
@@ -21,6 +21,11 @@ CHANNEL: Final = "queuectl_commands"
 _BATCH: Final = 500
 _ANSWER: Final = (commands.c.id, commands.c.outcome)
 _OPEN: Final = commands.c.outcome.is_(None)
+_STATES: Final[dict[CommandState, ColumnElement[bool]]] = {
+    CommandState.WAITING: _OPEN,
+    CommandState.DONE: commands.c.outcome == DONE,
+    CommandState.REFUSED: and_(commands.c.outcome.is_not(None), commands.c.outcome != DONE),
+}
 
 
 async def add(connection: AsyncConnection, command: Command) -> Command:
@@ -80,6 +85,33 @@ async def of_workload(
     """Commands for one workload with ids above ``after``, oldest first."""
     mine = select(commands).where(commands.c.uid == uid, commands.c.id > after)
     rows = await connection.execute(mine.order_by(commands.c.id).limit(min(limit, LONGEST_PAGE)))
+    return tuple(map(command_from, rows))
+
+
+def listing(wanted: CommandFilter, limit: int) -> Select[Any]:
+    """The statement behind :func:`newest`; the tests pin its plan."""
+    c, w = commands.c, workloads.c
+    statement = select(commands).order_by(c.id.desc()).limit(limit)
+    its_row = exists().where(w.uid == c.uid)
+    if wanted.namespaces is not None:
+        statement = statement.where(its_row.where(w.namespace.in_(sorted(wanted.namespaces))))
+    if wanted.workload is not None:
+        namespace, _, name = wanted.workload.partition("/")
+        statement = statement.where(its_row.where(w.namespace == namespace, w.name == name))
+    if wanted.by is not None:
+        statement = statement.where(c.by == wanted.by)
+    if wanted.states:
+        statement = statement.where(or_(*(_STATES[state] for state in sorted(wanted.states))))
+    if wanted.before is not None:
+        statement = statement.where(c.id < wanted.before)
+    return statement
+
+
+async def newest(
+    connection: AsyncConnection, wanted: CommandFilter, limit: int
+) -> tuple[Command, ...]:
+    """The newest of these commands, newest first."""
+    rows = await connection.execute(listing(wanted, max(1, min(limit, LONGEST_PAGE))))
     return tuple(map(command_from, rows))
 
 

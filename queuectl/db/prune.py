@@ -27,15 +27,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.db.tables import (
-    commands,
+from queuectl.db.tables import commands, workloads
+from queuectl.db.usagetables import (
     usage_fleet,
     usage_hours,
     usage_losses,
     usage_marks,
     usage_meters,
     usage_subjects,
-    workloads,
 )
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Retention

@@ -65,6 +65,33 @@ async def live_entries(connection: AsyncConnection) -> tuple[Entry, ...]:
     return await _complete(connection, rows, None)
 
 
+# `version` counts the writes of a row; `since` beside it tells a row from that of a database that was restored.
+_VERSIONS: Final = (
+    select(workloads.c.uid, workloads.c.version, workloads.c.since)
+    .where(workloads.c.finished_at.is_(None))
+    .order_by(workloads.c.uid)
+)
+
+
+async def live_entries_since(
+    connection: AsyncConnection, before: Iterable[Entry]
+) -> tuple[Entry, ...]:
+    """Every workload that is not Finished, by uid; of those read before only what has changed is read again."""
+    known = {(entry.uid, entry.version, entry.since): entry for entry in before}
+    stand = [tuple(row) for row in await connection.execute(_VERSIONS)]
+    news = [key[0] for key in stand if key not in known]
+    read = {entry.uid: entry for entry in await _entries(connection, news)}
+    return tuple(known.get(key) or read[key[0]] for key in stand)
+
+
+async def _entries(connection: AsyncConnection, uids: list[str]) -> tuple[Entry, ...]:
+    if not uids:
+        return ()
+    wanted = workloads.c.uid == func.any(cast(bindparam("uids", type_=_TEXTS), _TEXTS))
+    rows = await connection.execute(select(*ENTRY_COLUMNS).where(wanted), {"uids": uids})
+    return await _complete(connection, rows.all(), uids)
+
+
 def moves_since(seconds: float) -> Select[Any]:
     """The statement behind :func:`spent_on_moves`; the tests pin its plan."""
     h = history.c
@@ -80,16 +107,14 @@ async def spent_on_moves(connection: AsyncConnection) -> tuple[Spent, ...]:
     return tuple(spent for spent in told if spent is not None)
 
 
-async def entries_of(connection: AsyncConnection, statement: Select[Any]) -> tuple[Entry, ...]:
-    """The entries whose rows a statement selects, in its order."""
-    rows = (await connection.execute(statement)).all()
-    return await _complete(connection, rows, [row.uid for row in rows])
+async def rows_of(connection: AsyncConnection, statement: Select[Any]) -> tuple[Entry, ...]:
+    """The workloads whose rows a statement selects, in its order, without what is kept beside the rows: one round trip."""
+    return tuple(entry_from(row) for row in await connection.execute(statement))
 
 
 async def one_entry(connection: AsyncConnection, uid: str) -> Entry | None:
     """The workload with this uid, or None."""
-    statement = select(*ENTRY_COLUMNS).where(workloads.c.uid == uid)
-    return next(iter(await entries_of(connection, statement)), None)
+    return await _one(connection, select(*ENTRY_COLUMNS).where(workloads.c.uid == uid))
 
 
 def named(kind: str, namespace: str, name: str) -> Select[Any]:
@@ -107,7 +132,12 @@ async def entry_named(
     connection: AsyncConnection, kind: str, namespace: str, name: str
 ) -> Entry | None:
     """The workload that has this name, a live one before finished ones and the newest before older; or None."""
-    return next(iter(await entries_of(connection, named(kind, namespace, name))), None)
+    return await _one(connection, named(kind, namespace, name))
+
+
+async def _one(connection: AsyncConnection, statement: Select[Any]) -> Entry | None:
+    rows = (await connection.execute(statement)).all()
+    return next(iter(await _complete(connection, rows, [row.uid for row in rows])), None)
 
 
 def listing(wanted: WorkloadFilter, after: Position | None, limit: int) -> Select[Any]:
@@ -137,16 +167,15 @@ async def namespaces(connection: AsyncConnection) -> frozenset[str]:
 async def page_of(
     connection: AsyncConnection, wanted: WorkloadFilter, cursor: str | None, limit: int
 ) -> WorkloadPage:
-    """One page in (namespace, name, uid) order.
+    """One page in (namespace, name, uid) order, of each its own row.
 
     Raises:
         BadInput: ``cursor`` is not one of ours.
     """
     limit = max(1, min(limit, LONGEST_PAGE))
     after = Position.parse(cursor) if cursor is not None else None
-    rows = (await connection.execute(listing(wanted, after, limit + 1))).all()
-    entries = await _complete(connection, rows[:limit], [row.uid for row in rows[:limit]])
-    more = len(rows) > limit
+    entries = await rows_of(connection, listing(wanted, after, limit + 1))
+    more, entries = len(entries) > limit, entries[:limit]
     return WorkloadPage(entries, Position.of(entries[-1]).cursor if more else None)
 
 

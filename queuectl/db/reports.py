@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, FromClause, Select, cast, func, select
 from sqlalchemy import Row as Result
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.db.tables import (
+from queuectl.db.usagetables import (
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -112,6 +112,11 @@ def _grouped(
 
 def _names(table: FromClause, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
     """Columns that tell groups apart."""
+    names = _told_by(table, grouping)
+    return {By.HOUR.value: table.c.hour, **names} if grouping.hourly else names
+
+
+def _told_by(table: FromClause, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
     s = usage_subjects.c
     match grouping.by:
         case By.WORKLOAD:

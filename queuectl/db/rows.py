@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import Column
@@ -189,11 +190,11 @@ def lease_from(row: Result[Any]) -> CapacityLease:
 
 def entry_from(
     row: Result[Any],
-    placed: Mapping[str, Placement],
-    leased: Mapping[str, CapacityLease],
-    owed: Mapping[str, Intent],
+    placed: Mapping[str, Placement] = MappingProxyType({}),
+    leased: Mapping[str, CapacityLease] = MappingProxyType({}),
+    owed: Mapping[str, Intent] = MappingProxyType({}),
 ) -> Entry:
-    """One workload from its ENTRY_COLUMNS and what belongs to it. Tens of thousands are read at a take-over."""
+    """One workload from its ENTRY_COLUMNS and what is kept beside them. Tens of thousands are read at a take-over."""
     values = dict(zip(_PLAIN, row, strict=False))
     state, excluded, preempted_at, code, message, details, why, parked, gates = row[len(_PLAIN) :]
     uid = row[0]

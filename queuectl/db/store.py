@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, Self, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, Self
 
 from sqlalchemy import func, update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from queuectl.db import commands, decisions, documents, pastuse, reads, standings, usage, writes
 from queuectl.db.audit import AuditLog
-from queuectl.db.engine import DatabaseSettings, check_version, make_engine
-from queuectl.db.failures import answers_within
-from queuectl.db.notify import Bell
+from queuectl.db.connections import Connections
+from queuectl.db.engine import DatabaseSettings
 from queuectl.db.prune import prune
 from queuectl.db.sessions import SessionBooks
 from queuectl.db.tables import leadership
-from queuectl.domain.commands import Answer, Command
+from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.decisions import Decided, Decision
 from queuectl.domain.ledger import Change, Document, Entry, Loaded
 from queuectl.domain.pastuse import Used
@@ -43,23 +31,21 @@ from queuectl.domain.queries import (
 from queuectl.domain.rules import Retention
 from queuectl.domain.standings import Tally, WaitingOrder
 
-T = TypeVar("T")
-
-_GOODBYE_SECONDS: Final = 3.0
-
 
 class PostgresStore:
     """The ledger, the configuration and what the API reads of both. All methods may raise StoreUnavailable."""
 
-    def __init__(self, engine: AsyncEngine, settings: DatabaseSettings) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._bell = Bell(engine, settings, documents.CHANNEL)
-        self._command_bell = Bell(engine, settings, commands.CHANNEL)
-        self._history_bell = Bell(engine, settings, writes.CHANNEL)
-        self.usage: Final = usage.UsageBooks(self._transaction, self._snapshot)
-        self.audit: Final = AuditLog(self._statement)
-        self.sessions: Final = SessionBooks(self._transaction, self._statement)
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._transaction: Final = connections.transaction
+        self._statement: Final = connections.statement
+        self._snapshot: Final = connections.snapshot
+        self._bell = connections.bell(documents.CHANNEL)
+        self._command_bell = connections.bell(commands.CHANNEL)
+        self._history_bell = connections.bell(writes.CHANNEL)
+        self.usage: Final = usage.UsageBooks(connections.transaction, connections.snapshot)
+        self.audit: Final = AuditLog(connections.statement)
+        self.sessions: Final = SessionBooks(connections.transaction, connections.statement)
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:
@@ -68,25 +54,17 @@ class PostgresStore:
         Raises:
             BadInput: the URL is wrong or the server too old.
         """
-        store = cls(make_engine(settings), settings)
+        connections = Connections(settings)
         try:
-            async with store._transaction("connecting") as connection:
-                await check_version(connection)
+            await connections.check()
         except BaseException:
-            await store.close()
+            await connections.close()
             raise
-        return store
+        return cls(connections)
 
     async def close(self) -> None:
         """Give back all connections; a server that does not say goodbye is not waited for."""
-        await self._bell.close()
-        await self._command_bell.close()
-        await self._history_bell.close()
-        try:
-            async with asyncio.timeout(_GOODBYE_SECONDS):
-                await self._engine.dispose()
-        except TimeoutError:
-            await self._engine.dispose(close=False)
+        await self._connections.close()
 
     # -- the leader ---------------------------------------------------------------------------------------------------
 
@@ -111,6 +89,17 @@ class PostgresStore:
             spent = await reads.spent_on_moves(connection)
             used = await pastuse.load(connection)
             return Loaded(await reads.live_entries(connection), found, revision, spent, used)
+
+    async def follow(self, before: Loaded) -> Loaded:
+        """The same, having read of it before: what has not changed since is the very same object."""
+        async with self._snapshot("following the ledger") as connection:
+            revision, found = before.revision, before.documents
+            if await documents.revision(connection) != revision:
+                revision, found = await documents.revision_and_documents(connection)
+            spent = await reads.spent_on_moves(connection)
+            used = await pastuse.load(connection)
+            entries = await reads.live_entries_since(connection, before.entries)
+            return Loaded(entries, found, revision, spent, used)
 
     async def commit(
         self,
@@ -152,7 +141,7 @@ class PostgresStore:
 
     async def past_use(self) -> tuple[Used, ...]:
         """Past use as last sampled, by account."""
-        async with self._transaction("reading past use") as connection:
+        async with self._statement("reading past use") as connection:
             return await pastuse.load(connection)
 
     # -- commands -----------------------------------------------------------------------------------------------------
@@ -164,22 +153,27 @@ class PostgresStore:
 
     async def get_command(self, request_id: str) -> Command | None:
         """The command of this request, answered or not; or None."""
-        async with self._transaction("reading a command") as connection:
+        async with self._statement("reading a command") as connection:
             return await commands.of_request(connection, request_id)
 
     async def command(self, number: int) -> Command | None:
         """The command with this id, answered or not; or None."""
-        async with self._transaction("reading a command") as connection:
+        async with self._statement("reading a command") as connection:
             return await commands.numbered(connection, number)
 
     async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
         """Commands for one workload with ids above ``after``, oldest first, at most 500."""
-        async with self._transaction("reading a workload's commands") as connection:
+        async with self._statement("reading a workload's commands") as connection:
             return await commands.of_workload(connection, uid, after, limit)
+
+    async def newest_commands(self, wanted: CommandFilter, limit: int = 100) -> tuple[Command, ...]:
+        """The newest of these commands, answered or not, newest first, at most 500."""
+        async with self._statement("listing commands") as connection:
+            return await commands.newest(connection, wanted, limit)
 
     async def commands(self) -> tuple[Command, ...]:
         """Commands that are not answered yet, oldest first; not necessarily all of them."""
-        async with self._transaction("reading commands") as connection:
+        async with self._statement("reading commands") as connection:
             return await commands.unanswered(connection)
 
     async def commands_waiting(self, *, poll: float = 5.0) -> None:
@@ -189,10 +183,10 @@ class PostgresStore:
         """
 
         async def asked() -> bool | None:
-            async with self._transaction("looking for commands") as connection:
+            async with self._statement("looking for commands") as connection:
                 return await commands.any_unanswered(connection) or None
 
-        await self._found(asked, self._command_bell, "commands", poll)
+        await self._connections.found(asked, self._command_bell, "commands", poll)
 
     # -- configuration ------------------------------------------------------------------------------------------------
 
@@ -213,11 +207,11 @@ class PostgresStore:
         """
 
         async def other() -> int | None:
-            async with self._transaction("reading the configuration's revision") as connection:
+            async with self._statement("reading the configuration's revision") as connection:
                 current = await documents.revision(connection)
             return current if current != since else None
 
-        return await self._found(other, self._bell, "configuration changes", poll)
+        return await self._connections.found(other, self._bell, "configuration changes", poll)
 
     async def put_config(self, document: Document, if_match: int | None = None) -> int:
         """Create or replace a document; see :func:`queuectl.db.documents.write`."""
@@ -231,19 +225,19 @@ class PostgresStore:
 
     async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
         """One document with its version, or None."""
-        async with self._transaction("reading configuration") as connection:
+        async with self._statement("reading configuration") as connection:
             return await documents.read(connection, key)
 
     async def get_configs(self, keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
         """Those of these documents that exist, in the order of their keys."""
-        async with self._transaction("reading configuration") as connection:
+        async with self._statement("reading configuration") as connection:
             return await documents.read_those(connection, keys)
 
     async def list_config(
         self, kind: str, namespace: str | None = None
     ) -> tuple[ConfigDocument, ...]:
         """All documents of a kind by (namespace, name); ``namespace`` None = of all namespaces."""
-        async with self._transaction("listing configuration") as connection:
+        async with self._statement("listing configuration") as connection:
             return await documents.read_kind(connection, kind, namespace)
 
     # -- the API's reads ----------------------------------------------------------------------------------------------
@@ -251,13 +245,13 @@ class PostgresStore:
     async def list_workloads(
         self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
     ) -> WorkloadPage:
-        """One page of workloads in (namespace, name, uid) order; at most 500."""
-        async with self._snapshot("listing workloads") as connection:
+        """One page of workloads in (namespace, name, uid) order, at most 500, each as :class:`WorkloadPage` has it."""
+        async with self._statement("listing workloads") as connection:
             return await reads.page_of(connection, wanted, cursor, limit)
 
     async def namespaces(self) -> frozenset[str]:
         """Those that have a LocalQueue or a workload."""
-        async with self._transaction("listing namespaces") as connection:
+        async with self._statement("listing namespaces") as connection:
             return await reads.namespaces(connection)
 
     async def get_workload(self, uid: str) -> Entry | None:
@@ -272,24 +266,24 @@ class PostgresStore:
 
     async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
         """``namespace/name`` by uid, of those that exist."""
-        async with self._transaction("naming workloads") as connection:
+        async with self._statement("naming workloads") as connection:
             return await reads.names_of(connection, uids)
 
     async def positions(self, uids: Iterable[str]) -> Mapping[str, Line]:
         """Where these workloads stand in line, by uid; those that are in no line are left out."""
-        async with self._transaction("counting lines") as connection:
+        async with self._statement("counting lines") as connection:
             return await reads.lines_of(connection, uids)
 
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100
     ) -> tuple[HistoryLine, ...]:
         """History lines after an id, oldest first, at most 500: of one workload, or of all when ``uid`` is None."""
-        async with self._transaction("reading history") as connection:
+        async with self._statement("reading history") as connection:
             return await reads.history_lines(connection, uid, after, limit)
 
     async def newest_line(self) -> int:
         """The id of the last history line of all; 0 when there is none."""
-        async with self._transaction("reading the end of history") as connection:
+        async with self._statement("reading the end of history") as connection:
             return await reads.newest_line(connection)
 
     async def history_grown(self, after: int, *, poll: float = 5.0) -> None:
@@ -301,11 +295,11 @@ class PostgresStore:
         async def grown() -> bool | None:
             return await self.newest_line() > after or None
 
-        await self._found(grown, self._history_bell, "history", poll)
+        await self._connections.found(grown, self._history_bell, "history", poll)
 
     async def tallies(self) -> tuple[Tally, ...]:
         """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue and state."""
-        async with self._transaction("counting workloads") as connection:
+        async with self._statement("counting workloads") as connection:
             return await standings.tallies(connection)
 
     async def waiting(
@@ -317,12 +311,15 @@ class PostgresStore:
         skip: int = 0,
         limit: int = 100,
     ) -> tuple[Entry, ...]:
-        """Pending and Reserved workloads, of one ClusterQueue or of all, in these namespaces or in all; at most 500."""
+        """Pending and Reserved workloads, of one ClusterQueue or of all, in these namespaces or in all; at most 500.
+
+        Each is as :class:`WorkloadPage` has it.
+        """
         asked = standings.waiting(
             cluster_queue, namespaces, order, skip, max(1, min(limit, LONGEST_PAGE))
         )
-        async with self._snapshot("reading who waits") as connection:
-            return await reads.entries_of(connection, asked)
+        async with self._statement("reading who waits") as connection:
+            return await reads.rows_of(connection, asked)
 
     async def evictions(
         self,
@@ -333,82 +330,15 @@ class PostgresStore:
     ) -> tuple[HistoryLine, ...]:
         """The latest evictions, newest first, with ids below ``before``; at most 500."""
         limit = max(1, min(limit, LONGEST_PAGE))
-        async with self._transaction("reading evictions") as connection:
+        async with self._statement("reading evictions") as connection:
             return await standings.evictions(connection, namespaces, before, limit)
 
     async def decisions(self, before: int | None = None, limit: int = 100) -> tuple[Decided, ...]:
         """Records of planning cycles with ids below one (None = all), the newest first, at most 500."""
-        async with self._transaction("listing decisions") as connection:
+        async with self._statement("listing decisions") as connection:
             return await decisions.newest(connection, before, limit)
 
     async def get_decision(self, number: int) -> Decided | None:
         """The record with this id, or None."""
-        async with self._transaction("reading a decision") as connection:
+        async with self._statement("reading a decision") as connection:
             return await decisions.one(connection, number)
-
-    # -- waiting ------------------------------------------------------------------------------------------------------
-
-    async def _found(
-        self, look: Callable[[], Awaitable[T | None]], bell: Bell, what: str, poll: float
-    ) -> T:
-        """What a look finds: looks at once, and again whenever the bell rings, or else after ``poll`` seconds."""
-        while True:
-            async with self._guarded(f"listening for {what}"):
-                if not self._settings.pgbouncer:
-                    await bell.listen()
-            found = await look()
-            if found is not None:
-                return found
-            await bell.heard(poll)
-
-    # -- transactions -------------------------------------------------------------------------------------------------
-
-    def _guarded(self, doing: str) -> AbstractAsyncContextManager[None]:
-        return answers_within(self._settings.answer_timeout, doing)
-
-    @asynccontextmanager
-    async def _transaction(self, doing: str) -> AsyncIterator[AsyncConnection]:
-        async with (
-            self._guarded(doing),
-            self._engine.connect() as connection,
-            _begun(connection),
-        ):
-            yield connection
-
-    @asynccontextmanager
-    async def _statement(self, doing: str) -> AsyncIterator[AsyncConnection]:
-        """For one statement that is a transaction by itself: one round trip, not three."""
-        async with self._guarded(doing), self._engine.connect() as connection:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
-            try:
-                yield connection
-            except asyncio.CancelledError:
-                await connection.invalidate()
-                raise
-
-    @asynccontextmanager
-    async def _snapshot(self, doing: str) -> AsyncIterator[AsyncConnection]:
-        async with self._guarded(doing), self._engine.connect() as connection:
-            await connection.execution_options(
-                isolation_level="REPEATABLE READ", postgresql_readonly=True
-            )
-            async with _begun(connection):
-                yield connection
-
-
-@asynccontextmanager
-async def _begun(connection: AsyncConnection) -> AsyncIterator[None]:
-    """A transaction whose connection is dropped when it is given up: ROLLBACK would wait for a server that is silent."""
-    try:
-        await connection.begin()
-        try:
-            yield
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            await connection.rollback()
-            raise
-        await connection.commit()
-    except asyncio.CancelledError:
-        await connection.invalidate()
-        raise

@@ -1,109 +1,73 @@
-"""What is stored. Times are unix seconds (``to_timestamp(queued_at)`` in SQL) so that values return exactly as they went.
+"""What is stored, but for the usage ledger (:mod:`queuectl.db.usagetables`).
 
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
 four change only together, by the leader, in :meth:`queuectl.db.store.PostgresStore.commit`. ``history`` only grows.
 ``past_use`` is what the leader samples; nothing refers to it.
-``usage_marks`` are written by commits and folded into the usage ledger (the other ``usage_`` tables) by
-:mod:`queuectl.control.account`; the ledger refers to no other table, so whatever else is deleted, it stays.
 ``commands`` is the one table in which others ask the leader for changes.
-``sessions`` and ``audit`` are the REST API's own; nothing refers to them.
-Names sort by code point (``COLLATE "C"``), so that order is the same on every server. No extension is used.
+``sessions`` and ``audit`` are the REST API's own; nothing refers to them. No extension of Postgres is used.
 
 A change here needs a revision in ``migrations/``; a test compares the two.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
-    CheckConstraint,
     Column,
     DateTime,
     Double,
     Identity,
     Index,
     Integer,
-    MetaData,
     Table,
     Text,
-    Uuid,
     func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-metadata: Final = MetaData(
-    naming_convention={
-        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
-        "uq": "%(table_name)s_%(column_0_N_name)s_key",
-        "ck": "%(table_name)s_%(constraint_name)s_check",
-        "pk": "%(table_name)s_pkey",
-    }
-)
-
-
-def _key(name: str, *, primary: bool = False) -> Column[str]:
-    return Column(name, Text(collation="C"), primary_key=primary, nullable=False)
-
-
-def _text(name: str) -> Column[str]:
-    return Column(name, Text, nullable=False)
-
-
-def _integer(name: str) -> Column[int]:
-    return Column(name, BigInteger, nullable=False)
-
-
-def _seconds(name: str, *, nullable: bool = False) -> Column[float]:
-    return Column(name, Double, nullable=nullable)
-
-
-def _json(name: str, *, nullable: bool = False, default: str | None = None) -> Column[Any]:
-    made = text(f"'{default}'::jsonb") if default is not None else None
-    return Column(name, JSONB(none_as_null=True), nullable=nullable, server_default=made)
-
+from queuectl.db.columns import integer, json, key, metadata, seconds, single_row, words
 
 workloads: Final = Table(
     "workloads",
     metadata,
-    _key("uid", primary=True),
-    _integer("version"),
-    _text("kind"),
-    _key("namespace"),
-    _key("name"),
-    _text("state"),
-    _text("queue"),
-    _text("cluster_queue"),
-    _integer("priority"),
-    _integer("gpus"),
-    _integer("pods"),
-    _integer("attempt"),
-    _seconds("queued_at"),
-    _seconds("since"),
-    _seconds("requeue_at", nullable=True),
-    _seconds("started_at", nullable=True),
-    _seconds("ready_at", nullable=True),
-    _seconds("finished_at", nullable=True),
-    _integer("failures"),
-    _integer("evictions"),
-    _json("preempted_at", default="[]"),
-    _integer("budget"),
-    _json("excluded"),
-    _text("reason_code"),
-    _text("reason_message"),
-    _json("reason_details"),
-    _seconds("requeued_at", nullable=True),
-    _seconds("unready_since", nullable=True),
+    key("uid", primary=True),
+    integer("version"),
+    words("kind"),
+    key("namespace"),
+    key("name"),
+    words("state"),
+    words("queue"),
+    words("cluster_queue"),
+    integer("priority"),
+    integer("gpus"),
+    integer("pods"),
+    integer("attempt"),
+    seconds("queued_at"),
+    seconds("since"),
+    seconds("requeue_at", nullable=True),
+    seconds("started_at", nullable=True),
+    seconds("ready_at", nullable=True),
+    seconds("finished_at", nullable=True),
+    integer("failures"),
+    integer("evictions"),
+    json("preempted_at", default="[]"),
+    integer("budget"),
+    json("excluded"),
+    words("reason_code"),
+    words("reason_message"),
+    json("reason_details"),
+    seconds("requeued_at", nullable=True),
+    seconds("unready_since", nullable=True),
     Column("past_seconds", Double, nullable=False, server_default=text("0")),
-    _seconds("stop_at", nullable=True),
+    seconds("stop_at", nullable=True),
     Column("evicted_for", Text),
-    _json("parked", nullable=True),
-    _json("gates", default="[]"),
+    json("parked", nullable=True),
+    json("gates", default="[]"),
     Column("priority_set", BigInteger),
-    _seconds("priority_until", nullable=True),
+    seconds("priority_until", nullable=True),
     Column("queue_set", Text),
     postgresql_with={
         "fillfactor": 70
@@ -132,9 +96,9 @@ Index(
 placements: Final = Table(
     "placements",
     metadata,
-    _key("uid", primary=True),
+    key("uid", primary=True),
     Column("attempt", BigInteger, primary_key=True, autoincrement=False),
-    _key("podset", primary=True),
+    key("podset", primary=True),
     Column("ordinal", Integer, nullable=False, comment="position of the podset in the workload"),
     Column("nodes", JSONB, nullable=False, comment="[[node, pods], ...] in rank order"),
     Column("flavors", JSONB, nullable=False, comment="{resource: ResourceFlavor}"),
@@ -149,23 +113,23 @@ placements: Final = Table(
 leases: Final = Table(
     "leases",
     metadata,
-    _key("uid", primary=True),
-    _json("placement"),
-    _json("victims"),
-    _seconds("created_at"),
-    _seconds("expires_at"),
+    key("uid", primary=True),
+    json("placement"),
+    json("victims"),
+    seconds("created_at"),
+    seconds("expires_at"),
     comment="CapacityLeases: uid is the preemptor",
 )
 
 outbox: Final = Table(
     "outbox",
     metadata,
-    _key("uid", primary=True),
-    _integer("attempt"),
-    _text("intent"),
-    _text("reason"),
-    _seconds("created_at"),
-    _integer("epoch"),
+    key("uid", primary=True),
+    integer("attempt"),
+    words("intent"),
+    words("reason"),
+    seconds("created_at"),
+    integer("epoch"),
     comment="cluster writes not yet confirmed by the watch",
 )
 
@@ -173,21 +137,21 @@ history: Final = Table(
     "history",
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
-    _key("uid"),
-    _text("kind"),
-    _key("namespace"),
-    _key("name"),
-    _seconds("at"),
-    _integer("epoch"),
-    _integer("cycle"),
-    _integer("attempt"),
-    _text("event"),
+    key("uid"),
+    words("kind"),
+    key("namespace"),
+    key("name"),
+    seconds("at"),
+    integer("epoch"),
+    integer("cycle"),
+    integer("attempt"),
+    words("event"),
     Column("from_state", Text),
-    _text("to_state"),
-    _text("code"),
-    _text("message"),
-    _json("details"),
-    _json("placement", nullable=True),
+    words("to_state"),
+    words("code"),
+    words("message"),
+    json("details"),
+    json("placement", nullable=True),
     comment="append-only; a trigger refuses UPDATE, DELETE and TRUNCATE",
 )
 Index("history_uid_id_idx", history.c.uid, history.c.id)
@@ -205,14 +169,14 @@ commands: Final = Table(
     "commands",
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
-    _key("uid"),
-    _text("action"),
+    key("uid"),
+    words("action"),
     Column("priority", BigInteger),
-    _text("by"),
+    words("by"),
     Column("request_id", Text(collation="C"), nullable=False, unique=True),
-    _seconds("at"),
+    seconds("at"),
     Column("outcome", Text, comment="null until the leader has answered it"),
-    _seconds("until", nullable=True),
+    seconds("until", nullable=True),
     Column("queue", Text),
     Column("why", Text, nullable=False, server_default=text("''")),
     comment="what people asked of workloads: written by the API, answered by the leader",
@@ -223,98 +187,22 @@ Index("commands_open_idx", commands.c.id, postgresql_where=commands.c.outcome.is
 past_use: Final = Table(
     "past_use",
     metadata,
-    _key("scope", primary=True),
-    _key("key", primary=True),
-    _key("resource", primary=True),
+    key("scope", primary=True),
+    key("key", primary=True),
+    key("resource", primary=True),
     Column("value", Double, nullable=False),
-    _seconds("at"),
+    seconds("at"),
     comment="decayed use as of a time; scope is LocalQueue, ClusterQueue or User",
-)
-
-usage_marks: Final = Table(
-    "usage_marks",
-    metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    _key("uid"),
-    _json("mark"),
-    comment="what workloads do from a time on, until it is folded into usage_hours",
-)
-
-usage_meters: Final = Table(
-    "usage_meters",
-    metadata,
-    _key("uid", primary=True),
-    _json("meter"),
-    comment="what each live workload does since its last folded mark",
-)
-
-usage_subjects: Final = Table(
-    "usage_subjects",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    _key("uid"),
-    _text("kind"),
-    _key("namespace"),
-    _key("name"),
-    _key("queue"),
-    _key("cluster_queue"),
-    _key("cohort"),
-    _key("user"),
-    _json("labels"),
-    comment="on whose account: a workload under one queue, cohort, user and set of labels",
-)
-Index("usage_subjects_uid_idx", usage_subjects.c.uid)
-
-
-def _amount(name: str) -> Column[float]:
-    return Column(name, Double, nullable=False)
-
-
-usage_hours: Final = Table(
-    "usage_hours",
-    metadata,
-    Column("hour", BigInteger, primary_key=True, autoincrement=False),
-    Column("subject", Uuid, primary_key=True),
-    _key("flavor", primary=True),
-    _key("price", primary=True),
-    *map(
-        _amount,
-        ("allocated", "used", "idle", "stuck", "unknown", "waited", "waiting", "cost", "unpriced"),
-    ),
-    comment="GPU-seconds by hour; waiting in seconds, cost in money; hour is its start in unix seconds",
-    postgresql_with={"fillfactor": 70},  # the present hour's rows are written again and again: HOT
-)
-Index("usage_hours_subject_idx", usage_hours.c.subject)
-
-usage_losses: Final = Table(
-    "usage_losses",
-    metadata,
-    Column("hour", BigInteger, primary_key=True, autoincrement=False),
-    Column("subject", Uuid, primary_key=True),
-    _key("flavor", primary=True),
-    _key("reason", primary=True),
-    _amount("gpu_seconds"),
-    _integer("evictions"),
-    comment="work that evictions threw away",
-)
-
-usage_fleet: Final = Table(
-    "usage_fleet",
-    metadata,
-    Column("hour", BigInteger, primary_key=True, autoincrement=False),
-    _key("flavor", primary=True),
-    *map(_amount, ("seconds", "capacity", "free", "fragmented", "stranded")),
-    comment="GPU-seconds that nodes had, that were free, and that no gang could use; seconds that were looked at",
 )
 
 documents: Final = Table(
     "documents",
     metadata,
-    _key("kind", primary=True),
-    _key("namespace", primary=True),
-    _key("name", primary=True),
-    _json("document"),
-    _integer("version"),
+    key("kind", primary=True),
+    key("namespace", primary=True),
+    key("name", primary=True),
+    json("document"),
+    integer("version"),
     comment="configuration; version is the revision that wrote the row",
 )
 
@@ -322,10 +210,10 @@ documents: Final = Table(
 sessions: Final = Table(
     "sessions",
     metadata,
-    _key("key", primary=True),
-    _text("caller"),
-    _json("identity"),
-    _seconds("since"),
+    key("key", primary=True),
+    words("caller"),
+    json("identity"),
+    seconds("since"),
     Column("until", Double, nullable=False, index=True),
     comment="browsers that showed a token; key is the hash of what their cookie holds",
 )
@@ -335,14 +223,14 @@ audit: Final = Table(
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("at", Double, nullable=False, index=True),
-    _text("request_id"),
-    _key("caller"),
-    _json("groups"),
-    _text("method"),
-    _text("path"),
-    _text("operation"),
+    words("request_id"),
+    key("caller"),
+    json("groups"),
+    words("method"),
+    words("path"),
+    words("operation"),
     Column("status", Integer, nullable=True),
-    _text("detail"),
+    words("detail"),
     Index("audit_caller_id_idx", "caller", "id"),
     comment="requests that want to change something; status null = begun, outcome unknown",
 )
@@ -352,49 +240,31 @@ decisions: Final = Table(
     "decisions",
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
-    _seconds("at"),
-    _integer("epoch"),
-    _integer("cycle"),
-    _integer("revision"),
-    _integer("history_after"),
-    _integer("history_upto"),
-    _json("counts"),
-    _json("reasons"),
-    _text("proof"),
-    _seconds("seconds"),
-    _json("stats"),
+    seconds("at"),
+    integer("epoch"),
+    integer("cycle"),
+    integer("revision"),
+    integer("history_after"),
+    integer("history_upto"),
+    json("counts"),
+    json("reasons"),
+    words("proof"),
+    seconds("seconds"),
+    json("stats"),
     comment="planning cycles that changed something; kept for a week",
 )
 
 
-def _single_row(name: str, *columns: Column[Any], comment: str) -> Table:
-    """A table that holds exactly one row, put there by its migration."""
-    return Table(
-        name,
-        metadata,
-        Column("singleton", Boolean, primary_key=True, server_default=text("true")),
-        *columns,
-        CheckConstraint("singleton", name="singleton"),
-        comment=comment,
-    )
-
-
-configuration: Final = _single_row(
+configuration: Final = single_row(
     "configuration",
-    _integer("revision"),
+    integer("revision"),
     comment="revision of all documents together",
 )
 
-usage_progress: Final = _single_row(
-    "usage_progress",
-    _seconds("until", nullable=True),
-    comment="until when everything is accounted for in usage_hours; null = nothing yet",
-)
-
-leadership: Final = _single_row(
+leadership: Final = single_row(
     "leadership",
-    _integer("epoch"),
-    _text("holder"),
+    integer("epoch"),
+    words("holder"),
     Column("taken_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     comment="the fence: who commits must name this epoch",
 )

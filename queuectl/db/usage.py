@@ -22,8 +22,8 @@ from sqlalchemy.types import Text
 from queuectl.db import reports
 from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
 from queuectl.db.prune import prune_usage
-from queuectl.db.tables import (
-    leadership,
+from queuectl.db.tables import leadership, workloads
+from queuectl.db.usagetables import (
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -31,7 +31,6 @@ from queuectl.db.tables import (
     usage_meters,
     usage_progress,
     usage_subjects,
-    workloads,
 )
 from queuectl.domain.accounting import Books, Free, Held, Loss, Mark, Meter, Phase, Subject, by_hour
 from queuectl.domain.errors import Fenced, StaleSnapshot

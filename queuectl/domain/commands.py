@@ -30,6 +30,14 @@ DONE: Final = "done"
 """The outcome of a command that changed something; any other says why it did not."""
 
 
+class CommandState(StrEnum):
+    """How far a command has come."""
+
+    WAITING = "Waiting"  # for the process that leads
+    DONE = "Done"
+    REFUSED = "Refused"  # the outcome says why
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One request.
@@ -60,6 +68,13 @@ class Command:
     outcome: str | None = None
 
     @property
+    def state(self) -> CommandState:
+        """How far it has come."""
+        if self.outcome is None:
+            return CommandState.WAITING
+        return CommandState.DONE if self.outcome == DONE else CommandState.REFUSED
+
+    @property
     def told(self) -> str:
         """Who asked, and why, as the history says it."""
         return f"by {self.by}: {self.why}" if self.why else f"by {self.by}"
@@ -68,6 +83,36 @@ class Command:
     def wish(self) -> tuple[object, ...]:
         """What is asked, whoever asks it and whenever."""
         return (self.uid, self.action, self.priority, self.until, self.queue)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFilter:
+    """Each field that is set must match; no ``states`` means all of them.
+
+    Attributes:
+        namespaces: any of these is the workload's. A workload whose row was deleted is in none.
+        workload: ``namespace/name``; commands for all that had this name.
+        by: who asked.
+        states: any of these.
+        before: commands older than that of this id.
+    """
+
+    namespaces: frozenset[str] | None = None
+    workload: str | None = None
+    by: str | None = None
+    states: frozenset[CommandState] = frozenset()
+    before: int | None = None
+
+    def matches(self, command: Command, ref: str | None) -> bool:
+        """Whether the command is asked for. ``ref``: its workload's name, None when nobody knows it any more."""
+        namespace = ref.partition("/")[0] if ref is not None else None
+        return (
+            (self.namespaces is None or namespace in self.namespaces)
+            and self.workload in (None, ref)
+            and self.by in (None, command.by)
+            and (not self.states or command.state in self.states)
+            and (self.before is None or command.id < self.before)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Fenced(StoreError):
 
 
 class StaleSnapshot(StoreError):
-    """Configuration or rows changed since the snapshot; nothing was written."""
+    """Rows changed since the snapshot; nothing was written."""
 
 
 class StaleConfiguration(StaleSnapshot):

@@ -4,16 +4,15 @@ A mark that comes after its time was already accounted for takes back what was a
 times a span of time, and a span that runs backwards counts negative. So the sums do not depend on when the folding happens,
 or how often, or who does it.
 
-What was measured is known only as often as somebody looks (:class:`~queuectl.domain.utilization.GangUse`): it splits what
-is allocated, and what nobody measured is unknown, never idle.
+What was measured is known only as often as somebody looks (:mod:`queuectl.domain.measured`): it splits what is allocated,
+and what nobody measured is unknown, never idle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Final
 from uuid import UUID
 
 from queuectl.domain.accounting import (
@@ -31,9 +30,8 @@ from queuectl.domain.accounting import (
     by_hour,
     hour_of,
 )
+from queuectl.domain.measured import pieces
 from queuectl.domain.utilization import GangUse, UseState
-
-FRESH_SECONDS: Final = 300.0  # a look that is older says nothing of now
 
 
 class Accounts:
@@ -86,7 +84,7 @@ class Fold:
         self,
         meter: Meter | None,
         marks: Iterable[Mark] = (),
-        look: GangUse | None = None,
+        looks: Sequence[GangUse] = (),
         *,
         known: bool = False,
     ) -> None:
@@ -95,7 +93,7 @@ class Fold:
         Args:
             meter: as it was when the span began; None for a new workload.
             marks: of this workload, in the order in which they were written.
-            look: what was measured of it, if anything was.
+            looks: what was measured of it, oldest first.
             known: there are hours of an earlier life of it; those are not waited for again.
         """
         at, reborn = self._since, -inf
@@ -106,31 +104,30 @@ class Fold:
                 reborn = mark.seen
             begins = max(mark.at, reborn)
             if meter is not None:
-                self._accrue(meter, at, begins, look)
+                self._accrue(meter, at, begins, looks)
             if mark.loss is not None and meter is not None:
                 self._lose(meter, mark.loss, begins)
             meter, at, known = _next(meter, mark), begins, True
         if meter is not None:
-            self._accrue(meter, at, self._until, look)
+            self._accrue(meter, at, self._until, looks)
         if uid:
             self.meters[uid] = meter
 
-    def _accrue(self, meter: Meter, start: float, end: float, look: GangUse | None) -> None:
+    def _accrue(self, meter: Meter, start: float, end: float, looks: Sequence[GangUse]) -> None:
         if meter.phase is Phase.WAITS:
             for hour, seconds in by_hour(start, end):
                 row = self._row(meter, hour, "", "")
                 row.waiting += seconds
                 row.waited += seconds * meter.gpus
         elif meter.phase is Phase.HOLDS:
-            look = look if look is not None and self._tells(look, meter) else None
-            for hour, seconds in by_hour(start, end):
-                for held in meter.held:
-                    row = self._row(meter, hour, held.flavor, held.price)
-                    _allocate(row, seconds * held.gpus, look, self._terms.prices.get(held.price))
+            for begins, ends, look in pieces(start, end, looks, meter.attempt, self._since):
+                for hour, seconds in by_hour(begins, ends):
+                    self._hold(meter, hour, seconds, look)
 
-    def _tells(self, look: GangUse, meter: Meter) -> bool:
-        measured = look.state is not UseState.UNKNOWN and look.utilization is not None
-        return measured and look.attempt == meter.attempt and look.at > self._until - FRESH_SECONDS
+    def _hold(self, meter: Meter, hour: int, seconds: float, look: GangUse | None) -> None:
+        for held in meter.held:
+            row = self._row(meter, hour, held.flavor, held.price)
+            _allocate(row, seconds * held.gpus, look, self._terms.prices.get(held.price))
 
     def _row(self, meter: Meter, hour: int, flavor: str, price: str) -> Amounts:
         key = (hour, self._account(meter), flavor, price)
@@ -166,7 +163,7 @@ def _next(meter: Meter | None, mark: Mark) -> Meter | None:
 
 def _allocate(row: Amounts, amount: float, look: GangUse | None, price: float | None) -> None:
     row.allocated += amount
-    if look is None or look.utilization is None:
+    if look is None or look.utilization is None or look.state is UseState.UNKNOWN:
         row.unknown += amount
     elif look.state is UseState.STUCK:
         row.stuck += amount

@@ -85,7 +85,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPage:
-    """``cursor`` asks for the next page; None when this is the last."""
+    """Workloads as lists show them: of each its own row, without placement, lease and intent.
+
+    ``cursor`` asks for the next page; None when this is the last.
+    """
 
     entries: tuple[Entry, ...]
     cursor: str | None = None

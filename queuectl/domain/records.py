@@ -154,6 +154,7 @@ class PodRecord:
         gates: its other scheduling gates, and
         tolerations: its tolerations; both only while ``gated``, because the patch that drops our gate must repeat them.
         started_at: unix seconds at which its node took it on, None before; in whole seconds.
+        checkpoint_at: annotation, unix seconds; None if absent or unreadable.
     """
 
     namespace: str
@@ -175,6 +176,7 @@ class PodRecord:
     gates: tuple[str, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     started_at: float | None = None
+    checkpoint_at: float | None = None
 
     @property
     def terminal(self) -> bool:

@@ -44,34 +44,39 @@ class By(StrEnum):
 
 
 _LABEL: Final = re.compile(r"label:([A-Za-z0-9](?:[-A-Za-z0-9_./]{0,314}[A-Za-z0-9])?)")
+_HOURLY: Final = ",hour"
 _FOR_OTHERS: Final = frozenset(code.value for code in BY_POLICY)
 _FAILED: Final = frozenset(code.value for code in FAILED_START)
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """``label``: its key, with :attr:`By.LABEL`."""
+    """``label``: its key, with :attr:`By.LABEL`. ``hourly``: each hour has rows of its own."""
 
     by: By
     label: str = ""
+    hourly: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``queue``, ``label:team``...
+        """Read ``queue``, ``label:team``, ``workload,hour``...
 
         Raises:
             BadInput: it is none of them.
         """
-        found = _LABEL.fullmatch(text)
+        what = text.removesuffix(_HOURLY)
+        hourly = what != text
+        found = _LABEL.fullmatch(what)
         if found is not None:
-            return cls(By.LABEL, found[1])
-        if text in set(By) - {By.LABEL}:
-            return cls(By(text))
+            return cls(By.LABEL, found[1], hourly)
+        if what in set(By) - {By.LABEL} and not (hourly and what == By.HOUR):
+            return cls(By(what), "", hourly)
         known = ", ".join([*(by for by in By if by is not By.LABEL), "label:KEY"])
-        raise BadInput(f"by: {text!r} is none of {known}")
+        raise BadInput(f"by: {text!r} is none of {known}, with or without {_HOURLY!r} behind it")
 
     def __str__(self) -> str:
-        return f"label:{self.label}" if self.by is By.LABEL else self.by.value
+        what = f"label:{self.label}" if self.by is By.LABEL else self.by.value
+        return what + _HOURLY if self.hourly else what
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ _UIDS: Final = frozenset({"victims", "preemptor", "beneficiary"})
 """Details that hold uids of gangs."""
 
 
+def uid_beside(name: str, uid: str) -> str | None:
+    """The uid of a workload that is told by this name; None where the name is covered."""
+    return uid if name != ANOTHER_TEAM else None
+
+
 @dataclass(frozen=True)
 class Veil:
     """Between one reader and what is told of gangs.

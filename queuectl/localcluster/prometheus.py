@@ -155,16 +155,15 @@ class Prometheus:
                 self.kill()
             remove_tree(self._home)
 
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """The samples of an instant query.
+    def query(self, expression: str, at: float | None = None) -> list[dict[str, Any]]:
+        """The samples of an instant query, as of a time (unix seconds) or of now.
 
         Raises:
             LocalClusterError: it was refused, or not answered.
         """
+        asked = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
         try:
-            answer = httpx2.get(
-                f"{self.url}/api/v1/query", params={"query": expression}, trust_env=False
-            ).json()
+            answer = httpx2.get(f"{self.url}/api/v1/query", params=asked, trust_env=False).json()
         except httpx2.HTTPError as error:
             raise LocalClusterError(f"Prometheus does not answer: {error}") from error
         if answer["status"] != "success":

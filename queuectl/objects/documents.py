@@ -7,9 +7,10 @@ holding a ``List``, whose items count as objects of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -93,6 +94,29 @@ def read_documents(text: str | bytes, source: str = "") -> list[Document]:
         checked = _object(body, address) if plain else _plain_object(body, address)
         documents.extend(_unfold(Document(address, checked)))
     return documents
+
+
+def with_names(documents: Iterable[Document]) -> list[Document]:
+    """Each under a name: where ``generateName`` stands for one, that and the next number that is free.
+
+    The API server would add random letters; a plan is to be the same every time.
+    """
+    listed = list(documents)
+    taken = {(document.kind, document.name) for document in listed}
+    numbers: dict[tuple[str, str], Iterator[int]] = {}
+
+    def given(document: Document) -> Document:
+        meta = document.body.get("metadata") or {}
+        prefix = meta.get("generateName")
+        if meta.get("name") or not prefix or not isinstance(prefix, str):
+            return document
+        unnamed = f"{meta.get('namespace') or 'default'}/{prefix}"
+        counter = numbers.setdefault((document.kind, unnamed), count(1))
+        number = next(n for n in counter if (document.kind, f"{unnamed}{n}") not in taken)
+        body = {**document.body, "metadata": {**meta, "name": f"{prefix}{number}"}}
+        return _named(Document(document.address, body))
+
+    return list(map(given, listed))
 
 
 def as_document(body: Any, source: str = "") -> Document:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from sys import intern
+from typing import Final
 
-from queuectl.domain.fleet import Effect, Node, Taint
+from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import NamespaceRecord, NodeRecord, PriorityClassRecord
+from queuectl.domain.words import counted
 from queuectl.objects.errors import MalformedError, under
 from queuectl.objects.requests import read_vector
 from queuectl.objects.wire import (
@@ -17,6 +21,8 @@ from queuectl.objects.wire import (
     WirePriorityClass,
     WireTaint,
 )
+
+DEFAULT_PODS: Final = 110  # kubelet's
 
 _EFFECTS = {effect.value: effect for effect in Effect}
 
@@ -104,3 +110,35 @@ def priority_values(records: Iterable[PriorityClassRecord]) -> dict[str, int]:
     values = {record.name: record.value for record in listed}
     defaults = [record.value for record in listed if record.default]
     return values | ({"": min(defaults)} if defaults else {})
+
+
+def assumed_slots(addresses: Sequence[str]) -> Iterator[str]:
+    """The warning about Nodes that do not say how many pods they take: one, or 5,000 of them would bury all others."""
+    if addresses:
+        first, *others = addresses
+        who = f"{first} and {counted(len(others), 'other Node')}" if others else first
+        yield f"{who}: status.allocatable.pods: missing, {DEFAULT_PODS} assumed"
+
+
+def with_hostnames(nodes: Sequence[Node], queues: QueueConfig) -> list[Node]:
+    """With the hostname label that kubelet always sets and people leave out.
+
+    But a node that carries other levels of a Topology which asks for it is left without, as by Kueue: like any node that
+    lacks a level, it is in none of the domains.
+    """
+
+    def named(node: Node) -> Node:
+        if HOSTNAME in node.labels or lacks_hostname(node, queues) is not None:
+            return node
+        return replace(node, labels=read_labels({**node.labels, HOSTNAME: node.name}))
+
+    return list(map(named, nodes))
+
+
+def lacks_hostname(node: Node, queues: QueueConfig) -> str | None:
+    """A Topology that has other levels of a node and asks for a hostname label it has not."""
+    for topology in queues.topologies.values():
+        labelled = any(level in node.labels for level in topology.levels)
+        if HOSTNAME in topology.levels and HOSTNAME not in node.labels and labelled:
+            return topology.name
+    return None

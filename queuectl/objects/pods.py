@@ -70,11 +70,12 @@ def read_pod(wire: WirePod) -> PodRecord:
         unschedulable_since=unschedulable,
         gates=tuple([name for name in gates if name != keys.GATE]) if gated else (),
         tolerations=read_tolerations(spec.tolerations) if gated else (),
-        started_at=_start(status.start_time),
+        started_at=_time(status.start_time),
+        checkpoint_at=_time(meta.annotations.checkpoint) if meta.annotations else None,
     )
 
 
-_start = lru_cache(maxsize=1 << 12)(time_or_none)  # pods of a gang start together
+_time = lru_cache(maxsize=1 << 12)(time_or_none)  # pods of a gang start together, and save together
 
 
 def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]:

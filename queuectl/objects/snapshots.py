@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.fleet import HOSTNAME, Fleet
 from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
 from queuectl.domain.overrides import in_force
 from queuectl.domain.pastuse import past_use
@@ -26,17 +26,20 @@ from queuectl.objects import config
 from queuectl.objects.allowances import read_resource_quota
 from queuectl.objects.assembly import Assembly, Parts
 from queuectl.objects.config_links import dangling
-from queuectl.objects.documents import Document
+from queuectl.objects.documents import Document, with_names
 from queuectl.objects.errors import RequestError
 from queuectl.objects.gangs import Gang, is_job, read_job_gang, unseen
 from queuectl.objects.limitranges import WireLimitRange, read_limit_range
 from queuectl.objects.node_quota import quota_from_nodes
 from queuectl.objects.nodes import (
+    DEFAULT_PODS,
+    assumed_slots,
+    lacks_hostname,
     priority_values,
-    read_labels,
     read_namespace,
     read_node,
     read_priority_class,
+    with_hostnames,
 )
 from queuectl.objects.pastuse import read_used
 from queuectl.objects.slots import read_given_pod
@@ -50,8 +53,6 @@ from queuectl.objects.wire import (
 )
 from queuectl.objects.workloads import KIND as WORKLOAD
 from queuectl.objects.workloads import is_workload, read_workload_gang
-
-_DEFAULT_PODS: Final = 110  # kubelet's
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class _Input(Parts):
     classes: list[PriorityClassRecord] = field(default_factory=list)
     ranges: dict[str, list[LimitRange]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
+    slotless: list[str] = field(default_factory=list)  # Nodes that state no number of pods
 
 
 def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Given:
@@ -88,18 +90,19 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     Raises:
         DocumentError: naming file, document and field.
     """
-    listed = [config.named(document) for document in documents]
+    listed = with_names(map(config.named, documents))
     _refuse_twice(listed)
     given = _Input()
     for document in listed:
         _sort(document, given)
+    given.warnings.extend(assumed_slots(given.slotless))
     given.gangs = [limited(gang, given.ranges) for gang in given.gangs]
     clock = newest_time(listed) if now is None else now
     queues = config.build(given.configs, revision=0)
     given.warnings.extend(dangling(queues))
-    given.nodes = _named(given.nodes, queues)
+    given.nodes = with_hostnames(given.nodes, queues)
     for node in given.nodes:
-        if (topology := _lacks_hostname(node, queues)) is not None:
+        if (topology := lacks_hostname(node, queues)) is not None:
             text = f"no label {HOSTNAME}: in none of the domains of Topology {topology}"
             given.warnings.append(f"Node {node.name}: {text}")
     queues = quota_from_nodes(in_force(queues, clock), Fleet(tuple(given.nodes)))
@@ -107,6 +110,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     given.pod_classes |= priority_values(given.classes)
     snapshot = Assembly(given, queues, clock).snapshot()
     snapshot = replace(snapshot, past_use=past_use(read_used(given.configs), queues))
+    given.warnings.extend(_unplaced(snapshot))
     evicted = tuple(drained(snapshot))
     snapshot = leaving(snapshot, {eviction.uid for eviction in evicted})
     return Given(snapshot, tuple(given.ignored), tuple(given.warnings), evicted)
@@ -135,6 +139,8 @@ def _refuse_twice(documents: Iterable[Document]) -> None:
     for document in documents:
         meta = document.body.get("metadata") or {}
         if not meta.get("name"):
+            if not _is_read(document):
+                continue
             raise document.error("metadata.name", "is required")
         group = document.api_version.rpartition("/")[0]
         if config.is_single(document):
@@ -143,6 +149,12 @@ def _refuse_twice(documents: Iterable[Document]) -> None:
         if key in seen:
             raise document.error("", f"is given twice, first as {seen[key].address}")
         seen[key] = document
+
+
+def _is_read(document: Document) -> bool:
+    """Whether planning has a use for its kind."""
+    core = (document.api_version, document.kind) in _CORE
+    return core or any(known(document) for known in (config.is_config, is_workload, is_job))
 
 
 def _sort(document: Document, given: _Input) -> None:
@@ -168,36 +180,18 @@ def _node(document: Document, given: _Input) -> None:
     except RequestError as error:
         raise document.error("", str(error)) from None
     if node.allocatable and PODS not in node.allocatable:
-        given.warnings.append(
-            f"{document.address}: status.allocatable.pods: missing, {_DEFAULT_PODS} assumed"
-        )
-        room = Resources({**node.allocatable, PODS: _DEFAULT_PODS})
+        given.slotless.append(str(document.address))
+        room = Resources({**node.allocatable, PODS: DEFAULT_PODS})
         node = replace(node, allocatable=room)
     given.nodes.append(node)
 
 
-def _named(nodes: Sequence[Node], queues: QueueConfig) -> list[Node]:
-    """With the hostname label that kubelet always sets and people leave out.
-
-    But a node that carries other levels of a Topology which asks for it is left without, as by Kueue: like any node that
-    lacks a level, it is in none of the domains.
-    """
-
-    def named(node: Node) -> Node:
-        if HOSTNAME in node.labels or _lacks_hostname(node, queues) is not None:
-            return node
-        return replace(node, labels=read_labels({**node.labels, HOSTNAME: node.name}))
-
-    return list(map(named, nodes))
-
-
-def _lacks_hostname(node: Node, queues: QueueConfig) -> str | None:
-    """A Topology that has other levels of a node and asks for a hostname label it has not."""
-    for topology in queues.topologies.values():
-        labelled = any(level in node.labels for level in topology.levels)
-        if HOSTNAME in topology.levels and HOSTNAME not in node.labels and labelled:
-            return topology.name
-    return None
+def _unplaced(snapshot: Snapshot) -> Iterator[str]:
+    """Said where gangs wait that may take flavors with nodes, and there is none: whoever has the quota starts."""
+    placed = sorted(f.name for f in snapshot.config.flavors.values() if f.topology is not None)
+    if placed and snapshot.pending and not snapshot.fleet.nodes:
+        names = ", ".join(placed)
+        yield f"no Node in the input: quota alone decides, also of ResourceFlavors with a Topology ({names})"
 
 
 def defaulted(gang: Gang, queues: QueueConfig) -> Gang:

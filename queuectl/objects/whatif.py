@@ -23,7 +23,7 @@ from queuectl.objects.assembly import Assembly, Parts
 from queuectl.objects.catalog import Catalog
 from queuectl.objects.config import validate
 from queuectl.objects.config_links import dangling
-from queuectl.objects.documents import as_document
+from queuectl.objects.documents import as_document, with_names
 from queuectl.objects.gangs import is_job, read_job_gang
 from queuectl.objects.node_quota import quota_from_nodes
 from queuectl.objects.snapshots import defaulted, drained, leaving, limited
@@ -211,8 +211,7 @@ def _submitted(
         *(gang.workload for gang in snapshot.admitted),
     ]
     taken = {(workload.kind, workload.ref) for workload in workloads}
-    for body in asked.submit:
-        document = as_document(_as_written(body), "submit")
+    for document in with_names(as_document(_as_written(body), "submit") for body in asked.submit):
         if not is_job(document):
             what = f"{document.api_version} {document.kind}".strip()
             raise document.error(

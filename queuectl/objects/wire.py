@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from queuectl.objects.keys import CHECKPOINT, PREFIX
+
 Quantity = str | int | float
 
 
@@ -154,6 +156,12 @@ class WireToleration(Wire):
 # ---- Pod
 
 
+class PodNotes(Wire):
+    """The one annotation of a live pod that is read; the others are not even decoded."""
+
+    checkpoint: str | None = msgspec.field(default=None, name=PREFIX + CHECKPOINT)
+
+
 class PodMeta(Wire):
     name: str = ""
     namespace: str | None = None
@@ -161,6 +169,7 @@ class PodMeta(Wire):
     resource_version: str = ""
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
+    annotations: PodNotes | None = None
     owner_references: list[Owner] | None = None
 
 

@@ -35,6 +35,8 @@ from queuectl.objects.wire import Condition, Meta, Template, Wire
 
 KIND: Final = "Workload"
 
+_UNHONOURED: Final = ("workload-slice-replacement-for", "priority-boost")  # annotations of Kueue's
+
 
 class TopologyRequestSpec(Strict):
     required: str | None = None
@@ -297,7 +299,9 @@ def _slices(request: TopologyRequestSpec, count: int) -> tuple[Slice, ...]:
 
 def _warnings(wire: WireWorkload) -> list[str]:
     spec, status = wire.spec, wire.status or WorkloadStatus()
-    found = {
+    annotations = wire.metadata.annotations or {}
+    unhonoured = [keys.KUEUE_PREFIX + name for name in _UNHONOURED]
+    found = {f"metadata.annotations.{key}": key in annotations for key in unhonoured} | {
         "spec.maximumExecutionTimeSeconds": spec.maximum_execution_time_seconds is not None,
         "spec.preemptionGates": bool(spec.preemption_gates),
         "status.reclaimablePods": bool(status.reclaimable_pods and status.admission),

@@ -46,7 +46,7 @@ def answer(
         evicted=tuple(walk.evicted),
         pending=pending,
         proof=_whole(walk),
-        cut=walk.solver.cut or walk.solver.stop.stopped,
+        cut=walk.solver.ended(),
         stats=_stats(walk) | stats,
         alarms=tuple(walk.solver.alarms),
     )

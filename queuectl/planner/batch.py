@@ -124,7 +124,7 @@ class Walk:
     def over(self) -> bool:
         """Nobody else is searched for: the window is full, or the solver was stopped."""
         full = self.opened >= self.arena.snapshot.limits.window
-        return full or self.solver.cut or self.solver.stop.stopped
+        return full or self.solver.ended()
 
     # Order.
 

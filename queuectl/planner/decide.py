@@ -114,6 +114,8 @@ def _search(
     if doubtful and telling and _refuted_beside(few, demand, free, solver):
         return Decision(Status.REFUTED)
     for near in in_the_way:
+        if solver.ended():
+            break
         beside = _free_without(ledger, near)
         if Load.of([*(k.demand for k in near), demand], beside).exceeds():
             continue
@@ -181,6 +183,8 @@ def _free_there(ledger: Ledger, nodes: Ints) -> Ints:
 
 def _ask_solver(movable: Sequence[Kept], demand: Demand, free: Ints, solver: Solver) -> Decision:
     """Joint model of the kept gangs and the new one, on what is free without any of them."""
+    if solver.ended():
+        return Decision(Status.UNKNOWN)
     made = arrange(movable, [demand], free, solver, demand.pending.budget)
     if made.status is not Status.FOUND:
         return Decision(made.status, alarm=made.alarm)

@@ -67,8 +67,9 @@ def as_placed(pending: Pending, placement: Placement) -> Pending:
 
 def at_least(why: Explained, choices: Sequence[range]) -> Explained:
     """The reason of the smallest part, as that of the gang."""
-    least = " + ".join(str(choice[0]) for choice in choices)
-    reason = replace(why.reason, message=f"even with {least} pods: {why.reason.message}")
+    counts = [choice[0] for choice in choices]
+    least = f"{' + '.join(map(str, counts))} {'pod' if counts == [1] else 'pods'}"
+    reason = replace(why.reason, message=f"even with {least}: {why.reason.message}")
     return replace(why, reason=reason)
 
 

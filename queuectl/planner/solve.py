@@ -207,6 +207,11 @@ class Solver:
     cut: bool = False
     alarms: list[str] = field(default_factory=list)
 
+    def ended(self) -> bool:
+        """Whether it was told to stop, or the wall clock ended a solve: its answers count no more, and no model is worth making."""
+        self.cut |= self.stop.stopped
+        return self.cut
+
     def solve(self, model: Model, budget: int = 0) -> Outcome:
         """Solve without presolve first, then once with presolve and a larger limit if that was not enough.
 

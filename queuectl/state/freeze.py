@@ -177,8 +177,12 @@ class Freezer:
             idle_since = self._idle_since(entry, job, config, now)
             if known is not None and known[0] is entry and known[1] is job:
                 gang = known[2]
-                if (gang.utilization, gang.idle_since) != (utilization, idle_since):
-                    gang = replace(gang, utilization=utilization, idle_since=idle_since)
+                saved = self._mirror.checkpoint_of(job, entry.attempt)
+                now_known = (utilization, idle_since, saved)
+                if (gang.utilization, gang.idle_since, gang.checkpoint_at) != now_known:
+                    gang = replace(
+                        gang, utilization=utilization, idle_since=idle_since, checkpoint_at=saved
+                    )
                     holding[entry.uid] = (entry, job, gang)
                 yield gang
                 continue
@@ -209,7 +213,7 @@ class Freezer:
             leaving=leaving,
             returns=leaving and queues_again_at_once(entry),
             started_at=entry.started_at or entry.since,
-            checkpoint_at=job.checkpoint_at,
+            checkpoint_at=self._mirror.checkpoint_of(job, entry.attempt),
             lost=() if leaving else self._lost(entry, placement),
             evictions=entry.preempted_at,
             lease=lease if lease is not None and lease.expires_at > now else None,

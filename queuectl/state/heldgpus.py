@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from queuectl.domain.gpus import BY_NAME
+from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import IdleReclaim, QueueConfig
@@ -54,7 +54,8 @@ def held_gangs(mirror: Mirror, ledger: Ledger, config: QueueConfig) -> list[Held
     """All gangs that hold GPUs now."""
     gangs = []
     for entry in ledger.entries(State.STARTING, State.RUNNING):
-        pods = tuple(_pods(entry, mirror.pods_of(entry.uid)))
+        weights = config.rules.accounting.gpus
+        pods = tuple(_pods(entry, mirror.pods_of(entry.uid), weights))
         if pods:
             gangs.append(
                 HeldGang(
@@ -86,13 +87,13 @@ def _ready_at(entry: Entry, pods: Iterable[HeldPod]) -> float | None:
     return max([entry.ready_at or entry.since, *starts])
 
 
-def _pods(entry: Entry, pods: Iterable[PodRecord]) -> Iterable[HeldPod]:
+def _pods(entry: Entry, pods: Iterable[PodRecord], weights: GpuWeights) -> Iterable[HeldPod]:
     for pod in pods:
-        gpus = accelerators(pod.requests)
+        gpus = accelerators(pod.requests, weights)
         if gpus and pod.attempt == entry.attempt and not pod.terminal and pod.node is not None:
             yield HeldPod(pod.namespace, pod.name, pod.uid, gpus, pod.started_at)
 
 
-def accelerators(requests: Resources) -> int:
+def accelerators(requests: Resources, weights: GpuWeights) -> int:
     """How many GPUs, or instances of one, a pod asks for: exporters tell of each by itself."""
-    return sum(requests[name] for name in requests if BY_NAME.of(name))
+    return sum(requests[name] for name in requests if weights.of(name))

@@ -88,6 +88,12 @@ class Holdings:
         """The nodes as they are now."""
         return self._mirror.fleet
 
+    @property
+    def over(self) -> Counter[tuple[str, str]]:
+        """Jobs that have ended and are still there, by namespace and LocalQueue."""
+        jobs = dict(self._mirror.jobs).values()
+        return Counter((j.namespace, j.queue) for j in jobs if j.outcome is not None and j.queue)
+
     def note(self, changes: Iterable[Change]) -> None:
         """Take in committed changes."""
         for change in changes:

@@ -41,6 +41,14 @@ class Ledger:
         for change in changes:
             self._put(change.after)
 
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """Hold these and no others."""
+        self._entries.clear()
+        for uids in self._by_state.values():
+            uids.clear()
+        for entry in entries:
+            self._put(entry)
+
     def _put(self, entry: Entry) -> None:
         old = self._entries.get(entry.uid)
         if old is not None:

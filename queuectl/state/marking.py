@@ -120,7 +120,8 @@ class Marker:
         if job is not None and before.placement is not None:
             gpus = sum(held.gpus for held in self._held(job, before.placement, config))
         if job is not None and code not in FAILED_START:
-            since = max(since, min(job.checkpoint_at or since, at))
+            saved = self._mirror.checkpoint_of(job, before.attempt)
+            since = max(since, min(saved or since, at))
             used = 1.0 if job.utilization is None else job.utilization
         return Loss(code.value, max(0.0, at - since) * gpus * used)
 

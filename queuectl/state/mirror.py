@@ -77,6 +77,9 @@ class Mirror:
         self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace, where there is any
         self.prior: dict[str, PriorAdmission] = {}  # by uid of the job
         self._by_owner: dict[str, dict[str, PodRecord]] = {}
+        self._savers: dict[
+            str, dict[str, PodRecord]
+        ] = {}  # likewise, those that declare checkpoints
         self.touched: set[str] = set()
         self.moved_pods: set[str] = set()
         self.planning_changed = True
@@ -189,6 +192,18 @@ class Mirror:
         if old is None or _asks(old) != _asks(job):
             self.edited.add(job.uid)
 
+    def checkpoint_of(self, job: JobRecord, attempt: int) -> float | None:
+        """Unix seconds of a gang's last declared checkpoint, by its job or by pods of this attempt; None without one.
+
+        Where several pods declare their own, the gang has saved what the last of them has.
+        """
+        savers = self._savers.get(job.uid)
+        if not savers:
+            return job.checkpoint_at
+        saved = [p.checkpoint_at for p in savers.values() if p.attempt == attempt]
+        by_pods = min((at for at in saved if at is not None), default=None)
+        return max((at for at in (job.checkpoint_at, by_pods) if at is not None), default=None)
+
     @property
     def ranges(self) -> Mapping[str, Ranges]:
         """LimitRanges by namespace, where there is any."""
@@ -222,6 +237,10 @@ class Mirror:
         self.moved_pods.add(pod.uid)
         if pod.owner:
             self._by_owner.setdefault(pod.owner, {})[pod.uid] = pod
+            if pod.checkpoint_at is not None:
+                self._savers.setdefault(pod.owner, {})[pod.uid] = pod
+            elif old is not None and old.checkpoint_at is not None:
+                self._savers[pod.owner].pop(pod.uid, None)
             self.touched.add(pod.owner)
             if pod.unschedulable_since is not None:
                 self.unschedulable.add(pod.owner)
@@ -256,6 +275,8 @@ class Mirror:
         siblings = self._by_owner.get(pod.owner)
         if siblings is not None:
             siblings.pop(pod.uid, None)
+            self._savers.get(pod.owner, {}).pop(pod.uid, None)
             self.touched.add(pod.owner)
             if not siblings:
                 del self._by_owner[pod.owner]
+                self._savers.pop(pod.owner, None)

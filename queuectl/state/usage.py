@@ -71,6 +71,10 @@ class Usage:
             changed |= self._recount(uid)
         return changed
 
+    def refresh_all(self) -> bool:
+        """Count every pod anew."""
+        return self.refresh({*self._counted, *self._mirror.pods})
+
     def refresh_owned(self, owners: Iterable[str]) -> bool:
         """Count all pods of these jobs anew, after their ledger entry changed."""
         return self.refresh([pod.uid for owner in owners for pod in self._mirror.pods_of(owner)])

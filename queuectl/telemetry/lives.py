@@ -10,8 +10,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code
+from queuectl.domain.steps import FAILED_START
 
 _GIVEN_UP: Final = (Code.DEACTIVATED, Code.REQUEUING_LIMIT, Code.MAX_EXECUTION_TIME)
+_LIKELY: Final = (Code.PREEMPTED, *sorted(FAILED_START))
 START_BUCKETS: Final = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 WAIT_BUCKETS: Final = (
     0.1, 0.5, 1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800,
@@ -81,6 +83,10 @@ class Lives:
         self._admission_wait = self._histogram(
             "admission_wait_time_seconds", "Submission to first admission.", WAIT_BUCKETS, by_class
         )
+        self._kept_wait = self._histogram(
+            "admission_checks_wait_time_seconds", "Quota given or kept by a lease to the start: what victims take to leave.",
+            WAIT_BUCKETS, by_class,
+        )  # fmt: skip
         self._ready_wait = self._histogram(
             "ready_wait_time_seconds", "Submission to all pods ready, first attempt.",
             WAIT_BUCKETS, by_class,
@@ -140,7 +146,7 @@ class Lives:
             case State.RESERVED:
                 self._kept(by, after, at)
             case State.STARTING:
-                self._starts(was, by, after, at)
+                self._starts(before, by, after, at)
             case State.RUNNING:
                 self._start.labels(*by).observe(at - (after.started_at or at))
                 if after.attempt == 1:
@@ -158,13 +164,17 @@ class Lives:
             case _:
                 pass
 
-    def _starts(self, was: State | None, by: tuple[str, ...], after: Entry, at: float) -> None:
-        if was is not State.RESERVED:
+    def _starts(self, before: Entry | None, by: tuple[str, ...], after: Entry, at: float) -> None:
+        leased = before is not None and before.state is State.RESERVED
+        if not leased:
             self._kept(by, after, at)
+        self._kept_wait.labels(*by).observe(at - before.since if leased and before else 0.0)
         self._admitted.labels(*by).inc()
         *where, priority = by
-        for counter in (self._evicted, self._evicted_once):  # born with 0, too
-            counter.labels(*where, Code.PREEMPTED, priority)
+        for reason in _LIKELY:  # born with 0, too
+            self._evicted.labels(*where, reason, priority)
+            self._evicted_once.labels(*where, reason, priority)
+            self._requeued.labels(*where, reason)
         self._ready_to_evicted.labels(*where, Code.PREEMPTED)
         self._eviction.labels(*by)
         if after.attempt == 1:

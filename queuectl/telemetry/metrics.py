@@ -32,26 +32,15 @@ from queuectl.telemetry.lives import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, Lives
 from queuectl.telemetry.quota import QuotaGauges
 from queuectl.telemetry.reclaim import IdleReclaims
 from queuectl.telemetry.standing import Standing
+from queuectl.telemetry.starts import Gates, Kinds
 from queuectl.telemetry.utilization import UseMetrics
 
 STAGE_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 WRITE_BUCKETS: Final = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
 
 
 class Stage(StrEnum):
@@ -99,10 +88,12 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._queues: set[str] = set()  # of which counters are there
         self._kinds: set[str] = set()  # likewise, of objects that are written
-        self._standing = Standing()
         self._quota = QuotaGauges()
-        self.registry.register(self._standing)
-        self.registry.register(self._quota)
+        self._standing = Standing(self._quota.cohorts_of)
+        self.kinds = Kinds()
+        for collector in (self._standing, self._quota, self.kinds):
+            self.registry.register(collector)
+        self.gates = Gates(self.registry)
         self.utilization = UseMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
@@ -221,6 +212,7 @@ class Metrics:
         """What another process leads is not ours to show."""
         self._leader.set(0)
         self.fleet.forget()
+        self.kinds.forget()
         self._standing.load(())
         self._quota.show(None)
 
@@ -245,16 +237,16 @@ class Metrics:
             lives.count(change, priority)
         after = change.after
         self._idle.count(change)
+        self._meet(after.cluster_queue)
         if change.before is None:
-            self._meet(after.cluster_queue)
             self._taken_up.labels(after.kind).observe(change.at - after.queued_at)
         elif after.state is State.STARTING is not change.before.state:
             for cohort in self._quota.cohorts_of(after.cluster_queue):
                 self._cohort_admitted.labels(cohort).inc()
 
     def _meet(self, cluster_queue: str) -> None:
-        """Before anything is counted for it."""
-        if cluster_queue not in self._queues:
+        """Before anything is counted for it; a gang without a queue evicts nobody."""
+        if cluster_queue and cluster_queue not in self._queues:
             self._queues.add(cluster_queue)
             for reason in PreemptionReason:  # as above
                 self._preempted.labels(cluster_queue, reason)

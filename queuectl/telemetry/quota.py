@@ -18,6 +18,7 @@ from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
 from queuectl.planner.queueing.dominant import share_of
 from queuectl.planner.queueing.quota import Pool, QuotaUse, use_of
 from queuectl.state.holdings import Holdings, Row
+from queuectl.telemetry.finished import finished
 from queuectl.telemetry.gauges import gauge, in_units
 from queuectl.telemetry.nodes import nodes
 
@@ -63,6 +64,7 @@ class QuotaGauges(Collector):
         yield from _cohorts(config, held, kept)
         yield from _shares(config, held)
         yield from nodes(holdings.fleet)
+        yield from finished(holdings.over, config)
 
 
 def _stated(config: QueueConfig) -> Iterator[Metric]:

@@ -7,7 +7,7 @@ no gauge is set in a cycle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from prometheus_client import Metric
@@ -36,7 +36,9 @@ def pending_status(code: Code) -> str:
 class Standing(Collector):
     """Head counts of the ledger. A head that empties stays with 0, so that its gauge says 0 and not nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, cohorts: Callable[[str], Iterable[str]] = lambda _: ()) -> None:
+        """``cohorts`` gives the Cohorts that a ClusterQueue is in."""
+        self._cohorts = cohorts
         self._where: Counter[Where] = Counter()
         self._owed: Counter[Head] = Counter()
 
@@ -67,11 +69,17 @@ class Standing(Collector):
             "Workloads waiting for a start; status is active or inadmissible as in Kueue.",
             ("cluster_queue", "status", "reason"),
             _sums(
-                ((queue, pending_status(code), str(code)), count)
-                for (queue, _, _, state, code), count in where.items()
-                if state.waiting
+                [
+                    *_nobody_undecided(where),
+                    *(
+                        ((queue, pending_status(code), str(code)), count)
+                        for (queue, _, _, state, code), count in where.items()
+                        if state.waiting
+                    ),
+                ]
             ),
         )
+        yield from _unadmitted(where)
         yield gauge(
             "workloads", "Unfinished workloads by state (status).", ("cluster_queue", "status"),
             _sums(((queue, str(state)), count) for (queue, _, _, state, _), count in where.items()),
@@ -102,6 +110,17 @@ class Standing(Collector):
                 ),
             )  # fmt: skip
         yield gauge(
+            "cohort_subtree_admitted_active_workloads",
+            "Workloads of its ClusterQueues that are starting or running.",
+            ("cohort",),
+            _sums(
+                ((cohort,), count)
+                for (queue, _, _, state, _), count in where.items()
+                if state in _LIVE
+                for cohort in self._cohorts(queue)
+            ),
+        )
+        yield gauge(
             "outbox_intents", "Cluster writes that the watch has not confirmed yet.", ("kind",),
             dict(self._owed).items(),
         )  # fmt: skip
@@ -112,6 +131,32 @@ _ACTIVE: Final = (
     ("admitted_active_workloads", "Workloads that are starting or running.", _LIVE),
     ("reserving_active_workloads", "The same, and those for which a lease keeps quota.", _LIVE | {State.RESERVED}),
 )  # fmt: skip
+
+
+def _nobody_undecided(where: Iterable[Where]) -> Iterator[tuple[Head, int]]:
+    """An alert waits for such gangs, and must find 0 where there are none."""
+    for queue in {queue for queue, *_ in where}:
+        yield (queue, pending_status(Code.UNDECIDED), str(Code.UNDECIDED)), 0
+
+
+def _unadmitted(where: Mapping[Where, int]) -> Iterator[Metric]:
+    """All that holds no place."""
+    text = "Workloads without a place, by state (status) and the reason they were last told."
+    without = {key: count for key, count in where.items() if key[3].waiting}
+    yield gauge(
+        "unadmitted_workloads", text, ("cluster_queue", "status", "reason"),
+        _sums(
+            ((queue, str(state), str(code)), count)
+            for (queue, _, _, state, code), count in without.items()
+        ),
+    )  # fmt: skip
+    yield gauge(
+        "local_queue_unadmitted_workloads", text, ("name", "namespace", "cluster_queue", "status", "reason"),
+        _sums(
+            ((local, namespace, queue, str(state), str(code)), count)
+            for (queue, namespace, local, state, code), count in without.items()
+        ),
+    )  # fmt: skip
 
 
 def _count(where: Counter[Where], owed: Counter[Head], entry: Entry, by: int) -> None:

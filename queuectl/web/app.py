@@ -20,11 +20,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from queuectl.api.access import Guard
+from queuectl.api.auth.audit import done
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.web.pages import (
     audit,
+    config,
+    config_write,
     decisions,
     evictions,
     nodes,
@@ -98,6 +101,7 @@ def create_pages(site: Site) -> Starlette:
 
     async def problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
+        done(request, error.detail)  # for the audit log, of what wanted to change something
         return _failed(request, error.kind.status, error.detail)
 
     async def unknown(request: Request, error: Exception) -> Response:
@@ -122,6 +126,8 @@ def create_pages(site: Site) -> Starlette:
         *decisions.routes(site),
         *usage.routes(site),
         *whatif.routes(site),
+        *config.routes(site),
+        *config_write.routes(site),
         *audit.routes(site),
         *session.routes(site),
         Mount("/static", _Static(directory=STATIC), name="static"),

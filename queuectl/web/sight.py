@@ -26,6 +26,7 @@ class Sight:
         usage: reports may be made, of all namespaces or of one whose workloads may be seen.
         decisions: the planning cycles may be seen.
         audit: the log of who changed what may be seen.
+        config: objects of the configuration may be seen: ClusterQueues, or LocalQueues of a namespace that may be seen.
     """
 
     who: str
@@ -36,6 +37,7 @@ class Sight:
     usage: bool
     decisions: bool
     audit: bool
+    config: bool
 
     def sees(self, namespace: str) -> bool:
         """Whether the workloads of a namespace may be seen."""
@@ -63,13 +65,18 @@ async def sight_of(
     async def of_those() -> Iterable[str]:
         return seen if seen is not None else await namespaces()
 
-    queues, nodes, plan, decisions, audit, reported = await asyncio.gather(
+    async def somewhere(verb: str, resource: str) -> bool:
+        there = await guard.visible(request, verb, resource, of_those)
+        return there is None or bool(there)
+
+    queues, nodes, plan, decisions, audit, usage, local_queues = await asyncio.gather(
         may("list", "clusterqueues"),
         may("list", "nodes"),
         may("create", "plans"),
         may("list", "decisions"),
         may("get", "audit"),
-        guard.visible(request, "get", "reports", of_those),
+        somewhere("get", "reports"),
+        somewhere("list", "localqueues"),
     )
     return Sight(
         who=caller_of(request).name,
@@ -77,7 +84,8 @@ async def sight_of(
         queues=queues,
         nodes=nodes,
         plan=plan,
-        usage=reported is None or bool(reported),
+        usage=usage,
         decisions=decisions,
         audit=audit,
+        config=queues or local_queues,
     )

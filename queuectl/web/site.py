@@ -28,6 +28,11 @@ from queuectl.web.sight import Sight, sight_of
 
 PREFIX: Final = "/ui"
 STATIC: Final = Path(__file__).with_name("static")
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    # With no-referrer a browser would not say that a form comes from our own page, and it would be refused as foreign.
+    "Referrer-Policy": "same-origin",
+}
 TEMPLATES: Final = Path(__file__).with_name("templates")
 
 
@@ -38,6 +43,7 @@ def asset(name: str) -> str:
     return f"{PREFIX}/static/{name}?v={digest}"
 
 
+@lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -99,6 +105,7 @@ class Site:
         self.clock = clock
         self.teller = Teller(guard, store, diagnoser)
         self.signs_in = signs_in
+        self.diagnoser = diagnoser
         self._scene = scene
         self._environment = _environment()
         self._config: QueueConfig | None = None
@@ -129,16 +136,27 @@ class Site:
         sight: Sight | None = None,
         *,
         status: int = 200,
+        still: bool = False,
         **told: Any,
     ) -> HTMLResponse:
-        """A page. ``sight`` None: one that anybody may see, without the ways to the others."""
+        """A page.
+
+        Args:
+            request: whose.
+            template: its name.
+            sight: None = a page that anybody may see, without the ways to the others.
+            status: of the answer.
+            still: it does not follow what happens: somebody writes in it.
+            told: what the template shows.
+        """
         given: Mapping[str, Any] = {
             "path": request.url.path,
             "query": request.url.query,
             "sight": sight,
+            "still": still,
             "signs_in": self.signs_in,
             "now": self.clock(),
             **told,
         }
         made = self._environment.get_template(template).render(given)
-        return HTMLResponse(made, status, {"Cache-Control": "no-store"})
+        return HTMLResponse(made, status, _HEADERS)

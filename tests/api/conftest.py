@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import httpx2
 import pytest
@@ -49,10 +50,46 @@ async def store(location: str | None) -> AsyncIterator[AnyStore]:
     await made.close()
 
 
+class Standing:
+    """Stands for the one that the test whose turn it is has."""
+
+    def __init__(self, of: Callable[[], Any]) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of(), name)
+
+
+class Standby:
+    """The API over whatever the test whose turn it is brings. Made once: that takes longer than many requests.
+
+    It keeps nothing between requests but the feed of the event stream, whose tests make their own.
+    """
+
+    def __init__(self) -> None:
+        self._store: AnyStore = MemoryStore()
+        self._health, self._metrics = FixedHealth(), Metrics()
+        store: Any = Standing(lambda: self._store)
+        store.audit = Standing(lambda: self._store.audit)  # the audit log's layer keeps it
+        health: Any = Standing(lambda: self._health)
+        registry: Any = Standing(lambda: self._metrics.registry)
+        self._app = create_app(store, health, registry)
+
+    def over(self, store: AnyStore, health: FixedHealth, metrics: Metrics) -> FastAPI:
+        """Until the next test."""
+        self._store, self._health, self._metrics = store, health, metrics
+        return self._app
+
+
+@pytest.fixture(scope="session")
+def standby() -> Standby:
+    return Standby()
+
+
 @pytest.fixture
-def app(memory: MemoryStore, health: FixedHealth, metrics: Metrics) -> FastAPI:
-    """The API over the double."""
-    return create_app(memory, health, metrics.registry)
+def app(standby: Standby, memory: MemoryStore, health: FixedHealth, metrics: Metrics) -> FastAPI:
+    """The API over the double. Others use it, too: who changes it changes it back."""
+    return standby.over(memory, health, metrics)
 
 
 def talking_to(app: FastAPI) -> httpx2.AsyncClient:
@@ -70,10 +107,10 @@ async def client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
 
 @pytest.fixture
 async def api(
-    store: AnyStore, health: FixedHealth, metrics: Metrics
+    standby: Standby, store: AnyStore, health: FixedHealth, metrics: Metrics
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """Talks to the API over either store."""
-    async with talking_to(create_app(store, health, metrics.registry)) as made:
+    async with talking_to(standby.over(store, health, metrics)) as made:
         yield made
 
 

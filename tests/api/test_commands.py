@@ -236,6 +236,69 @@ async def test_what_became_of_commands_is_told_by_id_and_by_workload(
     assert [c["action"] for c in rest["items"]] == ["deactivate"]
 
 
+LIST = "/api/v1/commands"
+
+
+@pytest.mark.parametrize(
+    ("query", "actions"),
+    [
+        ("", "deactivate requeue hold"),
+        ("state=Waiting", "deactivate"),
+        ("state=Done&state=Refused", "requeue hold"),
+        ("workload=team-a/running", "requeue hold"),
+        ("workload=team-a/nobody", ""),
+        ("namespace=team-a", "deactivate requeue hold"),
+        ("namespace=team-b", ""),
+        ("namespace=team-b&workload=team-a/running", ""),
+        ("by=alice", "hold"),
+        ("by=nobody", ""),
+    ],
+)
+async def test_all_commands_are_listed_newest_first_and_told_as_each_is(
+    api: httpx2.AsyncClient, store: AnyStore, query: str, actions: str
+) -> None:
+    for name, action, by in (
+        ("running", "hold", "alice"),
+        ("running", "requeue", "bob"),
+        ("pending", "deactivate", "bob"),
+    ):
+        await api.post(f"{NAMED}/{name}/{action}", json={"by": by})
+    hold, requeue, _ = await store.commands()
+    epoch = await store.take_over("test", 0)
+    answers = [Answer(hold.id, "done"), Answer(requeue.id, "it was so already")]
+    await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+    told = (await api.get(f"{LIST}?{query}")).json()
+    assert [c["action"] for c in told["items"]] == actions.split()
+    assert told["nextBefore"] is None
+    for one in told["items"]:
+        assert (await api.get(f"{LIST}/{one['id']}")).json() == one
+
+
+async def test_the_list_of_commands_goes_on_where_a_page_ended(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    for number in range(5):
+        await store.add_command(Command(0, "gone", Action.HOLD, "alice", f"r{number}", 1.0))
+    seen: list[str] = []
+    before = None
+    while True:
+        more: dict[str, int] = {"before": before} if before is not None else {}
+        page = (await api.get(LIST, params={"limit": 2, **more})).json()
+        seen += [one["requestId"] for one in page["items"]]
+        assert all(one["workload"] is None for one in page["items"]), "its row was deleted"
+        if (before := page["nextBefore"]) is None:
+            break
+    assert seen == ["r4", "r3", "r2", "r1", "r0"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["state=done", "workload=running", "workload=a/b/c", "workload=%00/x", "by=%00", "before=0"],
+)
+async def test_a_list_of_commands_that_cannot_be(api: httpx2.AsyncClient, query: str) -> None:
+    assert (await api.get(f"{LIST}?{query}")).status_code == 422
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -306,13 +369,16 @@ async def test_a_process_that_knows_no_cluster_says_what_the_ledger_says(
 
 
 class Known:
-    """Who has these rights, by verb and resource, in namespace ``team-a``."""
+    """Who has these rights, by verb and resource, in one namespace."""
 
-    def __init__(self, *rights: str) -> None:
+    def __init__(self, *rights: str, namespace: str | None = "team-a") -> None:
+        """``namespace``: None = in all of them."""
         self.rights = {"get workloads", *rights}
+        self.namespace = namespace
 
     async def may(self, caller: Caller, right: Right) -> bool:
-        return right.namespace == "team-a" and f"{right.verb} {right.resource}" in self.rights
+        here = self.namespace in (None, right.namespace)
+        return here and f"{right.verb} {right.resource}" in self.rights
 
 
 def guarded(store: AnyStore, rights: Known, name: str = "bob") -> FastAPI:
@@ -375,3 +441,30 @@ async def test_a_command_is_told_to_those_who_may_see_its_workload(store: AnySto
         none = await api.get("/api/v1/commands/99")
     assert hidden.status_code == none.status_code == 404
     assert hidden.json()["title"] == none.json()["title"]
+
+
+@pytest.mark.parametrize(
+    ("rights", "query", "told"),
+    [
+        (Known("list workloads"), "", ["held"]),
+        (Known("list workloads", namespace=None), "", ["gone", "secret", "held"]),
+        (Known("list workloads"), "?namespace=team-a", ["held"]),
+        (Known("list workloads"), "?workload=team-a/held", ["held"]),
+        (Known("list workloads"), "?namespace=team-b", None),
+        (Known("list workloads"), "?workload=team-b/secret", None),
+        (Known("list workloads"), "?namespace=team-a&workload=team-b/secret", []),
+        (Known(), "", []),
+    ],
+)
+async def test_the_list_of_commands_tells_of_workloads_that_one_may_list(
+    store: AnyStore, rights: Known, query: str, told: list[str] | None
+) -> None:
+    await commit(store, live_through(job("secret", namespace="team-b")))
+    for uid in ("uid-job-held", "uid-job-secret", "uid-job-gone"):
+        await store.add_command(Command(0, uid, Action.HOLD, "alice", uid, 1.0))
+    async with talking_to(guarded(store, rights)) as api:
+        answer = await api.get(f"{LIST}{query}")
+    if told is None:
+        assert answer.status_code == 403
+    else:
+        assert [c["uid"].removeprefix("uid-job-") for c in answer.json()["items"]] == told

@@ -111,10 +111,13 @@ class Rights:
 
 
 async def test_steps_of_others_are_left_out(
-    app: FastAPI, memory: MemoryStore, client: httpx2.AsyncClient
+    app: FastAPI,
+    memory: MemoryStore,
+    client: httpx2.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await cycles(memory, 1)
-    app.state.guard._rights = Rights()
+    monkeypatch.setattr(app.state.guard, "_rights", Rights())
     body = (await client.get("/api/v1/decisions/1")).json()
     assert [step["name"] for step in body["steps"]] == ["a1"]
     assert body["started"] == 1

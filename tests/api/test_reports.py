@@ -16,6 +16,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from tests.api.conftest import AnyStore, commit
 from tests.api.signed import asking, people, signed_app
 from tests.api.support import job, live_through
+from tests.support.looks import all_along
 
 # The hour before the last full one: two hours ago at least, and within every default.
 HOUR_AT = float(int(time.time() // HOUR) * HOUR - 2 * HOUR)
@@ -48,8 +49,12 @@ async def books(store: AnyStore) -> AnyStore:
     fold = Fold(HOUR_AT, HOUR_AT + HOUR, TERMS)
     active = GangUse("uid-ann", 1, UseState.ACTIVE, HOUR_AT, HOUR_AT + HOUR, 0.25, 1.0, "")
     idle = GangUse("uid-ben", 1, UseState.IDLE, HOUR_AT, HOUR_AT + HOUR, 0.0, 1.0, "")
-    fold.workload(None, life(ann, Held("h100", "spot", 8), 900.0), active)
-    fold.workload(None, life(ben, Held("a100", "", 4), 900.0, Loss("Preempted", 1800.0)), idle)
+    fold.workload(None, life(ann, Held("h100", "spot", 8), 900.0), all_along(active, HOUR_AT))
+    fold.workload(
+        None,
+        life(ben, Held("a100", "", 4), 900.0, Loss("Preempted", 1800.0)),
+        all_along(idle, HOUR_AT),
+    )
     none = Fold(HOUR_AT, HOUR_AT, TERMS)
     await store.usage.keep(none, over=None, until=HOUR_AT, upto=0, epoch=epoch, free={})
     free = {"h100": Free(16, 8, 2.5, 1)}
@@ -157,6 +162,39 @@ async def test_a_workload_carries_all_that_cost_tools_join_by(api: httpx2.AsyncC
     }
 
 
+@pytest.mark.usefixtures("books")
+async def test_a_row_can_be_of_one_hour_and_says_of_which(
+    books: AnyStore, api: httpx2.AsyncClient
+) -> None:
+    """Ann's gang goes on into the next hour, for a quarter of it."""
+    end = HOUR_AT + HOUR
+    fold = Fold(end, end + 900.0, TERMS)
+    who = subject("ann", "ann")
+    again = Mark(who.uid, end, end, Phase.HOLDS, 1, 8, (Held("h100", "spot", 8),), who)
+    fold.workload(None, [again], known=True)
+    epoch = await books.take_over("test", 0)
+    await books.usage.keep(fold, over=end, until=end + 900.0, upto=0, epoch=epoch, free={})
+    for by in ("workload,hour", "label:team,hour", "namespace,hour"):
+        body = await report(api, "usage", by=by)
+        assert body["by"] == by
+        told = [
+            (item["group"]["hour"], item["allocatedGpuHours"])
+            for item in body["items"]
+            if "nlp" in str(item["group"]) or item["group"]["namespace"] == "team-a"
+        ]
+        assert told == [(stamp(HOUR_AT), 4.0), (stamp(end), 2.0)], by
+
+
+@pytest.mark.usefixtures("books")
+async def test_what_was_lost_stands_in_the_row_of_its_hour(api: httpx2.AsyncClient) -> None:
+    body = await report(api, "waste", by="workload,hour")
+    assert [
+        (item["group"]["hour"], item["lostToOthersGpuHours"])
+        for item in body["items"]
+        if item["group"]["name"] == "ben"
+    ] == [(stamp(HOUR_AT), 0.5)]
+
+
 @pytest.mark.parametrize("by", ["queue", "clusterqueue", "cohort", "price"])
 @pytest.mark.usefixtures("books")
 async def test_every_grouping_has_the_same_total(api: httpx2.AsyncClient, by: str) -> None:
@@ -193,6 +231,7 @@ async def test_an_empty_ledger_says_so(api: httpx2.AsyncClient) -> None:
     [
         ({"by": "team"}, "by"),
         ({"by": "label:"}, "by"),
+        ({"by": "hour,hour"}, "by"),
         ({"since": "yesterday"}, "since"),
         ({"since": "2026-11-20T00:00:00"}, "since"),
         ({"until": "never"}, "until"),

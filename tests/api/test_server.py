@@ -94,6 +94,13 @@ async def test_it_can_be_reached_before_it_runs() -> None:
             running.cancel()
 
 
+def test_idle_connections_outlive_those_that_clients_and_proxies_keep() -> None:
+    """Who closes first must be the client: 60 seconds is what the usual proxies keep one for, 5 our own server's default."""
+    server = WebServer(Starlette(), ANY)
+    server.close()
+    assert server._server.config.timeout_keep_alive > 60
+
+
 async def test_signal_handlers_are_left_alone() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     slow = Slow()

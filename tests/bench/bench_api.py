@@ -1,68 +1,71 @@
 """The API under load beside the controller that serves it: ``python -m tests.bench.bench_api``.
 
-1,000 gangs are submitted at once to the cluster double and admitted by the real loop on a real Postgres: first with nobody
-asking, then with 200 clients that read (lists, floor, nodes, explain, decisions; each pauses 5 seconds between two questions) and
-50 event streams, half of which break every second and resume. Server and controller share one process and event loop, as in
-``queuectl serve``; the clients are a process of their own. Printed for both runs: seconds until all gangs run, lag of the
-event loop; for the clients: latencies by path, and whether any stream lost or doubled a line.
+The rush: 1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres: first with
+nobody asking, then with 200 clients that read (lists, floor, nodes, decisions; each pauses 5 seconds between two questions)
+and 50 event streams, half of which break every second and resume. Server and controller share one process and event loop; the
+cluster double is a process of its own, and so are the clients. Printed for both runs: seconds until all gangs run, lag of the event
+loop; for the clients: latencies by path, and whether any stream lost or doubled a line.
+
+The crowd: 5,000 nodes, full, and 10,000 gangs that wait; what one look at it takes the process that leads and one that
+stands by, and what a what-if takes.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import logging
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
-import httpx2
 import structlog
 from rich.console import Console
 from rich.table import Table
 
 from queuectl.api.app import create_app
 from queuectl.api.server import Address, WebServer
-from queuectl.control.loop import Loop
+from queuectl.cli.serve import calm_the_collector
 from queuectl.control.settings import Settings
-from queuectl.control.tryout import TryOut
-from queuectl.control.viewer import Viewer
+from queuectl.control.supervise import Supervisor
+from queuectl.control.wire import Controller
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
-from queuectl.domain.floor import Floor
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
 from queuectl.domain.ledger import State
-from queuectl.domain.trial import Trial
+from queuectl.localcluster.nodes import RACK
+from queuectl.objects.kinds import KINDS
 from queuectl.objects.whatif import WhatIf
+from queuectl.planner import StopSignal, plan
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedHealth
-from tests.control.rig import Rig, gang, rig
+from tests.bench.crowd import LARGE, SMALL, Size
+from tests.bench.crowd import World as Crowd
+from tests.bench.crowd import configuration as crowd_configuration
+from tests.bench.faraway import FarCluster, far_cluster
+from tests.bench.readers import READERS, STREAMS
+from tests.control.rig import configuration, gang
 from tests.support.postgres import running_postgres
 
+T = TypeVar("T")
+
 GANGS: Final = 1000
-READERS: Final = 200
-STREAMS: Final = 50
-THINK_SECONDS: Final = 5.0
-BREAK_SECONDS: Final = 1.0
-PATHS: Final = (
-    "/api/v1/workloads?limit=100",
-    "/api/v1/workloads?limit=100&state=Pending",
-    "/api/v1/floor",
-    "/api/v1/nodes?limit=50",
-    "/api/v1/domains",
-    "/api/v1/decisions?limit=20",
-    "/api/v1/clusterqueues",
-)
+REST_SECONDS: Final = 1.0
 
 
 @dataclass
 class Run:
-    """One way of letting the gangs in. Seconds."""
+    """One way of letting the gangs in. Seconds; ``worked``: of this process' processor."""
 
     wall: float
+    worked: float
     lags: list[float]
     answers: dict[str, list[float]] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
@@ -70,29 +73,6 @@ class Run:
     doubled: int = 0
     lines: int = 0
     breaks: int = 0
-
-
-class Lookout:
-    """What `queuectl serve` shows, of the controller in the rig."""
-
-    def __init__(self, world: Rig, loop: Loop) -> None:
-        limits = world.settings.solver.limits
-        self._viewer = Viewer(
-            world.store,
-            loop._mirror,
-            limits,
-            world.clock,
-            leading=lambda: loop.books if loop.loaded else None,
-            watching=lambda: True,
-        )
-        share = world.settings.planning_share
-        self._tryout = TryOut(self._viewer.latest, world.store, loop._mirror, share)
-
-    async def floor(self) -> Floor | None:
-        return await self._viewer.floor()
-
-    async def try_out(self, asked: WhatIf) -> Trial | None:
-        return await self._tryout.try_out(asked)
 
 
 async def lag(into: list[float]) -> None:
@@ -103,11 +83,54 @@ async def lag(into: list[float]) -> None:
         into.append(time.perf_counter() - began - 0.01)
 
 
+@dataclass
+class World:
+    """A controller as ``queuectl serve`` wires it, and the cluster it rules."""
+
+    cluster: FarCluster
+    parts: Controller
+    task: asyncio.Task[None]
+
+    async def pause(self, seconds: float) -> None:
+        """Let everything go on; an error of the controller is raised here."""
+        if (await asyncio.wait({self.task}, timeout=seconds))[0]:
+            self.task.result()
+
+    async def running(self) -> int:
+        tallies = await self.parts.store.tallies()
+        return sum(tally.workloads for tally in tallies if tally.state is State.RUNNING)
+
+
 @asynccontextmanager
-async def served(world: Rig, loop: Loop, url: str) -> AsyncIterator[WebServer]:
-    lookout = Lookout(world, loop)
-    desk = await PostgresStore.connect(DatabaseSettings(url))  # connections of its own, as in serve
-    app = create_app(desk, FixedHealth(), Metrics().registry, lookout=lookout)
+async def ruled(url: str) -> AsyncIterator[World]:
+    """A world of GANGS nodes in which somebody leads."""
+    store, desk = [await PostgresStore.connect(DatabaseSettings(url)) for _ in range(2)]
+    for document in configuration(GANGS * 8):
+        await store.put_config(document)
+    async with far_cluster(GANGS) as cluster:
+        supervisor = Supervisor(
+            store=store,
+            cluster=cluster,
+            metrics=Metrics(),
+            settings=Settings(),
+            clock=time.time,
+            job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+        )
+        stop = asyncio.Event()
+        running = asyncio.create_task(supervisor.run(stop))
+        world = World(cluster, Controller(supervisor, desk, Metrics()), running)
+        while supervisor._books() is None:
+            await world.pause(0.05)
+        yield world
+        stop.set()
+        await running
+    await store.close()
+    await desk.close()
+
+
+@asynccontextmanager
+async def served(parts: Controller) -> AsyncIterator[WebServer]:
+    app = create_app(parts.store, FixedHealth(), parts.metrics.registry, parts, lookout=parts)
     server = WebServer(app, Address("127.0.0.1", 0))
     serving = asyncio.create_task(server.run())
     try:
@@ -116,132 +139,54 @@ async def served(world: Rig, loop: Loop, url: str) -> AsyncIterator[WebServer]:
         app.state.feed.close()
         serving.cancel()
         await asyncio.wait({serving})
-        await desk.close()
 
 
-async def admitted(world: Rig) -> float:
-    """Submit the gangs and let the world go on until all of them run."""
+async def admitted(world: World) -> tuple[float, float]:
+    """Submit the gangs and wait until all of them run: seconds of the clock, and of this process' processor."""
     for number in range(GANGS):
-        world.cluster.submit(gang("Job", f"gang-{number:04}", 1))
-    began = time.perf_counter()
-    while True:
-        await world._keep_running()
-        stepped = time.perf_counter()
-        world.cluster.step()
-        # The double plays an API server, which is a process of its own: it may have a quarter of this one.
-        await asyncio.sleep(3 * (time.perf_counter() - stepped) + 0.01)
-        assert world.loop is not None
-        if world.loop.books.ledger.count(State.RUNNING) == GANGS:
-            return time.perf_counter() - began
+        await world.cluster.submit(gang("Job", f"gang-{number:04}", 1))
+    began, worked = time.perf_counter(), time.process_time()
+    while await world.running() < GANGS:
+        await world.pause(0.1)
+    return time.perf_counter() - began, time.process_time() - worked
 
 
 async def measured(url: str, *, asked: bool) -> Run:
-    async with rig(url, GANGS) as world:
-        world.settings = Settings()
-        await world.until(lambda: world.loop is not None and world.loop.loaded, "a leader")
-        assert world.loop is not None
+    async with ruled(url) as world:
         lags: list[float] = []
         sampler = asyncio.create_task(lag(lags))
         if not asked:
-            run = Run(await admitted(world), lags)
+            run = Run(*await admitted(world), lags)
             sampler.cancel()
             return run
-        async with served(world, world.loop, url) as server:
+        async with served(world.parts) as server:
             clients = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.bench.bench_api", server.url,
+                sys.executable, "-m", "tests.bench.readers", server.url,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             )  # fmt: skip
             assert clients.stdout is not None
             await clients.stdout.readline()  # all streams are open
             lags.clear()
-            run = Run(await admitted(world), lags)
+            run = Run(*await admitted(world), lags)
             sampler.cancel()
-            end = await world.store.newest_line()
+            store = world.parts.store
+            end = await store.newest_line()
             told, _ = await clients.communicate(f"{end}\n".encode())
         report = json.loads(told)
         run.answers, run.statuses = report["answers"], report["statuses"]
         run.breaks, run.lines = report["breaks"], end
-        ids = [line.id for line in await history(world)]
+        ids = [line.id for line in await history(store)]
         for seen in report["seen"]:
             run.lost += len(set(ids) - set(seen))
             run.doubled += len(seen) - len(set(seen))
         return run
 
 
-async def history(world: Rig) -> list[Any]:
+async def history(store: PostgresStore) -> list[Any]:
     lines: list[Any] = []
-    while page := await world.store.history(None, lines[-1].id if lines else 0, 500):
+    while page := await store.history(None, lines[-1].id if lines else 0, 500):
         lines += page
     return lines
-
-
-# -- the clients ------------------------------------------------------------------------------------------------------
-
-
-class Clients:
-    """Two hundred that read, fifty that listen."""
-
-    def __init__(self, url: str) -> None:
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-        self._client = httpx2.AsyncClient(base_url=url, limits=limits, timeout=60.0)
-        self._over = asyncio.Event()
-        self._end = 0
-        self.answers: dict[str, list[float]] = {path: [] for path in PATHS}
-        self.statuses: dict[str, int] = {}
-        self.breaks = 0
-
-    async def read(self, number: int) -> None:
-        await asyncio.sleep(THINK_SECONDS * number / READERS)
-        turn = number
-        while not self._over.is_set():
-            path = PATHS[turn % len(PATHS)]
-            turn += 1
-            began = time.perf_counter()
-            answer = await self._client.get(path)
-            self.answers[path].append(time.perf_counter() - began)
-            status = str(answer.status_code)
-            self.statuses[status] = self.statuses.get(status, 0) + 1
-            await asyncio.sleep(THINK_SECONDS)
-
-    async def listen(self, number: int, opened: asyncio.Semaphore) -> list[int]:
-        seen: list[int] = []
-        position = 0
-        breaks = number % 2 == 1
-        first = True
-        while not (self._over.is_set() and position >= self._end):
-            until = time.monotonic() + BREAK_SECONDS if breaks else None
-            headers = {"Last-Event-ID": str(position)}
-            async with self._client.stream("GET", "/api/v1/events", headers=headers) as answer:
-                async for line in answer.aiter_lines():
-                    if first:
-                        first = False
-                        opened.release()
-                    if line.startswith("id: "):
-                        position = int(line[4:])
-                    elif line == "event: step":
-                        seen.append(position)
-                    elif self._over.is_set() and position >= self._end:
-                        break
-                    elif line == "" and until is not None and time.monotonic() > until:
-                        self.breaks += 1
-                        break
-        return seen
-
-    async def run(self) -> dict[str, Any]:
-        opened = asyncio.Semaphore(0)
-        listening = [asyncio.create_task(self.listen(n, opened)) for n in range(STREAMS)]
-        for _ in range(STREAMS):
-            await opened.acquire()
-        reading = [asyncio.create_task(self.read(n)) for n in range(READERS)]
-        print("ready", flush=True)
-        self._end = int(await asyncio.to_thread(sys.stdin.readline))
-        self._over.set()
-        await asyncio.gather(*reading)
-        seen = await asyncio.wait_for(asyncio.gather(*listening), 60.0)
-        await self._client.aclose()
-        return {
-            "answers": self.answers, "statuses": self.statuses, "seen": seen, "breaks": self.breaks,
-        }  # fmt: skip
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
@@ -262,32 +207,88 @@ def table(rows: Iterable[tuple[str, Sequence[float]]], title: str) -> Table:
     return made
 
 
-async def main() -> None:
+def told_of_the_rush(alone: Run, asked: Run, console: Console) -> None:
+    console.print(table([("alone", alone.lags), ("asked", asked.lags)], "lag of the event loop"))
+    every = [seconds for answers in asked.answers.values() for seconds in answers]
+    console.print(table([*asked.answers.items(), ("all", every)], "answers"))
+    console.print(
+        f"{GANGS} gangs run after {alone.wall:.1f} s alone, {asked.wall:.1f} s with {READERS} readers and "
+        f"{STREAMS} streams: {asked.wall / alone.wall:.2f} times; processor {alone.worked:.1f} and {asked.worked:.1f} s"
+    )
+    console.print(
+        f"statuses {asked.statuses}; {asked.lines} lines on each of {STREAMS} streams, {asked.breaks} times "
+        f"resumed: {asked.lost} lost, {asked.doubled} told twice"
+    )
+
+
+# -- one question over a crowd ----------------------------------------------------------------------------------------
+
+
+async def questions(url: str, size: Size) -> Table:
+    """What one look and one what-if take, each repeated on a world that stands still."""
+    world = Crowd(url, size)
+    await world.start("leads")
+    for document in crowd_configuration(size):
+        await world.controllers["leads"].store.put_config(document)
+    await world.fill()
+    await world.start("stands by")
+    leader, standby = (parts.supervisor for parts in world.controllers.values())
+    job = m.job("what-if", "team-language", "main", Pods(8, gpus=8, required=RACK))
+
+    async def without() -> None:
+        """The half of a what-if that says what would be without the change."""
+        seen = await leader.viewer.latest()
+        assert seen is not None
+        await asyncio.to_thread(plan, seen.snapshot, StopSignal())
+
+    asked: dict[str, tuple[int, Callable[[], Awaitable[object]]]] = {
+        "a look, by the leader": (5, leader.viewer.latest),
+        "the first look of a standby": (1, standby.viewer.latest),
+        "a later look of a standby": (5, standby.viewer.latest),
+        "what-if: one more gang, by the leader": (5, lambda: leader.tryouts.try_out(WhatIf([job]))),
+        "of that a look and the plan without it": (5, without),
+    }
+    made = Table("what", "wall ms", "CPU ms", title=f"one question, {size.waiting} wait", box=None)
+    for what, (rounds, ask) in asked.items():
+        walls, works = zip(*[await timed(ask) for _ in range(rounds)], strict=True)
+        made.add_row(what, *(f"{statistics.median(each) * 1000:.0f}" for each in (walls, works)))
+    await world.close()
+    return made
+
+
+async def timed(ask: Callable[[], Awaitable[object]]) -> tuple[float, float]:
+    """Seconds of the clock and of the processor, once everything has rested."""
+    await asyncio.sleep(REST_SECONDS)
+    began, worked = time.perf_counter(), time.process_time()
+    await ask()
+    return time.perf_counter() - began, time.process_time() - worked
+
+
+async def main(size: Size, *, crowd: bool, rush: bool) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    calm_the_collector()  # as serve does
+    console = Console(width=120)
     async with running_postgres() as postgres:
-        runs = {}
-        for name, asked in (("alone", False), ("asked", True)):
+
+        async def afresh(work: Callable[[str], Awaitable[T]]) -> T:
             database = await postgres.fresh()
-            runs[name] = await measured(postgres.server.url(database), asked=asked)
+            done = await work(postgres.server.url(database))
             await postgres.drop(database)
-    alone, asked_ = runs["alone"], runs["asked"]
-    console = Console()
-    lags = [(name, run.lags) for name, run in runs.items()]
-    console.print(table(lags, "lag of the event loop"))
-    every = [seconds for answers in asked_.answers.values() for seconds in answers]
-    console.print(table([*asked_.answers.items(), ("all", every)], "answers"))
-    console.print(
-        f"{GANGS} gangs run after {alone.wall:.1f} s alone, {asked_.wall:.1f} s with {READERS} readers and "
-        f"{STREAMS} streams: {asked_.wall / alone.wall:.2f} times"
-    )
-    console.print(
-        f"statuses {asked_.statuses}; {asked_.lines} lines on each of {STREAMS} streams, {asked_.breaks} times "
-        f"resumed: {asked_.lost} lost, {asked_.doubled} told twice"
-    )
+            return done
+
+        if rush:
+            alone = await afresh(partial(measured, asked=False))
+            told_of_the_rush(alone, await afresh(partial(measured, asked=True)), console)
+        if crowd:
+            console.print(await afresh(partial(questions, size=size)))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(json.dumps(asyncio.run(Clients(sys.argv[1]).run())))
-    else:
-        asyncio.run(main())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["rush", "crowd"], help="one part of it")
+    parser.add_argument(
+        "--small", action="store_true", help="a small crowd, to see whether it works"
+    )
+    given = parser.parse_args()
+    parts = {"crowd": given.only != "rush", "rush": given.only != "crowd"}
+    asyncio.run(main(SMALL if given.small else LARGE, **parts))

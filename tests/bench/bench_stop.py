@@ -17,7 +17,7 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.solve import Solver
 from tests.bench.bench_planner import SEED, Cluster, three
 from tests.bench.clusters import SIZES, mixed_gang
-from tests.planner.test_model import hard_model
+from tests.planner.test_stop import hard_model
 
 TRIES = 200
 LIMITS = SolverLimits(deterministic_time=1e6, wall_seconds=600.0)

@@ -33,6 +33,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.planner.fragmentation import free_gpus
+from queuectl.state.looklog import LookLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from tests.bench.bench_store import EIGHT_NODES
@@ -66,13 +67,13 @@ class Bench:
         self.store = store
         self.epoch = epoch
         self.now = START
-        self.looks: dict[str, GangUse] = {}
+        self.looks = LookLog()
         self.snapshot = fleet()
         facts = Facts(
             marker=Marker(Mirror({})),
             live=lambda: (),
             config=lambda: CONFIG,
-            looks=lambda: self.looks,
+            looks=self.looks.of,
             picture=lambda: self.snapshot,
         )
         self.accountant = Accountant(store.usage, facts, lambda: self.now, epoch)
@@ -109,10 +110,11 @@ class Bench:
     async def account(self) -> Sample:
         """One entry, a minute later, after everybody was looked at."""
         self.now += TICK
-        self.looks = {
-            uid: GangUse(uid, 1, UseState.ACTIVE, START, self.now, 0.5, 1.0, "")
-            for uid in (f"run-{n}" for n in range(RUNNING))
+        uids = (f"run-{n}" for n in range(RUNNING))
+        uses = {
+            uid: GangUse(uid, 1, UseState.ACTIVE, START, self.now, 0.5, 1.0, "") for uid in uids
         }
+        self.looks.note(uses, self.now)
         began, used = time.perf_counter(), time.process_time()
         await self.accountant.account()
         return time.perf_counter() - began, time.process_time() - used

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from queuectl.api.app import create_app
 from queuectl.api.server import Address, WebServer
-from queuectl.cli.serve import _calm_the_collector
+from queuectl.cli.serve import calm_the_collector
 from queuectl.control.viewer import LOOK_SECONDS
 from queuectl.control.wire import Controller
 from queuectl.db.embedded import EmbeddedServer
@@ -162,12 +162,12 @@ async def main(size: Size) -> None:
             await upgrade(server.url())
             world = World(server.url(), size)
             await world.start("leads")
+            calm_the_collector()  # where serve does
             store = world.controllers["leads"].store
             for document in configuration(size):
                 await store.put_config(document)
             await world.fill()
             await world.start("stands by")
-            _calm_the_collector()  # as in serve, and past the double's objects, which are another process's
             found = await paths(world)
             for role, parts in world.controllers.items():
                 async with served(parts) as url:

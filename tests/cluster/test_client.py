@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +105,14 @@ async def test_an_unanswered_port_is_unavailable(tmp_path: Path, unused_tcp_port
     await api.close()
 
 
-def kubeconfig(folder: Path, port: int) -> Path:
-    """Of a plain HTTP server on loopback."""
+def kubeconfig(folder: Path, port: int = 1, cluster: Mapping[str, str] | None = None) -> Path:
+    """Of a plain HTTP server on loopback, or as ``cluster`` says."""
     path = folder / "kubeconfig"
+    stated = {"server": f"http://127.0.0.1:{port}", **(cluster or {})}
     path.write_text(
         json.dumps(
             {
-                "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+                "clusters": [{"name": "c", "cluster": stated}],
                 "users": [{"name": "u", "user": {"token": "secret"}}],
                 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
                 "current-context": "x",
@@ -116,3 +120,46 @@ def kubeconfig(folder: Path, port: int) -> Path:
         )
     )
     return path
+
+
+@asynccontextmanager
+async def proxy(asked: list[str]) -> AsyncIterator[str]:
+    """Address of a proxy that answers everything itself, and notes for which address it was asked."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(head.split(b" ")[1].decode())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+
+
+async def test_a_cluster_is_reached_by_the_proxy_its_kubeconfig_names(tmp_path: Path) -> None:
+    asked: list[str] = []
+    async with proxy(asked) as address:
+        cluster = {"server": "http://api.example:6443", "proxy-url": address}
+        path = kubeconfig(tmp_path, cluster=cluster)
+        api = await Api.connect(Connection(kubeconfig=path))
+        assert await api.request("GET", "/version") == b"{}"
+        await api.close()
+    assert asked == ["http://api.example:6443/version"]
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [("socks5://user:secret@proxy:1080", "but socks5: "), ("proxy", "without a scheme")],
+)
+async def test_a_proxy_of_another_kind_is_refused_at_once_by_file_context_and_field(
+    tmp_path: Path, address: str, says: str
+) -> None:
+    path = kubeconfig(tmp_path, cluster={"proxy-url": address})
+    for context, named in ((None, "the current context"), ("x", "context 'x'")):
+        with pytest.raises(BadInput) as refused:
+            await Api.connect(Connection(kubeconfig=path, context=context))
+        for part in (str(path), named, "proxy-url", says):
+            assert part in str(refused.value)
+        assert "secret" not in str(refused.value)

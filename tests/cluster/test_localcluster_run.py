@@ -20,6 +20,7 @@ from queuectl.localcluster import (
 from queuectl.localcluster.client import Client, Document
 from queuectl.localcluster.exporter import PROFILE, play_beside
 from queuectl.localcluster.testing import wait_until
+from tests.cluster.kubernetes_world import new_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +40,15 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def namespace(cluster: LocalCluster) -> Iterator[str]:
-    with cluster.namespace() as name:
-        yield name
+    """One whose pods are gone at the end. It goes, too, but nobody waits for that: Kubernetes lets five seconds pass first."""
+    name = new_namespace(cluster.client)
+    yield name
+    for kind in ("/apis/batch/v1/{}jobs", "/apis/kubeflow.org/v1/{}pytorchjobs", "/api/v1/{}pods"):
+        cluster.client.delete(
+            kind.format(f"namespaces/{name}/"), propagationPolicy="Background", gracePeriodSeconds=0
+        )
+    wait_until(lambda: not pods(cluster.client, name), f"{name} empty", 30.0)
+    cluster.client.delete(f"/api/v1/namespaces/{name}")
 
 
 def template(gpus: int = 0, container: str = "main", **annotations: object) -> Document:
@@ -268,6 +276,13 @@ def test_a_plain_user_may_do_nothing_until_a_role_allows_it(
     path = f"/api/v1/namespaces/{namespace}/pods"
     wait_until(lambda: client.get(path)["items"] == [], "the role to take effect", 10)
     client.close()
+
+
+def test_a_namespace_goes_with_what_is_in_it(cluster: LocalCluster) -> None:
+    with cluster.namespace() as namespace:
+        cluster.client.apply(job(namespace, "stays", 1, template()))
+        assert cluster.client.exists(f"/api/v1/namespaces/{namespace}")
+    assert not cluster.client.exists(f"/api/v1/namespaces/{namespace}")
 
 
 def test_kubeconfigs_speak_for_their_users(cluster: LocalCluster, namespace: str) -> None:

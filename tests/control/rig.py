@@ -40,7 +40,10 @@ from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 from tests.doubles.cluster import FakeCluster, Moment
 
-PATIENCE = 30.0  # seconds a scenario may take in all; a hang is a failure, not a measurement
+PATIENCE = 10_000
+"""Turns to wait for one thing, of 2 ms and more. A hang is a failure; a busy machine is none, and only makes turns longer."""
+READ_AGAIN = 0.5  # seconds; a controller that was killed leaves commits that nobody saw end
+PATIENT = 120.0  # seconds for the database, which on a busy machine is slow and not gone
 QUICK = Settings(
     debounce_seconds=0.0,
     planning_share=1.0,
@@ -116,6 +119,9 @@ class KillingStore:
 
     async def load(self) -> Loaded:
         return await self.store.load()
+
+    async def follow(self, before: Loaded) -> Loaded:
+        return await self.store.follow(before)
 
     async def commit(
         self,
@@ -212,9 +218,8 @@ class Rig:
 
     async def until(self, done: Callable[[], bool | Any], what: str) -> None:
         """Let the world go on, with a controller that is restarted when it dies, until ``done()``; checks as it goes."""
-        deadline = time.monotonic() + PATIENCE
         looked, look_again = -1, 0.0
-        while True:
+        for _ in range(PATIENCE):
             await self._keep_running()
             self.cluster.step()
             happened = self.commits.done + self.cluster.server.version
@@ -224,19 +229,30 @@ class Rig:
                 result = done()
                 if await result if asyncio.iscoroutine(result) else result:
                     return
-            if time.monotonic() > deadline:
-                raise AssertionError(f"never: {what}; {await self.describe()}")
             await asyncio.sleep(0.002)
+        raise AssertionError(f"never: {what}; {await self.describe()}")
+
+    async def until_entry(self, uid: str, holds: Callable[[Entry], bool], what: str) -> Entry:
+        """Until that holds of a workload's entry, which is returned. Read after commits: nothing else changes it."""
+        found: list[Entry] = []
+        read, read_again = (-1, -1), 0.0
+
+        async def reached() -> bool:
+            nonlocal read, read_again
+            now, committed = time.monotonic(), (self.deaths, self.commits.done)
+            if committed == read and now < read_again:
+                return False
+            read, read_again = committed, now + READ_AGAIN
+            entry = await self.store.get_workload(uid)
+            if entry is not None and holds(entry):
+                found.append(entry)
+            return bool(found)
+
+        await self.until(reached, f"{uid}: {what}")
+        return found[0]
 
     async def until_state(self, uid: str, state: State) -> Entry:
-        async def reached() -> bool:
-            entry = await self.store.get_workload(uid)
-            return entry is not None and entry.state is state
-
-        await self.until(reached, f"{uid} {state}")
-        entry = await self.store.get_workload(uid)
-        assert entry is not None
-        return entry
+        return await self.until_entry(uid, lambda entry: entry.state is state, state)
 
     async def describe(self) -> str:
         """What stands in the ledger, for a failure's message."""
@@ -440,7 +456,14 @@ async def rig(
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Rig]:
     """A world with so many 8-GPU nodes, or ``cluster`` as it is, and a queue over all of them."""
-    store = await PostgresStore.connect(DatabaseSettings(url))
+    patient = DatabaseSettings(
+        url,
+        connect_timeout=PATIENT,
+        statement_timeout=PATIENT,
+        lock_timeout=PATIENT,
+        answer_timeout=PATIENT,
+    )
+    store = await PostgresStore.connect(patient)
     world = Rig(cluster or FakeCluster(nodes(machines), clock=clock), store, clock=clock)
     try:
         for document in configuration(machines * 8):

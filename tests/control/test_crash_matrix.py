@@ -7,8 +7,9 @@ controller is killed before and after each of them, in a world of its own, and t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ from tests.support.postgres import TestPostgres
 
 WORLDS = 4
 """Live at once, in one process: each on a database of its own."""
+SORTS = {"commit": "commits", "write": "patches", "account": "accounts"}
+"""Of steps; the name of the guillotine of each."""
 
 
 async def story(world: Rig, kind: str) -> None:
@@ -68,10 +71,7 @@ def points(commits: int, writes: int) -> Iterator[tuple[str, int, Moment]]:
 def dying(world: Rig, what: str, number: int, moment: Moment) -> Iterator[None]:
     """The controller dies at this step of the story inside."""
     blade = Guillotine(number, moment)
-    if what == "commit":
-        world.commits = blade
-    else:
-        world.patches = blade
+    setattr(world, SORTS[what], blade)
     try:
         yield
     except BaseException as error:  # a time-out, too: which step it was is what one asks first
@@ -81,23 +81,35 @@ def dying(world: Rig, what: str, number: int, moment: Moment) -> Iterator[None]:
     assert blade.fell or blade.seen < number
 
 
+async def several(
+    once: Callable[[str, int, Moment], Awaitable[None]], points: Iterable[tuple[str, int, Moment]]
+) -> None:
+    """Do it at each of these points, in several worlds at once, as they wait a lot."""
+    turns = asyncio.Semaphore(WORLDS)
+
+    async def in_turn(*point: Any) -> None:
+        async with turns:
+            await once(*point)
+
+    async with asyncio.TaskGroup() as group:
+        for point in points:
+            group.create_task(in_turn(*point))
+
+
 async def survives(
     postgres: TestPostgres,
     steps: tuple[int, int],
     story: Callable[[Rig], Awaitable[None]],
     built: Callable[[str], AbstractAsyncContextManager[Rig]] = two_nodes,
 ) -> None:
-    """The story ends well wherever in its (commits, writes) the controller dies; several worlds at once, as they wait a lot."""
-    turns = asyncio.Semaphore(WORLDS)
+    """The story ends well wherever in its (commits, writes) the controller dies."""
 
     async def once(what: str, number: int, moment: Moment) -> None:
-        async with turns, fresh(postgres) as url, built(url) as world:
+        async with fresh(postgres) as url, built(url) as world:
             with dying(world, what, number, moment):
                 await story(world)
 
-    async with asyncio.TaskGroup() as group:
-        for point in points(*steps):
-            group.create_task(once(*point))
+    await several(once, points(*steps))
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])

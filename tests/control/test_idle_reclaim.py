@@ -17,7 +17,7 @@ from queuectl.domain.reports import Grouping, Period
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.planner.cost import RESTART_COST
 from tests.control.rig import QUICK, Rig, configuration, gang, rig
-from tests.control.test_crash_matrix import dying, fresh
+from tests.control.test_crash_matrix import dying, fresh, several
 from tests.control.test_pastuse import Clock
 from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
@@ -90,8 +90,14 @@ class Watched:
         return await self.lines(uid, code)
 
     async def wait(self, seconds: float) -> None:
+        """Three seconds from look to look: nothing may happen that must keep up."""
         end = self.clock.now + seconds
-        await self.until(lambda: self.clock.now >= end, "time passes")
+
+        def passed() -> bool:
+            self.clock.now += 2.0
+            return self.clock.now >= end
+
+        await self.until(passed, "time passes")
 
     async def lines(self, uid: str, *codes: Code) -> list[HistoryLine]:
         """Of its history, those with these codes."""
@@ -236,19 +242,22 @@ class TestAlways:
             await watched.until_state(uid, State.BACKOFF)
             rests = watched.world.commits.seen
         assert rests >= ran + 4, "two warnings, the eviction, and the last pod gone"
-        for number in range(ran + 1, rests + 1):
-            for moment in Moment:
-                async with fresh(postgres) as url, reclaiming(url, "Always") as watched:
-                    with dying(watched.world, "commit", number, moment):
-                        uid = await one_idle(watched)
-                        await watched.until_told(uid, Code.IDLE_RECLAIMED)
-                        await watched.until_state(uid, State.BACKOFF)
-                        watched.idle = set()
-                        await watched.until_state(uid, State.RUNNING, attempt=2)
-                    (taken,) = await watched.lines(uid, Code.IDLE_RECLAIMED)
-                    warned = await watched.lines(uid, Code.IDLE_GPUS)
-                    own = [line.at for line in warned if line.epoch == taken.epoch]
-                    assert taken.at >= own[0] + GRACE, f"killed {moment.name} commit {number}"
+
+        async def once(what: str, number: int, moment: Moment) -> None:
+            async with fresh(postgres) as url, reclaiming(url, "Always") as watched:
+                with dying(watched.world, what, number, moment):
+                    uid = await one_idle(watched)
+                    await watched.until_told(uid, Code.IDLE_RECLAIMED)
+                    await watched.until_state(uid, State.BACKOFF)
+                    watched.idle = set()
+                    await watched.until_state(uid, State.RUNNING, attempt=2)
+                (taken,) = await watched.lines(uid, Code.IDLE_RECLAIMED)
+                warned = await watched.lines(uid, Code.IDLE_GPUS)
+                own = [line.at for line in warned if line.epoch == taken.epoch]
+                assert taken.at >= own[0] + GRACE, f"killed {moment.name} {what} {number}"
+
+        steps = range(ran + 1, rests + 1)
+        await several(once, [("commit", number, moment) for number in steps for moment in Moment])
 
 
 class TestDryRun:

@@ -27,11 +27,13 @@ def rules(**fields: Any) -> dict[str, Any]:
     }
 
 
-def starts_within(seconds: float, retries: int | None = None) -> dict[str, Any]:
+def starts_within(
+    seconds: float, retries: int | None = None, recovers: float | None = None
+) -> dict[str, Any]:
     strategy: dict[str, Any] = {"backoffBaseSeconds": 1}
     if retries is not None:
         strategy["backoffLimitCount"] = retries
-    waits = {"timeout": f"{seconds}s", "recoveryTimeout": f"{seconds}s"}
+    waits = {"timeout": f"{seconds}s", "recoveryTimeout": f"{recovers or seconds}s"}
     return rules(waitForPodsReady={**waits, "requeuingStrategy": strategy})
 
 
@@ -44,14 +46,9 @@ async def stop_queue(world: Rig, policy: str, gpus: int) -> None:
 
 
 async def until_reason(world: Rig, uid: str, state: State, code: Code) -> Entry:
-    async def reached() -> bool:
-        entry = await world.store.get_workload(uid)
-        return entry is not None and (entry.state, entry.reason.code) == (state, code)
-
-    await world.until(reached, f"{uid} {state} {code}")
-    entry = await world.store.get_workload(uid)
-    assert entry is not None
-    return entry
+    return await world.until_entry(
+        uid, lambda entry: (entry.state, entry.reason.code) == (state, code), f"{state} {code}"
+    )
 
 
 def document_of(world: Rig, uid: str, resource: str = "jobs") -> Any:
@@ -165,13 +162,14 @@ async def test_a_start_that_never_comes_up_backs_off_and_is_given_up(database_ur
         given_up = await world.until_state(uid, State.DEACTIVATED)
         assert (given_up.attempt, given_up.reason.code) == (2, Code.REQUEUING_LIMIT)
         world.cluster.controllers.hold_starts = False
+        await world.store.put_config(starts_within(300))  # a busy machine starts no sooner
         await world.ask(uid, Action.ACTIVATE)
         await world.until_state(uid, State.RUNNING)
 
 
 async def test_a_gang_that_does_not_recover_is_evicted_whole(database_url: str) -> None:
     async with rig(database_url, 2) as world:
-        await world.store.put_config(starts_within(0.5))
+        await world.store.put_config(starts_within(300, recovers=0.5))
         uid = world.cluster.submit(gang("Job", "train", 2))
         await world.until_state(uid, State.RUNNING)
         world.cluster.controllers.hold_starts = True

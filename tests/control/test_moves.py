@@ -36,14 +36,7 @@ async def allow_moves(world: Rig, mode: str, budget: int, **protection: int) -> 
 
 
 async def until_reason(world: Rig, uid: str, code: Code) -> Entry:
-    async def told() -> bool:
-        entry = await world.store.get_workload(uid)
-        return entry is not None and entry.reason.code is code
-
-    await world.until(told, f"{uid} is told {code}")
-    entry = await world.store.get_workload(uid)
-    assert entry is not None
-    return entry
+    return await world.until_entry(uid, lambda entry: entry.reason.code is code, code)
 
 
 def small(world: Rig, name: str) -> str:

@@ -1,12 +1,11 @@
-"""Who leads can say which running gangs another configuration has no quota for."""
+"""Which running gangs another configuration has no quota for."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from queuectl.control.consult import Consultation
+from queuectl.control.consult import excesses
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -27,15 +26,10 @@ CONFIG = QueueConfig(
 )
 
 
-async def test_before_the_first_plan_nobody_knows_what_runs() -> None:
-    assert await Consultation().over_quota(CONFIG) is None
-
-
-async def test_the_snapshot_of_the_last_plan_is_judged_by_the_quota_that_its_nodes_give() -> None:
+async def test_what_runs_is_judged_by_the_quota_that_the_nodes_give() -> None:
     nodes = Fleet((Node("n", {"gpu": "h100"}, Resources({GPU: 40})),))
-    consultation = Consultation()
-    consultation.planned(replace(running(("old", 1.0), ("new", 2.0)), fleet=nodes), Plan())
-    assert await consultation.over_quota(CONFIG) == ()
+    snapshot = replace(running(("old", 1.0), ("new", 2.0)), fleet=nodes)
+    assert await excesses(snapshot, CONFIG) == ()
     following = {"team-a": replace(QUEUE, headroom=0.0)}
-    (excess,) = await consultation.over_quota(replace(CONFIG, cluster_queues=following)) or ()
+    (excess,) = await excesses(snapshot, replace(CONFIG, cluster_queues=following))
     assert (excess.used, excess.allowed, excess.gangs) == (64, 40, ("team-a/new",))

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.control.consult import Consultation
+from queuectl.control.consult import excesses
 from queuectl.domain.ledger import State
-from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueConfig, QuotaOverride
 from queuectl.domain.words import format_time
@@ -97,14 +96,13 @@ async def test_a_standby_sees_the_quota_of_now(database_url: str) -> None:
 
 
 @pytest.mark.parametrize(("ends", "over"), [(100.0, False), (100.1, True)])
-async def test_a_dry_run_counts_what_acts_at_the_time_of_the_last_plan(
+async def test_a_dry_run_counts_what_acts_at_the_time_of_its_picture(
     ends: float, over: bool
 ) -> None:
-    consultation = Consultation()
-    consultation.planned(running(("old", 1.0), ("new", 2.0)), Plan())
     less = QuotaOverride("less", "team-a", "h100", GPU, begins=50.0, ends=ends, nominal=32)
-    found = await consultation.over_quota(replace(CONFIG, overrides={"less": less}))
-    assert [excess.allowed for excess in found or ()] == [32] * over
+    now = running(("old", 1.0), ("new", 2.0))
+    found = await excesses(now, replace(CONFIG, overrides={"less": less}))
+    assert [excess.allowed for excess in found] == [32] * over
 
 
 @pytest.mark.parametrize(("begins", "over"), [(NOW - 60.0, True), (NOW + 60.0, False)])

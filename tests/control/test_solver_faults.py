@@ -58,14 +58,7 @@ def total(world: Rig, name: str) -> float:
 
 
 async def until_undecided(world: Rig, uid: str) -> Entry:
-    async def reached() -> bool:
-        entry = await world.store.get_workload(uid)
-        return entry is not None and entry.reason.code is Code.UNDECIDED
-
-    await world.until(reached, f"{uid} undecided")
-    entry = await world.store.get_workload(uid)
-    assert entry is not None
-    return entry
+    return await world.until_entry(uid, lambda e: e.reason.code is Code.UNDECIDED, "undecided")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +89,7 @@ async def test_a_broken_solver_starts_nothing_and_says_so_until_it_works_again(
 async def test_a_solver_that_never_answers_is_asked_with_more_until_it_does(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queuectl.control.loop.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("queuectl.control.planning.RETRY_SECONDS", 0.01)
     fault = Fault(monkeypatch, _gives_up)
     async with rig(database_url, 4) as world:
         uid = world.cluster.submit(gang("Job", "train", 2))

@@ -80,3 +80,15 @@ async def test_a_question_that_cannot_be_read_does_not_end_the_others(database_u
         )
         assert isinstance(wrong, BadInput)
         assert isinstance(right, Trial)
+
+
+async def test_jobs_that_the_server_is_to_name_are_told_apart(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        running = world.cluster.submit(gang("Job", "running", 1))
+        await world.until_state(running, State.RUNNING)
+        job = gang("Job", "train", 1)
+        del job["metadata"]["name"]
+        job["metadata"]["generateName"] = "train-"
+        trial = await asked(world, WhatIf(submit=[job, job]))
+        names = [pending.workload.name for pending in trial.after.pending]
+        assert names == ["train-1", "train-2"]

@@ -12,8 +12,8 @@ from queuectl.domain.ledger import State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
 from queuectl.domain.reports import Grouping, Period, Report
-from tests.control.rig import QUICK, Guillotine, Rig, rig
-from tests.control.test_crash_matrix import fresh, story
+from tests.control.rig import QUICK, Rig, rig
+from tests.control.test_crash_matrix import dying, fresh, several, story
 from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
 
@@ -110,19 +110,15 @@ async def test_the_ledger_agrees_with_the_history_wherever_the_controller_dies(
         await agrees(world)
         commits = world.commits.seen
     assert commits >= 10
-    for what, number, moment in points(commits - 2, 8):
+
+    async def once(what: str, number: int, moment: Moment) -> None:
         async with fresh(postgres) as url, rig(url, 2) as world:
             world.settings = OFTEN
             await world.store.put_config(PRICED)
-            blade = Guillotine(number, moment)
-            if what == "commit":
-                world.commits = blade
-            else:
-                world.accounts = blade
-            try:
+            with dying(world, what, number, moment):
                 await story(world, "Job")
                 await agrees(world)
-            except BaseException as error:
-                error.add_note(f"killed {moment.name} {what} {number}")
-                raise
-            assert blade.fell, f"{what} {number} was never reached"
+                fell = world.commits.fell or world.accounts.fell
+                assert fell, f"{what} {number} was never reached"
+
+    await several(once, points(commits - 2, 8))

@@ -12,12 +12,14 @@ import pytest
 from queuectl.cluster.resources import watched
 from queuectl.control import viewer as viewing
 from queuectl.control.viewer import Viewer
+from queuectl.domain.commands import Action
 from queuectl.domain.floor import Floor
 from queuectl.domain.ledger import State
 from queuectl.domain.records import Delta
+from queuectl.objects.config import build
 from queuectl.objects.kinds import KINDS
 from queuectl.state.mirror import Mirror
-from tests.control.rig import Rig, gang, rig
+from tests.control.rig import Rig, configuration, gang, rig
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +30,8 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def standby(world: Rig) -> AsyncIterator[Viewer]:
-    """Another process on the same cluster and database, which does not lead."""
+async def watching_too(world: Rig) -> AsyncIterator[Mirror]:
+    """The watch of another process on the same cluster."""
     mirror = Mirror({kind.plural: kind.kind for kind in KINDS.values()})
     listed: set[str] = set()
     complete = asyncio.Event()
@@ -45,10 +47,17 @@ async def standby(world: Rig) -> AsyncIterator[Viewer]:
     watching = asyncio.create_task(world.cluster.watch(sink, synced))
     try:
         await asyncio.wait_for(complete.wait(), 10.0)
-        yield made(world, mirror, leads=False)
+        yield mirror
     finally:
         watching.cancel()
         await asyncio.wait({watching})
+
+
+@asynccontextmanager
+async def standby(world: Rig) -> AsyncIterator[Viewer]:
+    """Another process on the same cluster and database, which does not lead."""
+    async with watching_too(world) as mirror:
+        yield made(world, mirror, leads=False)
 
 
 def made(world: Rig, mirror: Mirror, *, leads: bool, watches: bool = True) -> Viewer:
@@ -90,12 +99,92 @@ async def test_a_standby_shows_what_the_leader_shows(database_url: str) -> None:
     assert sum(spot.free_gpus for spot in shown.spots) == 24
 
 
+async def test_a_gang_that_the_last_plan_started_counts_where_somebody_asks_who_is_over_quota(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 4) as world, standby(world) as other:
+        uid = world.cluster.submit(gang("Job", "last", 2))
+        await world.until_state(uid, State.RUNNING)
+        revision, _ = await world.store.configuration()
+        less = build(configuration(8), revision)
+        for viewer in (leader(world), other):
+            (excess,) = await viewer.over_quota(less) or ()
+            assert (excess.used, excess.allowed, excess.gangs) == (16, 8, ("default/last",))
+
+
 async def test_a_standby_follows_what_the_leader_commits(database_url: str) -> None:
     async with rig(database_url, 4) as world, standby(world) as other:
         assert told(await other.floor()).gangs == ()
         uid = world.cluster.submit(gang("Job", "late", 2))
         await world.until_state(uid, State.RUNNING)
         assert [g.workload.uid for g in told(await other.floor()).gangs] == [uid]
+
+
+async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
+    database_url: str,
+) -> None:
+    """Through starts, a hold, a leadership of its own, an end and another quota."""
+    async with rig(database_url, 4) as world, watching_too(world) as mirror:
+        leads = False
+        follower = Viewer(
+            world.store,
+            mirror,
+            world.settings.solver.limits,
+            world.clock,
+            leading=lambda: world.loop.books if leads and world.loop is not None else None,
+            watching=lambda: True,
+        )
+        pictures = []
+
+        async def look() -> None:
+            seen = await follower.latest()
+            begun = await made(world, mirror, leads=False).latest()
+            assert seen is not None
+            assert begun is not None
+            ours, theirs = seen.snapshot.config, begun.snapshot.config
+            assert (ours.revision, ours.cluster_queues) == (theirs.revision, theirs.cluster_queues)
+            assert seen.snapshot == replace(begun.snapshot, now=seen.snapshot.now, config=ours)
+            pictures.append(seen.snapshot)
+
+        await look()
+        first = world.cluster.submit(gang("Job", "first", 2))
+        second = world.cluster.submit(gang("PyTorchJob", "second", 2))
+        third = world.cluster.submit(gang("Job", "third", 4))
+        await world.until_state(second, State.RUNNING)
+        await world.until_state(third, State.PENDING)
+        await look()
+        await world.ask(first, Action.HOLD)
+        await world.until_state(first, State.HELD)
+        await look()
+        leads = True
+        assert await follower.latest() is not None
+        leads = False
+        await look()
+        world.cluster.finish(second)
+        await world.until_state(third, State.RUNNING)
+        await look()
+        for document in configuration(8):
+            await world.store.put_config(document)
+        await look()
+    held = [{a.workload.name for a in picture.admitted} for picture in pictures]
+    assert held == [set(), {"first", "second"}, *[{"second"}] * 2, *[{"third"}] * 2]
+    quotas = [next(iter(p.config.cluster_queues.values())).groups for p in pictures]
+    assert quotas[4] != quotas[5]
+
+
+async def test_what_has_not_changed_is_not_made_anew_on_a_standby(database_url: str) -> None:
+    async with rig(database_url, 2) as world, standby(world) as other:
+        runs = world.cluster.submit(gang("Job", "runs", 2))
+        await world.until_state(runs, State.RUNNING)
+        waits = world.cluster.submit(gang("Job", "waits", 2))
+        await world.until_state(waits, State.PENDING)
+        first, second = await other.latest(), await other.latest()
+        assert first is not None
+        assert second is not None
+        assert first is not second
+        assert first.snapshot.admitted[0] is second.snapshot.admitted[0]
+        assert first.snapshot.pending[0] is second.snapshot.pending[0]
+        assert first.snapshot.config is second.snapshot.config
 
 
 async def test_a_standby_says_why_a_gang_waits(database_url: str) -> None:

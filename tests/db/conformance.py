@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from queuectl.db.store import PostgresStore
-from queuectl.domain.commands import Action, Answer, Command
+from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.decisions import KEPT_SECONDS, Decision
 from queuectl.domain.errors import (
     BadInput,
@@ -424,6 +424,69 @@ class StoreConformance:
         assert await store.commands_of("u1", after=boost.id) == (move,)
         assert await store.commands_of("nobody") == ()
 
+    async def test_who_follows_the_ledger_knows_what_one_knows_who_loads_it(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        names = ("u1", "u2", "u3", "u4")
+        first, second, third, fourth = (submitted(name) for name in names)
+        await store.put_config({"kind": "ClusterQueue", "metadata": {"name": "a"}})
+        await commit(store, epoch, first, second, third)
+        before = await store.load()
+        same = await store.follow(before)
+        assert same == before
+        assert all(a is b for a, b in zip(same.entries, before.entries, strict=True))
+        assert same.documents is before.documents
+        started = step(second.after, Admit(HERE))
+        await commit(store, epoch, started, step(third.after, Gone()), fourth)
+        after = await store.follow(before)
+        assert after == await store.load()
+        assert [e.uid for e in after.entries] == ["u1", "u2", "u4"]
+        assert after.entries[0] is before.entries[0]
+        assert after.entries[1] == started.after
+        await store.put_config({"kind": "ClusterQueue", "metadata": {"name": "b"}})
+        later = await store.follow(after)
+        assert later == await store.load()
+        assert len(later.documents) == 2
+
+    @pytest.mark.parametrize(
+        ("wanted", "numbers"),
+        [
+            (CommandFilter(), "5 4 3 2 1"),
+            (CommandFilter(states=frozenset({CommandState.WAITING})), "5 4"),
+            (CommandFilter(states=frozenset({CommandState.DONE})), "1"),
+            (CommandFilter(states=frozenset({CommandState.DONE, CommandState.REFUSED})), "3 2 1"),
+            (CommandFilter(by="bob"), "3"),
+            (CommandFilter(by="bob", states=frozenset({CommandState.DONE})), ""),
+            (CommandFilter(namespaces=frozenset({"team-a", "team-x"})), "4 3 1"),
+            (CommandFilter(namespaces=frozenset()), ""),
+            (CommandFilter(workload="team-b/job-u2"), "2"),
+            (CommandFilter(frozenset({"team-a"}), "team-b/job-u2"), ""),
+            (CommandFilter(before=3), "2 1"),
+        ],
+    )
+    async def test_the_newest_commands_are_listed_by_what_they_are_about_and_how_far_they_came(
+        self, open_store: OpenStore, wanted: CommandFilter, numbers: str
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        await commit(store, epoch, submitted("u1"), submitted("u2", namespace="team-b"))
+        for number, (uid, by) in enumerate(
+            [("u1", "a"), ("u2", "a"), ("u1", "bob"), ("u1", "a"), ("gone", "a")], 1
+        ):
+            await store.add_command(replace(asked(uid, Action.HOLD, f"r{number}"), by=by))
+        told = {"r1": "done", "r2": "it was so already", "r3": "there is no such workload"}
+        ids = {c.request_id: c.id for c in await store.commands()}
+        answers = [Answer(ids[request], outcome) for request, outcome in told.items()]
+        await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+        if wanted.before is not None:
+            wanted = replace(wanted, before=ids[f"r{wanted.before}"])
+        found = await store.newest_commands(wanted)
+        assert [c.request_id.removeprefix("r") for c in found] == numbers.split()
+        assert [c.outcome for c in found] == [told.get(c.request_id) for c in found]
+        assert await store.newest_commands(wanted, 1) == found[:1]
+
     async def test_another_end_or_another_queue_is_another_wish(self, open_store: OpenStore):
         store = await open_store()
         first = replace(asked("u1", Action.PRIORITY, "r1", 70), until=1700000900.5)
@@ -659,7 +722,8 @@ class StoreConformance:
         page = await store.list_workloads(wanted)
         assert {entry.uid for entry in page.entries} == uids
         assert page.cursor is None
-        assert all(e == admitted.after for e in page.entries if e.uid == "u1")
+        bare = replace(admitted.after, placement=None, lease=None, intent=None)
+        assert all(e == bare for e in page.entries if e.uid == "u1")
 
     async def test_pages_hold_each_workload_once_by_code_point(self, open_store: OpenStore):
         store = await open_store()

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.migrate import SchemaState, current, migrations_directory, upgrade
-from queuectl.db.tables import metadata
+from queuectl.db.schema import metadata
 from queuectl.domain.errors import StoreError
 from tests.support.postgres import TestPostgres
 

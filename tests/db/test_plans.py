@@ -10,13 +10,14 @@ from sqlalchemy import ClauseElement, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from queuectl.db import decisions, reads, rows, standings
+from queuectl.db import commands, decisions, reads, rows, standings
 from queuectl.db.bulk import arrays, update_rows
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.prune import kept_enough
 from queuectl.db.store import PostgresStore
 from queuectl.db.tables import workloads
 from queuectl.db.usage import runs_before
+from queuectl.domain.commands import CommandFilter
 from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import Position, WorkloadFilter
@@ -46,13 +47,18 @@ INSERT INTO decisions (at, epoch, cycle, revision, history_after, history_upto, 
 SELECT n, 1, n, 1, n, n, '{}', '{}', 'optimal', 0.1, '{}'
 FROM generate_series(1, 20000) n
 """
+FILL_COMMANDS = """
+INSERT INTO commands (uid, action, by, request_id, at)
+SELECT 'u' || n % 5000, 'hold', 'somebody', 'r' || n, n FROM generate_series(1, 20000) n
+"""
 AFTER = Position("team-7", "job-1057", "u1057")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled_url(postgres: TestPostgres):
     name = await postgres.fresh()
-    for statement in (FILL, FILL_HISTORY, FILL_DECISIONS, FILL_SUBJECTS, "ANALYZE"):
+    filled = (FILL, FILL_HISTORY, FILL_DECISIONS, FILL_SUBJECTS, FILL_COMMANDS)
+    for statement in (*filled, "ANALYZE"):
         await postgres.execute(statement, name)
     yield postgres.server.url(name)
     await postgres.drop(name)
@@ -101,6 +107,8 @@ def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
         (reads.history_after("u7", 100, 100), "history_uid_id_idx"),
         (reads.history_after(None, 19000, 100), "history_pkey"),
         (decisions.page(None, 100), "decisions_pkey"),
+        (commands.listing(CommandFilter(), 100), "commands_pkey"),
+        (commands.listing(CommandFilter(by="somebody", before=9000), 100), "commands_pkey"),
         (decisions.page(19000, 100), "decisions_pkey"),
         (reads.moves_since(86_400.0), "history_moves_idx"),
         (standings.evicting(None, None, 100), "history_evictions_idx"),

@@ -14,7 +14,7 @@ from queuectl.control.prune import prune
 from queuectl.db import prune as pruning
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.store import PostgresStore
-from queuectl.db.tables import usage_hours
+from queuectl.db.usagetables import usage_hours
 from queuectl.domain.accounting import HOUR, Accounting
 from queuectl.domain.errors import Fenced
 from queuectl.domain.reports import Grouping, Period, Report

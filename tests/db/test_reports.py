@@ -50,7 +50,7 @@ async def connection(filled_url: str) -> AsyncIterator[AsyncConnection]:
     await engine.dispose()
 
 
-@pytest.mark.parametrize("by", ["queue", "workload", "flavor", "label:team"])
+@pytest.mark.parametrize("by", ["queue", "workload", "workload,hour", "flavor", "label:team"])
 async def test_the_hours_of_a_day_are_found_by_their_index(connection: AsyncConnection, by: str):
     day, grouping = Period(36000 * 800, 36000 * 800 + 24 * HOUR), Grouping.parse(by)
     for statement, index in (

@@ -26,6 +26,7 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.machine import handle
+from queuectl.domain.measured import FRESH_SECONDS
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.records import JobRecord, Upserted
@@ -33,6 +34,7 @@ from queuectl.domain.reports import Grouping, Period
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape
+from queuectl.state.looklog import LookLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from tests.db.lives import HERE, Lives, ask, submitted
@@ -116,7 +118,7 @@ class World:
     lives: Lives
     sums: Sums = field(default_factory=Sums)
     mirror: Mirror = field(default_factory=lambda: Mirror({"jobs": "Job"}))
-    looks: dict[str, GangUse] = field(default_factory=dict)
+    looks: LookLog = field(default_factory=LookLog)
     now: float = 1_700_000_000.0
     epoch: int = 0
 
@@ -124,12 +126,13 @@ class World:
         """Another leader, who knows nothing but the database and the watch."""
         self.epoch = await self.store.take_over("test", 0)
         self.marker = Marker(self.mirror)
+        self.looks = LookLog()
         self.books = Fragile(self.store.usage)
         self.facts = Facts(
             marker=self.marker,
             live=lambda: [e for e in self.lives.entries.values() if e.state is not State.FINISHED],
             config=lambda: CONFIG,
-            looks=lambda: self.looks,
+            looks=self.looks.of,
             picture=lambda: Snapshot(self.now, Fleet(()), CONFIG),
         )
         self.accountant = Accountant(self.books, self.facts, lambda: self.now, self.epoch)  # type: ignore[arg-type]
@@ -229,61 +232,117 @@ async def test_allocated_and_waited_are_those_of_the_committed_history(
         assert stored.get(uid, (0.0, 0.0)) == pytest.approx(amounts, abs=1e-3), uid
 
 
-Look = tuple[UseState, float | None]
-Round = tuple[list[tuple[int, int]], list[Look | None], float, str]
-LOOKS = st.one_of(
-    st.none(), st.tuples(st.sampled_from(list(UseState)), st.sampled_from([None, 0.0, 0.25, 1.0]))
+LOOKS = st.lists(
+    st.one_of(
+        st.none(),
+        st.tuples(st.sampled_from(list(UseState)), st.sampled_from([None, 0.0, 0.25, 1.0])),
+    ),
+    min_size=4,
+    max_size=4,
 )
-ROUNDS = st.tuples(
-    CHOICES,
-    st.lists(LOOKS, min_size=4, max_size=4),
-    st.sampled_from([1.5, 60.0, 4000.0]),
-    st.sampled_from(["", "", "", "before", "after"]),
+MEASURED = st.one_of(
+    st.tuples(st.just("step"), CHOICES, SPANS),
+    st.tuples(st.just("look"), LOOKS, st.sampled_from([1.5, 30.0, 60.0, 290.0])),
+    st.tuples(st.just("look"), LOOKS, st.sampled_from([1.5, 30.0, 60.0, 290.0])),
+    st.tuples(st.just("account"), st.sampled_from(["", "", "before", "after"]), SPANS),
+    st.tuples(st.just("another leader"), st.none(), SPANS),
 )
+
+
+@dataclass
+class Told:
+    """Every look, by whom it was known, and until when everything was accounted for by whom: all that a split goes by."""
+
+    looks: list[tuple[int, GangUse]] = field(default_factory=list)
+    entries: list[tuple[float, int]] = field(default_factory=list)
+
+    def of(self, entry: Entry, moment: float) -> GangUse | None:
+        """The look that counts for a moment: the next one that was known when it was accounted for, else the last, if near."""
+        until, leader = next(one for one in self.entries if one[0] > moment)
+        known = [
+            look
+            for epoch, look in self.looks
+            if epoch == leader and look.at <= until and look.uid == entry.uid
+        ]
+        mine = [look for look in known if look.attempt == entry.attempt]
+        later = [look for look in mine if look.at > moment]
+        earlier = [look for look in mine if look.at <= moment]
+        if later and moment > later[0].at - FRESH_SECONDS:
+            return later[0]
+        return earlier[-1] if earlier and moment < earlier[-1].at + FRESH_SECONDS else None
+
+    def turns(self) -> set[float]:
+        """When another look may begin to count."""
+        at = {look.at for _, look in self.looks}
+        near = {moment + by for moment in at for by in (-FRESH_SECONDS, FRESH_SECONDS)}
+        return at | near | {until for until, _ in self.entries}
+
+    def split(self, sums: Sums, end: float) -> Mapping[str, float]:
+        """GPU-seconds used, idle, stuck and unknown, moment by moment."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for life in sums.lives.values():
+            for (start, entry), (stop, _) in pairwise([*life, (end, life[-1][1])]):
+                if entry.state not in HOLDS:
+                    continue
+                inside = (moment for moment in self.turns() if start < moment < stop)
+                for low, high in pairwise([start, *sorted(inside), stop]):
+                    self._add(found, self.of(entry, (low + high) / 2), (high - low) * held(entry))
+        return found
+
+    @staticmethod
+    def _add(found: defaultdict[str, float], look: GangUse | None, amount: float) -> None:
+        if look is None or look.utilization is None or look.state is UseState.UNKNOWN:
+            found["unknown"] += amount
+        elif look.state is UseState.STUCK:
+            found["stuck"] += amount
+        else:
+            found["used"] += amount * look.utilization
+            found["idle"] += amount if look.state is UseState.IDLE else 0.0
+
+
+def looked(world: World, told: Told, states: list[tuple[UseState, float | None] | None]) -> None:
+    """A look at those that hold GPUs now; of some of them nothing is said."""
+    uses = {}
+    for who, seen in enumerate(states):
+        entry = world.lives.entries.get(f"{world.lives.prefix}-{who}")
+        if entry is not None and entry.state in HOLDS and seen is not None:
+            state, used = seen
+            uses[entry.uid] = GangUse(
+                entry.uid, entry.attempt, state, 0.0, world.now, used, 1.0, ""
+            )
+    world.looks.note(uses, world.now)
+    told.looks += [(world.epoch, use) for use in uses.values()]
 
 
 @settings(
-    max_examples=40,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(rounds=st.lists(ROUNDS, min_size=1, max_size=12))
-async def test_what_was_measured_is_that_of_each_look(
-    store: PostgresStore, database_url: str, rounds: list[Round]
+@given(acts=st.lists(MEASURED, min_size=3, max_size=24))
+async def test_used_and_idle_are_those_of_every_look_whatever_dies_in_between(
+    store: PostgresStore, database_url: str, acts: list[tuple[str, object, float]]
 ):
-    """Steps happen right after an entry, so that each look is of one attempt and one set of GPUs."""
+    """Starts, evictions, looks and entries at any times; leaders die, and with them what they had seen and not written."""
     await empty(database_url)
-    world = World(store, Lives(f"looks{next(RUNS)}"))
+    world, told = World(store, Lives(f"looks{next(RUNS)}")), Told()
     await world.lead()
-    await world.account("")
-    expected: defaultdict[str, float] = defaultdict(float)
-    for choices, looks, span, fails in rounds:
-        await world.step(choices, 0.0)
+    for what, detail, span in [*acts, ("account", "", 1.0)]:
         world.now += span
-        world.looks = {}
-        for who, look in enumerate(looks):
-            entry = world.lives.entries.get(f"{world.lives.prefix}-{who}")
-            if entry is None or entry.state not in HOLDS:
-                continue
-            amount = held(entry) * span
-            state, utilization = look or (UseState.UNKNOWN, None)
-            if look is not None:
-                world.looks[entry.uid] = GangUse(
-                    entry.uid, entry.attempt, state, 0.0, world.now, utilization, 1.0, ""
-                )
-            if state is UseState.UNKNOWN or utilization is None:
-                expected["unknown"] += amount
-            elif state is UseState.STUCK:
-                expected["stuck"] += amount
-            else:
-                expected["used"] += amount * utilization
-                expected["idle"] += amount if state is UseState.IDLE else 0.0
-        await world.account(fails)
-        if fails:
-            await world.account("")
-    report = await store.usage.report(
-        Period.around(world.now - 1e6, world.now + 1e6), Grouping.parse("cohort")
-    )
+        match what:
+            case "step":
+                await world.step(detail, 0.0)  # type: ignore[arg-type]  # CHOICES
+            case "look":
+                looked(world, told, detail)  # type: ignore[arg-type]  # LOOKS
+            case "account":
+                await world.account(str(detail))
+                if detail != "before":
+                    told.entries.append((world.now, world.epoch))
+            case _:
+                await world.lead()
+    period = Period.around(world.now - 1e6, world.now + 1e6)
+    report = await store.usage.report(period, Grouping.parse("cohort"))
+    expected = told.split(world.sums, world.now)
     for name in ("used", "idle", "stuck", "unknown"):
         total = sum(getattr(row.amounts, name) for row in report.rows)
         assert total == pytest.approx(expected[name], abs=1e-3), name
@@ -335,10 +394,11 @@ async def test_a_gang_that_ended_was_busy_as_it_was_when_it_was_measured_last(
         world.lives.committed(marked)
     world.now += 60.0
     entry = world.lives.entries["old-0"]
-    world.looks = {entry.uid: GangUse(entry.uid, 1, UseState.ACTIVE, 0.0, world.now, 0.5, 1.0, "")}
+    use = GangUse(entry.uid, 1, UseState.ACTIVE, 0.0, world.now, 0.5, 1.0, "")
+    world.looks.note({entry.uid: use}, world.now)
     await world.account("")
     world.now += 20.0
-    world.looks = {}
+    world.looks.note({}, world.now)
     over = world.marker.marked([handled(entry, Gone(), world.now)], CONFIG)
     await store.commit(over, epoch=world.epoch, revision=None, cycle=1)
     world.now += 40.0

@@ -16,7 +16,7 @@ from queuectl.db.commands import same_request
 from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
 from queuectl.domain.audit import AuditLine
-from queuectl.domain.commands import Answer, Command
+from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.decisions import KEPT_SECONDS, Decided, Decision
 from queuectl.domain.errors import (
     Fenced,
@@ -108,6 +108,13 @@ class MemoryStore:
         database.epoch = max(database.epoch, floor) + 1
         database.holder = holder
         return database.epoch
+
+    async def follow(self, before: Loaded) -> Loaded:
+        now, known = await self.load(), {entry.uid: entry for entry in before.entries}
+        entries = tuple(known[e.uid] if e == known.get(e.uid) else e for e in now.entries)
+        same = before.revision == now.revision
+        documents = before.documents if same else now.documents
+        return replace(now, entries=entries, documents=documents)
 
     async def load(self) -> Loaded:
         database = await self._reach()
@@ -259,6 +266,13 @@ class MemoryStore:
         told = map(self._as_answered, mine[: min(limit, LONGEST_PAGE)])
         return tuple(c for c in told if c is not None)
 
+    async def newest_commands(self, wanted: CommandFilter, limit: int = 100) -> tuple[Command, ...]:
+        database = await self._reach()
+        names = {entry.uid: entry.ref for entry in database.entries.values()}
+        told = filter(None, map(self._as_answered, reversed(database.commands.values())))
+        found = [c for c in told if wanted.matches(c, names.get(c.uid))]
+        return tuple(found[: max(1, min(limit, LONGEST_PAGE))])
+
     def _as_answered(self, command: Command | None) -> Command | None:
         if command is None:
             return None
@@ -352,7 +366,7 @@ class MemoryStore:
         )
         rest = [e for e in found if Position.of(e).key > after]
         more = Position.of(rest[limit - 1]).cursor if len(rest) > limit else None
-        return WorkloadPage(tuple(rest[:limit]), more)
+        return WorkloadPage(tuple(map(_own_row, rest[:limit])), more)
 
     async def namespaces(self) -> frozenset[str]:
         database = await self._reach()
@@ -447,7 +461,7 @@ class MemoryStore:
             and (namespaces is None or e.namespace in namespaces)
         ]
         found.sort(key=turn if order is WaitingOrder.TURN else lambda e: (e.queued_at, e.uid))
-        return tuple(found[skip : skip + max(1, min(limit, LONGEST_PAGE))])
+        return tuple(map(_own_row, found[skip : skip + max(1, min(limit, LONGEST_PAGE))]))
 
     async def evictions(
         self,
@@ -477,3 +491,8 @@ def _kept_enough(entry: Entry, retention: Retention, now: float) -> bool:
     given_up = entry.parked is not None and entry.parked.code is not Code.HELD
     keep = retention.after_deactivated if given_up else retention.after_finished
     return keep is not None and entry.finished_at is not None and entry.finished_at < now - keep
+
+
+def _own_row(entry: Entry) -> Entry:
+    """As lists show it."""
+    return replace(entry, placement=None, lease=None, intent=None)

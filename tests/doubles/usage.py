@@ -185,6 +185,13 @@ def added(one: Amounts, other: Amounts) -> Amounts:
 
 
 def _names(who: Subject, hour: int, flavor: str, price: str, grouping: Grouping) -> dict[str, str]:
+    names = _told_by(who, hour, flavor, price, grouping)
+    return {"hour": str(hour), **names} if grouping.hourly else names
+
+
+def _told_by(
+    who: Subject, hour: int, flavor: str, price: str, grouping: Grouping
+) -> dict[str, str]:
     match grouping.by:
         case By.WORKLOAD:
             keys = ["namespace", "kind", "name", "uid", "queue", "cluster_queue", "cohort", "user"]

@@ -122,6 +122,7 @@ def forget_a_podset(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 def crowd_a_node(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     """One pod more than fits, now or once everything leaving has left, on a node that holds pods of the plan."""
     oracle = Oracle(snapshot)
+    views = [oracle.view(number)[0] for number in (0, 1)]
     for slot in slots(snapshot, plan):
         taken: dict[str, int] = {}
         for other in slots(snapshot, plan):
@@ -130,7 +131,7 @@ def crowd_a_node(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
                 taken[name] = taken.get(name, 0) + amount
         need = slot.podset.shape.requests[GPU]
         for name in sorted(snapshot.fleet.by_name):
-            free = min(view[name].get(GPU, 0) for view in oracle.free) - taken.get(name, 0)
+            free = min(view[name].get(GPU, 0) for view in views) - taken.get(name, 0)
             *rest, (last, count) = slot.placed.nodes
             if need > max(0, free) and name != last:
                 less = [(last, count - 1)] if count > 1 else []

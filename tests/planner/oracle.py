@@ -106,14 +106,18 @@ def least_victims(
 
     ``only`` fixes the flavors of its podsets. Preferred levels do not count: nobody is evicted for a preference.
     """
-    queue = Oracle(snapshot).queue_of(entry.workload)
+    oracle = Oracle(snapshot)
+    queue = oracle.queue_of(entry.workload)
     order = queue.victim_order if queue is not None else tuple(VictimKey)
     legal = sorted(a.workload.uid for a in legal_victims(snapshot, entry.workload))
     sets = [frozenset(s) for k in range(len(legal) + 1) for s in combinations(legal, k)]
     sets.sort(key=lambda s: (layers(order, [costs[u] for u in s]), sorted(s)))
 
+    # Who leaves makes room; it adds no node and no flavor.
+    ways = list(oracle.ways(entry, step=ANYWHERE, only=only))
+
     def fits(victims: frozenset[str]) -> bool:
-        return fits_without(snapshot, entry, victims, promised, only)
+        return Oracle(snapshot, victims, promised).fits([ways], views=(1,))
 
     chosen = _first_that_fits(sets, fits)
     return None if chosen is None else (layers(order, [costs[u] for u in chosen]), chosen)

@@ -25,6 +25,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import Workload
 from queuectl.planner.verify.cohorts import Member, Row, members_of
 from tests.planner.oracle import fits_without, layers
 
@@ -161,8 +162,12 @@ class Cohorts:
     def within(self, uid: str) -> bool:
         if self.queue_of(uid) is not self.queue:
             return False
-        mine, theirs = self.preemptor, self.gangs[uid].workload
-        policy = self.queue.within_cluster_queue
+        return self.may_evict(self.queue, self.preemptor, self.gangs[uid].workload)
+
+    @staticmethod
+    def may_evict(queue: ClusterQueue, mine: Workload, theirs: Workload) -> bool:
+        """Whether a queue lets one of its gangs evict another one."""
+        policy = queue.within_cluster_queue
         if policy is WithinClusterQueue.NEVER:
             return False
         newer = theirs.priority == mine.priority and theirs.queued_at > mine.queued_at
@@ -228,7 +233,34 @@ class Cohorts:
     def stays_out(self, uid: str, victims: frozenset[str]) -> bool:
         """Whether its queue could not have it back within its own once all have left: our rule for a borrower's victims."""
         below = self.meeting(uid)[1]
-        return all(self.over(member, victims - {uid}, self.contested) for member in below)
+        gone = self.gone_with_back(uid, victims)
+        return all(self.over(member, gone, self.contested) for member in below)
+
+    def threatens(self, uid: str) -> bool:
+        """Whether its queue takes back what it may, and not all who would be evicted on the way to the preemptor are lower ones."""
+        if self.queue_of(uid).reclaim_within_cohort is ReclaimWithinCohort.NEVER:
+            return False
+        top = list(self.members[self.queue.name].up())[-1]
+        uphill = (
+            queue.reclaim_within_cohort is ReclaimWithinCohort.ANY
+            for name, queue in self.snapshot.config.cluster_queues.items()
+            if queue is not self.queue and top in self.members[name].up()
+        )
+        return self.gangs[uid].workload.priority > self.preemptor.priority or any(uphill)
+
+    def gone_with_back(self, uid: str, victims: frozenset[str]) -> frozenset[str]:
+        """Who is gone once one victim is back and has evicted all it may in its own queue; nobody for one that is no danger."""
+        queue, mine = self.queue_of(uid), self.gangs[uid].workload
+        if not self.threatens(uid):
+            return victims - {uid}
+        evicted = {
+            other
+            for other, gang in self.gangs.items()
+            if gang.workload.preemptible
+            and self.queue_of(other) is queue
+            and self.may_evict(queue, mine, gang.workload)
+        }
+        return (victims | evicted) - {uid}
 
     # Orders of exits.
 
@@ -280,6 +312,19 @@ class Cohorts:
             (True, most, borrows) if not weight and most else (False, most / (weight or 1), borrows)
         )
 
+    def barred(self, victims: frozenset[str], bound: frozenset[str]) -> set[Member]:
+        """Members below which the initial share lets nobody go, as some victim would be back there with the smaller share."""
+        found = set()
+        for uid in bound:
+            if self.within(uid) or not self.threatens(uid):
+                continue
+            common, below = self.meeting(uid)
+            ours = next(m for m in self.members[self.queue.name].up() if m.parent is common)
+            gone = self.gone_with_back(uid, bound)
+            if self.share(below[-1], gone)[:2] < self.share(ours, victims)[:2]:
+                found.add(below[-1])
+        return found
+
     def _weight(self, member: Member) -> int:
         config = self.snapshot.config
         if member.queue:
@@ -295,6 +340,7 @@ class Cohorts:
         use = self.use(frozenset(), incoming=True)
         unbound = all(own.uses(use, *row) <= own.quota(*row) for row in self.contested)
         nobody = frozenset[str]()
+        barred = self.barred(victims, victims - idle)
 
         def passes(v: str, gone: frozenset[str], strategy: FairStrategy) -> bool:
             if self.within(v) or v in idle:
@@ -309,7 +355,7 @@ class Cohorts:
             mine = next(m for m in own.up() if m.parent is common)
             ours = self.share(mine, gone)[:2]
             if strategy is FairStrategy.LESS_THAN_INITIAL_SHARE:
-                return ours < self.share(below[-1], gone)[:2]
+                return below[-1] not in barred and ours < self.share(below[-1], gone)[:2]
             return ours <= self.share(below[-1], gone | {v})[:2]
 
         def second(gone: frozenset[str], used: frozenset[str]) -> bool:

@@ -72,8 +72,15 @@ class Oracle:
             if not a.leaving and a.workload.uid not in gone
         ]
         after += promised
-        self.free = (self._free(now), self._free(after))
-        self.quota = (self._quota(now), self._quota(after))
+        self._holders = (now, after)
+        self._views: dict[int, tuple[dict[str, Amounts], Quota]] = {}
+
+    def view(self, number: int) -> tuple[dict[str, Amounts], Quota]:
+        """What is free on each node and left of each quota: *now* (0) or *after* (1). Counted when first asked for."""
+        if number not in self._views:
+            gangs = self._holders[number]
+            self._views[number] = (self._free(gangs), self._quota(gangs))
+        return self._views[number]
 
     def _free(self, gangs: Sequence[tuple[Workload, Placement]]) -> dict[str, Amounts]:
         free = {n.name: dict(n.allocatable) for n in self.snapshot.fleet.nodes}
@@ -273,11 +280,12 @@ class Oracle:
         views: tuple[int, ...] = (0, 1),
     ) -> bool:
         """Whether all gangs run together, each in one of its ways, in every one of the given views."""
+        seen = [self.view(number) for number in views]
         free = {
-            name: tuple(tuple(sorted(self.free[v][name].items())) for v in views)
+            name: tuple(tuple(sorted(left[name].items())) for left, _ in seen)
             for name in self.nodes
         }
-        quota = [dict(self.quota[v]) for v in views]
+        quota = [dict(quotas) for _, quotas in seen]
         return _Search(gangs).run(0, free, quota)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -18,7 +15,7 @@ from ortools.sat.python import cp_model
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending, SolverLimits
-from queuectl.planner import StopSignal, plan
+from queuectl.planner import plan
 from queuectl.planner.packing import pack
 from queuectl.planner.packing.pack import add_exact, greedy, maximal_patterns
 from queuectl.planner.solve import LARGEST, Model, Solver, Status
@@ -261,44 +258,3 @@ def test_the_wall_clock_net_cuts_the_plan() -> None:
     made = plan(replace(snapshot, limits=limits))
     assert made.cut
     assert made.admitted == ()
-
-
-# Stopping.
-
-
-def hard_model() -> Model:
-    """A market split: five knapsack equations over fifty bits, minutes of search for any solver."""
-    rng = random.Random(1)
-    model = Model()
-    bits = [model.var(0, 1) for _ in range(50)]
-    for _ in range(5):
-        weights = [rng.randrange(100) for _ in bits]
-        model.equal(bits, weights, sum(weights) // 2)
-    return model
-
-
-def test_stop_ends_a_running_solve() -> None:
-    stop = StopSignal()
-    door = Solver(SolverLimits(deterministic_time=1e6, wall_seconds=60.0), stop)
-    outcomes = []
-    thread = threading.Thread(target=lambda: outcomes.append(door.solve(hard_model())))
-    thread.start()
-    while door.stop._running is None and thread.is_alive():
-        time.sleep(0.001)
-    time.sleep(0.05)
-    stop.stop()
-    thread.join(timeout=30)
-    assert not thread.is_alive()
-    assert outcomes[0].status is Status.UNKNOWN
-    assert door.cut
-    assert door.calls == 1
-
-
-def test_a_stopped_plan_starts_nothing_and_says_so() -> None:
-    stop = StopSignal()
-    stop.stop()
-    made = plan(TIGHT.snapshot, stop)
-    assert made.cut
-    assert made.admitted == ()
-    assert made.pending[0].reasons[0].code is Code.PENDING_EVALUATION
-    assert made.stats["solves"] == 0

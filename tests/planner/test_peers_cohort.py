@@ -220,6 +220,9 @@ FAIR = [
         comes("a", 1), ("",), (0, 0)),
     Row("reclaimWithinCohort LowerPriority holds under fair sharing too",
         (shared(), plain("a", 2, reclaim=LOWER), plain("b", 2), runs("x", "b", 4, 5)), comes("a", 1, 5), ("",), (0, 0)),
+    Row("a large low one stays whose leaving would turn the imbalance round, a small high one goes, though the low one yields to it",
+        (shared(), plain("a", 4), plain("b", 3), plain("bank", 3), runs("own", "a", 4, 9), runs("low", "b", 5, -1), runs("high", "b", 1, 1)),
+        comes("a", 1), ("high",), (1, 1)),
     Row("Never means never",
         (shared(), plain("a", 2, reclaim=NEVER), plain("b", 2), runs("x", "b", 4)), comes("a", 1, 5), ("",), (0, 0)),
 ]  # fmt: skip
@@ -227,16 +230,46 @@ FAIR = [
 # Kueue goes by its order, and once a low gang has left, the one that matters is out of reach: it evicts nobody.
 GREEDY = [
     Row("a small lower one would leave first and protect the large one",
-        (plain("a", 0, borrow=LOWER), plain("b", 3), plain("bank", 2), runs("big", "b", 3, 1), runs("small", "b", 1), runs("own", "a", 1, 9)),
+        (plain("a", 0, borrow=LOWER), plain("b", 3, reclaim=LOWER), plain("bank", 2, reclaim=LOWER), runs("big", "b", 3, 1), runs("small", "b", 1), runs("own", "a", 1, 9)),
         comes("a", 2, 2), ("big",)),
     Row("the order of exits in a cohort of weight 0 decides whether both may go",
         (shared(INITIAL), cohort("root"), document("Cohort", "right", {"parentName": "root", "fairSharing": {"weight": "0"}}),
-         plain("a", 3, "root", reclaim=LOWER, within=NEVER), plain("b", 4, "right"), plain("bank", 4, "root"),
+         plain("a", 3, "root", reclaim=LOWER, within=NEVER), plain("b", 4, "right", reclaim=LOWER), plain("bank", 4, "root", reclaim=LOWER),
          runs("own", "a", 1, 9), runs("used", "bank", 3, 9), runs("x", "b", 3, -1), runs("y", "b", 2), runs("z", "b", 2, 1)),
         comes("a", 4, 3), ("x y",)),
     Row("its own gang leaves before the other queue's, so that shares allow the other",
         (shared(FINAL), plain("a", 6, within=NEWER, reclaim=LOWER), plain("b", 5), runs("a1", "a", 4, 2), runs("a2", "a", 1, -1),
          runs("x", "b", 3, -1), runs("y", "b", 1), runs("z", "b", 2, 1)), comes("a", 2), ("a2 x",)),
+]  # fmt: skip
+
+# Those who would be back for the gang that evicts them, and without end. Kueue evicts nobody either, but where the row says so.
+RETURNING = [
+    Row("the large one would evict the small one in its queue, and this one reclaim from the borrower",
+        (plain("a", 0, borrow=LOWER), plain("b", 3), plain("bank", 2), runs("big", "b", 3, 1), runs("small", "b", 1), runs("own", "a", 1, 9)),
+        comes("a", 2, 2), ("",), (0, 0)),
+    Row("newer ones of the same priority yield too, where their queue says so",
+        (plain("a", 0, borrow=LOWER), plain("b", 3, within=NEWER), plain("bank", 2), runs("big", "b", 3, age=9), runs("small", "b", 1), runs("own", "a", 1, 9)),
+        comes("a", 2, 2), ("",), (0, 0)),
+    Row("not where queues may not take from higher ones",
+        (plain("a", 0, borrow=LOWER), plain("b", 3, reclaim=LOWER), plain("bank", 2, reclaim=LOWER), runs("big", "b", 3, 1), runs("small", "b", 1), runs("own", "a", 1, 9)),
+        comes("a", 2, 2), ("big",)),
+    Row("nor where the small one does not yield to the large one",
+        (plain("a", 0, borrow=LOWER), plain("b", 3, within=NEVER), plain("bank", 2), runs("big", "b", 3, 1), runs("small", "b", 1), runs("own", "a", 1, 9)),
+        comes("a", 2, 2), ("big",)),
+    Row("and where both go, neither makes room for the other",
+        (plain("a", 0, borrow=LOWER), plain("b", 2), plain("bank", 4), runs("x", "b", 3), runs("y", "b", 3, 1)), comes("a", 6, 2), ("x y",), (2, 1)),
+    Row("by initial shares too",
+        (shared(INITIAL), plain("a", 2), plain("b", 4, weight="0.5"), runs("big", "b", 3, 3), runs("x", "b", 1), runs("y", "b", 1)), comes("a", 3), ("",), (0, 0)),
+    Row("where the small one does not yield, the large one goes",
+        (shared(INITIAL), plain("a", 2), plain("b", 4, weight="0.5", within=NEVER), runs("big", "b", 3, 3), runs("x", "b", 1), runs("y", "b", 1)), comes("a", 3), ("big",)),
+    Row("a small one within its own once the large one is gone; Kueue evicts both, again and again",
+        (shared(), plain("a", 4), plain("b", 1), runs("small", "b", 1, -1), runs("large", "b", 4)), comes("a", 5), ("",)),
+    Row("not if it may take nothing from the higher gang that it left for",
+        (shared(), plain("a", 4), plain("b", 1, reclaim=LOWER), runs("small", "b", 1, -1), runs("large", "b", 4)), comes("a", 5), ("large small",), (2, 0)),
+    Row("but if it is the higher one itself it would; Kueue evicts both",
+        (shared(), plain("a", 4), plain("b", 1, reclaim=LOWER), runs("small", "b", 1, 1), runs("large", "b", 4)), comes("a", 5), ("",)),
+    Row("whoever takes only its own fears nobody's return",
+        (shared(), plain("a", 5), plain("b", 1), runs("small", "b", 1, -1), runs("large", "b", 4)), comes("a", 4), ("large",), (1, 0)),
 ]  # fmt: skip
 
 SPARED = (
@@ -245,7 +278,7 @@ SPARED = (
     runs("x", "b", 2, -1), runs("b1", "b", 2, 2), runs("b2", "b", 1, 2), runs("b3", "b", 1),
 )  # fmt: skip
 
-ROWS = [*RESOURCES, *DEEP, *FAIR, *GREEDY]
+ROWS = [*RESOURCES, *DEEP, *FAIR, *GREEDY, *RETURNING]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,9 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from queuectl.cli.main import app
+from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.localcluster.client import Client
+from tests.support.postgres import server_directory
 from tests.system.house import House, Room
 
 
@@ -83,6 +87,51 @@ def rules(room: Room, **fields: Any) -> Iterator[None]:
         yield
     finally:
         put(room, document)
+
+
+@contextmanager
+def without_node(home: House, name: str) -> Iterator[None]:
+    """Delete a node; it comes back at the end, with what it has: whoever comes after needs all of the nodes' GPUs."""
+    client = home.cluster.client
+    node = client.get(f"/api/v1/nodes/{name}")
+    home.cluster.nodes.delete(name)
+    try:
+        yield
+    finally:
+        for key in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
+            node["metadata"].pop(key, None)
+        has = {key: node["status"][key] for key in ("capacity", "allocatable")}
+        kind = {"apiVersion": "v1", "kind": "Node"}
+        client.create(
+            "/api/v1/nodes", {**kind, "metadata": node["metadata"], "spec": {}, "status": has}
+        )
+        home.cluster.nodes.wait_ready([name])
+
+
+def finish(room: Room, pod: str) -> None:
+    """Let a pod that runs until somebody ends it succeed."""
+    path = f"/api/v1/namespaces/{room.namespace}/pods/{pod}"
+    room.client.patch(path, {"metadata": {"annotations": {m.RUN_SECONDS: "0"}}})
+
+
+def collect(client: Client, namespace: str, pod: str) -> None:
+    """What the collector of orphaned pods does, at once: by itself it lets most of a minute pass after a node has gone."""
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
+    why = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+    client.patch(f"{path}/status", {"status": {"phase": "Failed", "conditions": [why]}})
+    client.delete(path, missing_ok=True, gracePeriodSeconds=0)
+
+
+@contextmanager
+def outside_database() -> Iterator[EmbeddedServer]:
+    """A Postgres that is nobody's child here, so that it can be stopped while controllers run."""
+    with server_directory() as directory:
+        server = EmbeddedServer(directory, durable=False)
+        asyncio.run(server.start())
+        try:
+            yield server
+        finally:
+            asyncio.run(server.stop(immediate=True))
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 import httpx2
 
@@ -13,7 +15,9 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.exporter import PROFILE, Exporters
+from queuectl.localcluster.exporter import PROFILE
+from queuectl.localcluster.exporter import Exporters as PlainExporters
+from queuectl.localcluster.gpus import Load
 from queuectl.localcluster.progress import Lines
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from tests.system.house import House, house
@@ -28,11 +32,50 @@ QUICK = {
 }
 
 
+WINDOW = 6
+"""Seconds that a gang of :func:`judged_quickly` must do nothing to be idle."""
+_SLACK = 0.1 * WINDOW + 3 * SCRAPE  # what a quantile passes over, and when samples are taken
+
+
+class Exporters(PlainExporters):
+    """They remember every pod that ever held GPUs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ever: dict[tuple[str, str], Load] = {}
+
+    def put(self, load: Load) -> None:
+        self.ever[load.namespace, load.pod] = load
+        super().put(load)
+
+
 @dataclass
 class Measured:
     home: House
     exporters: Exporters
     prometheus: Prometheus
+
+    def called_idle(self) -> list[tuple[str, float]]:
+        """Gangs (``namespace/name``) that the controller took for idle since it began, and when."""
+        names = {one["uid"]: ref for ref, one in self.home.rest.workloads().items()}
+        lines = self.home.controller.log.read_text(errors="replace").splitlines()
+        said = [json.loads(line) for line in lines if '"gang_use"' in line]
+        return [
+            (names[one["uid"]], datetime.fromisoformat(one["timestamp"]).timestamp())
+            for one in said
+            if one["state"] == "Idle" and one["uid"] in names
+        ]
+
+    def worked(self, ref: str, at: float) -> float:
+        """Seconds for which the busiest GPU of a gang was played to work in the window before."""
+        steps = [at - WINDOW + 0.1 * number for number in range(10 * WINDOW)]
+        namespace, _, name = ref.partition("/")
+        return max(
+            0.1 * sum(load.work(number, step).engine > 0.05 for step in steps)
+            for (where, pod), load in self.exporters.ever.items()
+            if where == namespace and pod.startswith(f"{name}-")
+            for number in range(load.gpus)
+        )
 
     def gangs(self, queue: str) -> dict[str, float]:
         """State to the number of gangs of a queue that are in it, as exported."""
@@ -51,7 +94,10 @@ class Measured:
 
 @contextmanager
 def measured_house() -> Iterator[Measured]:
-    """Labels as Prometheus makes them where ``honor_labels`` is off, as the exporter's chart has it."""
+    """Labels as Prometheus makes them where ``honor_labels`` is off, as the exporter's chart has it.
+
+    At its end, whatever the tests were about: nobody was ever taken for idle whose GPUs worked.
+    """
     with Exporters() as exporters:
         job = exporters_job(exporters.targets_url, honor_labels=False)
         with Prometheus.start([job], scrape_seconds=SCRAPE, progress=Lines()) as prometheus:
@@ -60,7 +106,10 @@ def measured_house() -> Iterator[Measured]:
                 for node in built.cluster.nodes.names():
                     exporters.add_node(node)
                 with exporters.following(built.cluster.client):
-                    yield Measured(built, exporters, prometheus)
+                    measured = Measured(built, exporters, prometheus)
+                    yield measured
+                    idle = measured.called_idle()
+                    assert [one for one in idle if measured.worked(*one) > _SLACK] == []
 
 
 def judged_quickly(name: str, gpus: int, mode: str = "Off", **rule: int | bool) -> Document:
@@ -69,8 +118,8 @@ def judged_quickly(name: str, gpus: int, mode: str = "Off", **rule: int | bool) 
     document["spec"]["policy"] = {
         "idleReclaim": {
             "mode": mode,
-            "windowSeconds": 6,
-            "memoryWindowSeconds": 6,
+            "windowSeconds": WINDOW,
+            "memoryWindowSeconds": WINDOW,
             "warmupSeconds": 2,
             **rule,
         }

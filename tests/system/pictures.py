@@ -12,12 +12,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx2
+from matplotlib.figure import Figure
+from PIL import Image
 
 from deploy.grafana.preview import draw
 from deploy.grafana.series import Series
@@ -30,6 +33,7 @@ from queuectl.localcluster.exporter import PROFILE, Exporters
 from queuectl.localcluster.layout import free_ports
 from queuectl.localcluster.progress import Lines
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
+from queuectl.objects.keys import MAX_EXECUTION, PREFIX
 from tests.system.house import BLOCK, RACK, House, house
 
 ROOT: Final = Path(__file__).parents[2]
@@ -37,7 +41,8 @@ NODES: Final = NodeSpec(blocks=2, racks_per_block=4, hosts_per_rack=8)
 SCRAPE: Final = 1.0
 MINUTES: Final = 6.0
 CHOSEN: Final = {"$cluster_queue": ".*", "$resource": GPU, "$__rate_interval": "20s"}
-QUOTAS: Final = {"language": 256, "vision": 160, "speech": 96}
+QUOTAS: Final = {"language": 224, "vision": 144, "speech": 80}
+LENT: Final = 64  # the quota of a queue of another cohort, which nobody uses
 SETTINGS: Final = {
     "QUEUECTL_UTILIZATION__LOOK_SECONDS": "2",
     "QUEUECTL_UTILIZATION__SCRAPE_SECONDS": str(SCRAPE),
@@ -46,6 +51,7 @@ SETTINGS: Final = {
     "QUEUECTL_ACCOUNT_SECONDS": "4",
 }
 FAIL_SECONDS: Final = "kwok.queuectl.dev/fail-after-seconds"
+START_SECONDS: Final = "kwok.queuectl.dev/start-seconds"
 PROFILES: Final = (
     *("busy=0.9", "busy=0.85", "busy=0.7", "busy=0.75", "busy=0.6", "busy=0.15"),
     *("busy=0.9 for 15; idle", "idle", "stuck"),
@@ -117,17 +123,20 @@ def stage() -> Iterator[tuple[House, Prometheus, Exporters]]:
 
 
 def configuration() -> Iterator[Document]:
-    """Three teams in a cohort of the company's; the youngest may borrow but a little."""
+    """Three teams in a cohort of the company's, which borrows from another."""
     yield m.topology("gpus", BLOCK, RACK)
     yield m.flavor("h100", topology="gpus")
     yield m.priority_class("batch", 10)
     yield m.priority_class("urgent", 100)
-    yield {
-        "apiVersion": "queuectl.dev/v1",
-        "kind": "Cohort",
-        "metadata": {"name": "research"},
-        "spec": {"parentName": "company"},
-    }
+    for cohort in ("research", "production"):
+        yield {
+            "apiVersion": "queuectl.dev/v1",
+            "kind": "Cohort",
+            "metadata": {"name": cohort},
+            "spec": {"parentName": "company"},
+        }
+    lender = m.cluster_queue("serving", "h100", {GPU: LENT, "cpu": "1M"})
+    yield lender | {"spec": lender["spec"] | {"cohortName": "production"}}
     for team, gpus in QUOTAS.items():
         queue = hurried(m.cluster_queue(team, "h100", {GPU: gpus, "cpu": "1M"}))
         limits = {"borrowingLimit": gpus // 2, "lendingLimit": gpus // 2}
@@ -160,17 +169,21 @@ def live(built: House, exporters: Exporters, random: Random, until: float) -> No
         (exporters.kill if 0.45 < passed < 0.6 else exporters.revive)(dead)
         number += 1
         built.cluster.client.create(*_gang(random, number))
-        time.sleep(random.expovariate(1 / 2.0))
+        time.sleep(random.expovariate(1 / 1.5))
 
 
 def _gang(random: Random, number: int) -> tuple[str, Document]:
     team = random.choices(list(QUOTAS), weights=[5, 3, 3])[0]
     pods = random.choices([1, 2, 4, 8, 16], weights=[4, 4, 4, 3, 1])[0]
     gpus = 8 if pods > 1 else random.choice([1, 2, 4, 8])
-    urgent = random.random() < 0.12
+    urgent = random.random() < 0.2
     profile = random.choices(PROFILES, weights=[4, 4, 4, 4, 3, 2, 2, 1.5, 0.8])[0]
     level = random.choice([RACK, None]) if pods <= 8 else BLOCK
-    played = {PROFILE: profile}
+    played = {
+        PROFILE: profile,
+        START_SECONDS: f"{random.choice([0.2, 0.5, 1, 2, 3, 4, 8]):g}",
+        m.TERMINATE_SECONDS: f"{random.uniform(2, 8):.1f}",
+    }
     if random.random() < 0.08:
         played[FAIL_SECONDS] = "9"
     cores = random.choice([32, 64, 96])  # of a node's 96: some leave GPUs that nobody can use
@@ -183,7 +196,16 @@ def _gang(random: Random, number: int) -> tuple[str, Document]:
         seconds=round(random.uniform(12, 60), 1),
         priority_class="urgent" if urgent else "batch",
     )
+    if random.random() < 0.04:
+        document["metadata"]["labels"][PREFIX + MAX_EXECUTION] = "10"
     return f"/apis/batch/v1/namespaces/{team}/jobs", document
+
+
+def save(figure: Figure, target: Path) -> None:
+    """With few colours, so that the repository stays small."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=80)
+    Image.open(drawn).convert("RGB").quantize(128).save(target, optimize=True)
 
 
 def main(folder: Path) -> None:
@@ -196,7 +218,7 @@ def main(folder: Path) -> None:
         for path in sorted((ROOT / "deploy" / "grafana").glob("*.json")):
             model = json.loads(path.read_text())
             target = folder / f"{path.stem.replace('queuectl-', 'dashboard-')}.png"
-            draw(model, answers).savefig(target, dpi=80)
+            save(draw(model, answers), target)
             print(f"{target.name}: {target.stat().st_size // 1024} kB", flush=True)
 
 

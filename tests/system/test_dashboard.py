@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
-from queuectl.web.vendor import fetch
 from tests.system.acts import until_empty
-from tests.system.house import SECONDS, House, Room
-from tests.system.visitors import (
-    Person,
-    Visitors,
-    chromium,
-    guarded_house,
-    person,
-    sign_in,
+from tests.system.clicks import (
+    WAIT,
+    Teams,
+    asked,
+    faults,
+    newest_decision,
+    offered,
+    path_of,
+    press,
+    start_under_eyes,
+    state,
 )
-from tests.web.browser import AXE
+from tests.system.house import House
+from tests.system.visitors import Visitors, chromium, guarded_house, person, sign_in
 
 pytestmark = [pytest.mark.system, pytest.mark.browser]
 NODES = NodeSpec(racks_per_block=2, hosts_per_rack=2)
-WAIT = 1000 * SECONDS
-"""Milliseconds a page may take to show something before that counts as never; nothing is measured by it."""
-
-
-@dataclass(frozen=True)
-class Teams:
-    """Two teams with 16 GPUs each, and who there is of the first one and above both."""
-
-    mine: Room
-    theirs: Room
-    submitter: Person
-    admin: Person
-    platform: Person
 
 
 @pytest.fixture(scope="module")
@@ -90,49 +80,6 @@ def visitors(running_browser: Browser, guarded: House) -> Iterator[Visitors]:
     assert made.complaints == []
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """The accessibility scanner."""
-    try:
-        return fetch(*AXE).decode()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-
-
-def path_of(room: Room, name: str) -> str:
-    """The page of a workload."""
-    return f"/ui/workloads/{room.workload(name)['uid']}"
-
-
-def state(page: Page, wanted: str) -> None:
-    """Wait until a workload's page says so, by itself."""
-    expect(page.locator(".head-line .state")).to_contain_text(wanted, timeout=WAIT)
-
-
-def press(page: Page, action: Action, **told: str) -> None:
-    """Press a button and confirm; ``told``: what is filled in by the names of its fields."""
-    page.locator(f"button[data-action={action}]:enabled").click()
-    for name, value in told.items():
-        given = page.get_by_role("dialog").locator(f"[name={name}]")
-        if given.evaluate("field => field.tagName") == "SELECT":
-            given.select_option(value)
-        else:
-            given.fill(value)
-    page.get_by_role("dialog").locator("button.go").click()
-
-
-def offered(page: Page) -> set[str]:
-    """The actions that a workload's page has buttons for."""
-    buttons = page.locator("button[data-action]").all()
-    return {str(button.get_attribute("data-action")) for button in buttons}
-
-
-def asked(page: Page, room: Room, name: str) -> list[tuple[str, str]]:
-    """What was asked of a workload and by whom, as the API tells the same visitor."""
-    told = page.request.get(f"/api/v1/namespaces/{room.namespace}/workloads/{name}/commands")
-    return [(one["action"], one["by"]) for one in told.json()["items"]]
-
-
 def test_a_token_opens_the_page_that_was_wanted_and_signing_out_closes_it(
     visitors: Visitors, teams: Teams
 ) -> None:
@@ -156,7 +103,7 @@ def test_a_token_opens_the_page_that_was_wanted_and_signing_out_closes_it(
 
 @pytest.mark.parametrize("who", ["admin", "platform"])
 def test_every_page_opens_without_complaint_and_is_accessible(
-    visitors: Visitors, teams: Teams, axe: str, who: str
+    visitors: Visitors, teams: Teams, who: str
 ) -> None:
     """Complaints, of the policy on contents too, are counted when the visitors leave."""
     room = teams.mine
@@ -172,37 +119,30 @@ def test_every_page_opens_without_complaint_and_is_accessible(
         f"/ui/queues/{room.namespace}",
         path_of(room, "runs"),
         path_of(room, "waits"),
-        *(["/ui/nodes?q=rack"] if who == "platform" else []),
+        *(["/ui/nodes?q=rack", newest_decision(page)] if who == "platform" else []),
     ]
-    assert found(page, paths, axe) == []
-
-
-def found(page: Page, paths: list[str], axe: str) -> list[tuple[str, str, list[str]]]:
-    """What the scanner finds on pages that have become live."""
-    violations = []
-    for path in paths:
-        page.goto(path)
-        expect(page.locator("#live")).to_have_text("live", timeout=WAIT)
-        expect(page.get_by_text("Looking for what would help")).to_have_count(0, timeout=WAIT)
-        page.evaluate(axe)  # past the policy on scripts, as only a tool may
-        result = page.evaluate("axe.run()")
-        violations += [
-            (path, v["id"], [node["html"][:160] for node in v["nodes"][:3]])
-            for v in result["violations"]
-        ]
-    return violations
+    assert faults(page, paths) == []
 
 
 def test_a_gang_submitted_meanwhile_appears_and_starts_without_a_reload(
     visitors: Visitors, teams: Teams
 ) -> None:
-    page = visitors.visit(teams.admin, "/ui/workloads")
-    expect(page.locator("#live")).to_have_text("live", timeout=WAIT)
-    page.evaluate("window.opened = 'once'")
-    teams.mine.gang("PyTorchJob", "late", 2)
-    row = page.get_by_role("row").filter(has_text=f"{teams.mine.namespace}/late")
-    expect(row).to_contain_text("Running", timeout=WAIT)
-    assert page.evaluate("window.opened") == "once"
+    room = teams.mine
+    paths = ("/ui/workloads", f"/ui/queues/{room.namespace}", "/ui/nodes?q=late")
+    first = visitors.visit(teams.platform, paths[0])
+    pages = [first, *(first.context.new_page() for _ in paths[1:])]
+    for page, path in zip(pages, paths, strict=True):
+        page.goto(path)
+        expect(page.locator("#live")).to_have_text("live", timeout=WAIT)
+        page.evaluate("window.opened = 'once'")
+    room.gang("PyTorchJob", "late", 2)
+    for page in pages:
+        row = page.get_by_role("row").filter(has_text=f"{room.namespace}/late")
+        expect(row.first).to_be_visible(timeout=WAIT)
+        assert page.evaluate("window.opened") == "once"
+    expect(first.get_by_role("row").filter(has_text="late")).to_contain_text(
+        "Running", timeout=WAIT
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,22 +190,13 @@ def test_a_gang_that_waits_goes_first_when_its_priority_is_set(
     room.gang("PyTorchJob", "urgent", 2)
     room.until_state("urgent", "Pending")
     page = visitors.visit(teams.admin, path_of(room, "urgent"))
-    press(page, Action.PRIORITY, priority="500", why="a deadline")
+    press(page, Action.PRIORITY, priority="500", until="2041-05-05T12:00", why="a deadline")
     state(page, "Running")
+    told = page.request.get(f"/api/v1/namespaces/{room.namespace}/workloads/urgent/commands")
+    assert told.json()["items"][0]["until"].startswith("2041-05-05T")
     assert room.workload("urgent")["priority"] == 500
     assert len(room.running("urgent")) == 2
     assert room.state("runs") == "Pending"
-
-
-def start_under_eyes(page: Page, room: Room, name: str) -> None:
-    """Start a gang while somebody looks at the nodes all along: what pages show may be a second old, and without it."""
-
-    def runs() -> bool:
-        assert page.request.get("/api/v1/nodes").ok
-        return room.state(name) == "Running"
-
-    room.gang("Job", name, 2)
-    room.until(runs, f"{name} Running")
 
 
 def test_preempting_says_what_it_costs_and_makes_room_for_who_is_next(
@@ -355,4 +286,11 @@ def test_what_if_is_answered_from_the_cluster_and_changes_nothing(
     page.get_by_role("button", name="Plan").click()
     expect(page.locator("#answer table").first).to_be_visible(timeout=WAIT)
     expect(page.locator("#answer")).to_contain_text(f"{room.namespace}/runs")
+
+    page.get_by_label("these nodes are drained").fill("")
+    job = m.job("tried", room.namespace, "main", Pods(9, gpus=8))
+    page.get_by_label("these jobs are submitted").fill(json.dumps(job))
+    page.get_by_role("button", name="Plan").click()
+    expect(page.locator("#answer")).to_contain_text(f"{room.namespace}/tried", timeout=WAIT)
     assert {str(pod.node) for pod in room.running("runs")} == nodes
+    assert room.workload("tried") == {}

@@ -1,22 +1,28 @@
-"""Every panel of every dashboard shows something once a cluster has lived a little: asked of a real Prometheus."""
+"""Every panel and every alert finds data once a cluster has lived a little: asked of a real Prometheus."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
+from math import ceil
 from typing import Final
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
+import yaml
 
 from deploy.grafana.dashboards.__main__ import BOARDS
 from queuectl.demo import manifests as m
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.prometheus import Prometheus
 from queuectl.objects.keys import MAX_EXECUTION, PREFIX
+from tests.support.metricnames import ROOT
 from tests.system.acts import ask, put, remove, rules
 from tests.system.house import Room
 from tests.system.measured import Measured, judged_quickly, measured_house, playing
+from tests.system.test_alerts import checked
 
 pytestmark = pytest.mark.system
 
@@ -86,22 +92,59 @@ def for_an_hour(room: Room, name: str, priority_class: str) -> None:
     room.submit(document)
 
 
-def asked(expr: str) -> str:
+def panels() -> dict[str, str]:
+    """Every query of every panel, by where it is."""
+    return {
+        f"{board.uid} / {panel.title} / {query.legend}": query.expr
+        for board in BOARDS
+        for panel in board.panels
+        for query in panel.queries
+    }
+
+
+def alerts() -> dict[str, str]:
+    """What every alert compares, whether or not it fires."""
+    groups = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
+    return {
+        rule["alert"]: re.sub(r"\s(==|!=|<|>)\s", r" \1 bool ", rule["expr"])
+        for group in groups
+        for rule in group["rules"]
+    }
+
+
+def answered(prometheus: Prometheus, expr: str, at: float) -> bool:
+    """Whether there is data as of a time; what stands in where there is none does not count.
+
+    A subquery looks at whole minutes of the clock: it is asked as of the next one, since perhaps none has passed yet.
+    """
+    if ":1m]" in expr:
+        at = ceil(at / 60.0) * 60.0
     for variable, chosen in CHOSEN.items():
         expr = expr.replace(variable, chosen)
-    return expr
+    return bool(prometheus.query(expr.replace(" or vector(0)", ""), at))
 
 
-def test_every_panel_shows_something(measured: Measured, prometheus: Prometheus) -> None:
+def test_every_panel_shows_something_and_every_alert_has_something_to_go_by(
+    measured: Measured, prometheus: Prometheus
+) -> None:
+    asked = panels() | alerts()
+    assert len(asked) > 100
     with measured.home.room(16) as room, rules(room, admissionFairSharing=FAIRNESS):
         configure(room)
         live(measured, room)
         time.sleep(SCRAPES)
+        now = time.time()
         empty = [
-            f"{board.uid} / {panel.title}: {query.expr}"
-            for board in BOARDS
-            for panel in board.panels
-            for query in panel.queries
-            if not prometheus.query(asked(query.expr))
+            f"{where}: {expr}"
+            for where, expr in asked.items()
+            if not answered(prometheus, expr, now)
         ]
         assert not empty, "\n".join(empty)
+
+
+def test_promtool_has_nothing_against_the_metrics_of_a_controller_that_leads(
+    measured: Measured,
+) -> None:
+    text = httpx2.get(f"{measured.home.controller.metrics}/metrics", trust_env=False).text
+    assert "queuectl_leader 1" in text
+    assert checked(text) == ""

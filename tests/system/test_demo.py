@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from queuectl.localcluster.versions import PROMETHEUS
+from tests.system.transcript import ROOT, Shown, says, transcript
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -50,13 +51,22 @@ def printed_lines(output: str) -> list[str]:
     return [line for line in re.findall(r"^  (\S.*)$", told, re.MULTILINE) if "--down" not in line]
 
 
+def readme() -> tuple[Shown, list[str]]:
+    """Its command for after the demo, and the names of the demo's checks."""
+    text = (ROOT / "README.md").read_text()
+    (report,) = transcript(text)
+    return report, re.findall(r"^(✓ .*?): ", text, re.MULTILINE)
+
+
 def test_every_check_holds_and_every_line_it_prints_works(home: Path):
+    report, promised = readme()
     shown = subprocess.run(
         [*QUEUECTL, "--keep"], env=environment(home), capture_output=True, text=True, check=False
     )
     try:
         assert shown.returncode == 0, shown.stdout + shown.stderr
         assert "✗" not in shown.stdout
+        assert [check for check in promised if check not in shown.stdout] == []
         assert "64 of 64 GPU exporters" in shown.stdout
         bare = {
             k: v for k, v in environment(home).items() if not k.startswith(("KUBE", "QUEUECTL"))
@@ -64,7 +74,7 @@ def test_every_check_holds_and_every_line_it_prints_works(home: Path):
         lines = printed_lines(shown.stdout)
         assert len(lines) > 10
         # Whoever reads it pauses between the lines; a job needs that long to be known.
-        script = "\n".join(f"{line}\nsleep 1" for line in lines)
+        script = "\n".join([*(f"{line}\nsleep 1" for line in lines), report.command])
         tried = subprocess.run(
             ["bash", "-eo", "pipefail", "-c", script],
             env=bare,
@@ -77,6 +87,7 @@ def test_every_check_holds_and_every_line_it_prints_works(home: Path):
         assert "queuectl_" in tried.stdout
         assert '"gang": "idle-64"' in tried.stdout
         assert '"cluster_queue": "team-b"' in tried.stdout
+        assert [line for line in report.output if not says(tried.stdout, line)] == []
         again = subprocess.run(
             [*QUEUECTL, "--keep"],
             env=environment(home),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuectl.demo.manifests import Pods
+from tests.system.acts import collect, without_node
 from tests.system.house import RACK, House
 
 pytestmark = pytest.mark.system
@@ -102,29 +103,17 @@ def test_pods_of_a_lost_node_move_and_the_others_stay(home: House) -> None:
         stayed = {p.uid for p in room.running("train")} - {lost.uid}
         assert lost.node is not None
         rack = lost.node.rsplit("-", 1)[0]
-        node = room.client.get(f"/api/v1/nodes/{lost.node}")
-        home.cluster.nodes.delete(lost.node)
-        try:
+        with without_node(home, lost.node):
+            collect(room.client, room.namespace, lost.name)
             room.until(
                 lambda: (
                     len(room.running("train")) == 3
                     and lost.node not in {p.node for p in room.running("train")}
                 ),
                 "its pod runs elsewhere",
-                seconds=180,
             )
             assert stayed <= {p.uid for p in room.running("train")}
             assert {str(p.node).rsplit("-", 1)[0] for p in room.running("train")} == {rack}
-        finally:
-            for key in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
-                node["metadata"].pop(key, None)
-            # With what it has: whoever comes after needs all of the nodes' GPUs.
-            has = {key: node["status"][key] for key in ("capacity", "allocatable")}
-            kind = {"apiVersion": "v1", "kind": "Node"}
-            room.client.create(
-                "/api/v1/nodes", {**kind, "metadata": node["metadata"], "spec": {}, "status": has}
-            )
-            home.cluster.nodes.wait_ready([lost.node])
 
 
 def test_a_deleted_gang_gives_its_place_to_the_next(home: House) -> None:

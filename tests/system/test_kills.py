@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import httpx2
 import pytest
@@ -17,8 +16,7 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.controller import Controller
 from queuectl.demo.manifests import Pods
 from queuectl.demo.rest import Rest
-from tests.support.postgres import server_directory
-from tests.system.acts import die
+from tests.system.acts import die, finish, outside_database
 from tests.system.house import QUICK, House, Room
 
 pytestmark = pytest.mark.system
@@ -81,18 +79,6 @@ def test_the_api_server_restarts_while_gangs_start(home: House) -> None:
         assert {room.workload(f"g{i}")["attempt"] for i in range(6)} == {1}
 
 
-@contextmanager
-def outside_database() -> Iterator[EmbeddedServer]:
-    """A Postgres that is nobody's child here, so that it can be stopped while controllers run."""
-    with server_directory() as directory:
-        server = EmbeddedServer(directory, durable=False)
-        asyncio.run(server.start())
-        try:
-            yield server
-        finally:
-            asyncio.run(server.stop(immediate=True))
-
-
 @pytest.fixture
 def apart(home: House) -> Iterator[tuple[House, EmbeddedServer]]:
     """The house's cluster with a controller of its own database; the house's own controller rests meanwhile."""
@@ -113,7 +99,7 @@ def apart(home: House) -> Iterator[tuple[House, EmbeddedServer]]:
 def test_the_database_goes_away_and_comes_back(apart: tuple[House, EmbeddedServer]) -> None:
     home, server = apart
     with home.room(128) as room:
-        room.job("before", Pods(2, gpus=8), seconds=30)
+        room.job("before", Pods(2, gpus=8))
         room.until(lambda: room.running("before"), "the first gang runs")
         asyncio.run(server.stop(immediate=True))
         room.job("meanwhile", Pods(2, gpus=8), seconds=2)
@@ -125,6 +111,8 @@ def test_the_database_goes_away_and_comes_back(apart: tuple[House, EmbeddedServe
         assert room.pods("meanwhile") == [], "nothing new is admitted"
         asyncio.run(server.start())
         room.until_state("meanwhile", "Finished")
+        for pod in room.running("before"):
+            finish(room, pod.name)
         room.until_state("before", "Finished")
 
 

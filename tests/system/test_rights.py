@@ -46,7 +46,13 @@ LEADS_OWN = frozenset({"queuectl-team-admin"}) | RULES
 ANYBODY = frozenset(ROLES)
 
 FILTERED = frozenset(
-    {"/api/v1/workloads", "/api/v1/localqueues", "/api/v1/pastuse", "/api/v1/events"}
+    {
+        "/api/v1/workloads",
+        "/api/v1/localqueues",
+        "/api/v1/pastuse",
+        "/api/v1/events",
+        "/api/v1/commands",
+    }
 )
 """Lists over all namespaces: answered to everybody, with what he may see."""
 HIDDEN = ("{uid}", "/commands/{number}")

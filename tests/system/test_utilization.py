@@ -8,6 +8,7 @@ import pytest
 
 from queuectl.planner.cost import RESTART_COST
 from tests.system.measured import Measured, judged_quickly, measured_house, playing
+from tests.system.transcript import Page, shell
 
 pytestmark = pytest.mark.system
 
@@ -33,12 +34,17 @@ def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(
             "one idle and one active gang",
         )
         assert measured.alarms() == {}
+        assert f"{room.namespace}/idle" in dict(measured.called_idle())
         uses = {name: one["use"] for name, one in room.workloads().items()}
         assert {name: use["state"] for name, use in uses.items()} == {
             "idle": "Idle",
             "busy": "Active",
         }
         assert uses["idle"]["utilization"] < 0.02 < 0.5 < uses["busy"]["utilization"]
+        with shell({"QUEUECTL_SERVER": measured.home.controller.api}) as typed:
+            page = Page("utilization.md", typed)
+            page.type("queuectl explain", instead={"team-b/idle-64": f"{room.namespace}/idle"})
+            page.end()
         room.job("urgent", playing("busy for 20; idle"), seconds=12, priority_class="high")
         room.until_state("urgent", "Running")
         assert room.state("busy") == "Running"

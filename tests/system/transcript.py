@@ -7,7 +7,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,13 +19,17 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 _CONTINUES: Final = ("\\", "|", "; do")
 _MARK: Final = "--- ended with"
+_FENCED: Final = re.compile(r"^```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INDENTED: Final = re.compile(r"(?:^(?: {4}.*)?\n)*^ {4}.*\n", re.MULTILINE)
+_SPOKEN: Final = re.compile(r"(queuectl|kubectl|curl) \S+ \S+|queuectl (top|doctor)$")
+_GAP: Final = re.compile(r"…|\b[A-Z]{4,}\b")
 _VARYING: Final = (  # what differs from run to run, and what stands for it
     (r'"uid":\s*"[^"]*"', '"uid":"U"'),
     (r"[0-9a-f]{8}-[0-9a-f-]{27}", "U"),
     (r"\d{4}-\d\d-\d\d(T[\d:.]+Z| [\d:]+ UTC)", "T"),
     (r"\bb\d-r\d-h\d\b", "node"),
     (r"(?<![\w-])\d+(\.\d+)?(ms|[smhd])\b", "0s"),
-    (r"(?<![\w.-])\d+(\.\d+)?(?![\w.-])", "0"),
+    (r"(?<![\w.-])\d{1,3}(,\d{3})*(\.\d+)?(?![\w.-])|(?<![\w.-])\d+(\.\d+)?(?![\w.-])", "0"),
     (r"([:,])\s+", r"\1"),
     (r"\s+", " "),
 )
@@ -38,11 +44,11 @@ class Shown:
 
 
 def transcript(text: str) -> list[Shown]:
-    """Every command of a page, in order: what stands indented after a ``$``."""
+    """Every command of a page, in order: what stands indented, or between fences, after a ``$``."""
     found: list[Shown] = []
     command: list[str] = []
     output: list[str] = []
-    for line in [*text.splitlines(), "the end"]:
+    for line in [*_FENCED.sub(_indented, text).splitlines(), "the end"]:
         inside = line.startswith("    ") or (bool(command) and not line)
         if command and inside and command[-1].endswith(_CONTINUES):
             command.append(line.strip())
@@ -54,6 +60,23 @@ def transcript(text: str) -> list[Shown]:
             prompt = inside and line.lstrip().startswith("$ ")
             command, output = ([line.strip().removeprefix("$ ")] if prompt else []), []
     return found
+
+
+def _indented(fenced: re.Match[str]) -> str:
+    return f"fence\n{textwrap.indent(fenced[1], '    ')}fence"
+
+
+def spoken(text: str) -> list[str]:
+    """Every whole command in the sentences and tables of a page, in order; not a mere name, nor one with a gap to fill in."""
+    prose = re.sub(r"^ {4}.*$", "", _FENCED.sub("", text), flags=re.MULTILINE)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    return [span for span in spans if _SPOKEN.match(span) and not _GAP.search(span)]
+
+
+def code(text: str) -> list[str]:
+    """Every block of a page: between fences, or indented."""
+    blocks = _INDENTED.findall(_FENCED.sub(_indented, text))
+    return [textwrap.dedent(block) for block in blocks]
 
 
 def says(printed: str, shown: str) -> bool:
@@ -69,10 +92,13 @@ def _masked(text: str) -> str:
 
 
 class Shell:
-    """A bash that stands in a folder with ``docs`` in it, and goes on after each line. Nothing in it lasts for ever."""
+    """A bash that stands in a folder with ``docs`` and ``deploy`` in it, and goes on after each line. Nothing in it lasts
+    for ever.
+    """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        (folder / "docs").symlink_to(ROOT / "docs")
+        for name in ("docs", "deploy"):
+            (folder / name).symlink_to(ROOT / name)
         self.folder = folder
         self._errors = folder / ".errors"
         with self._errors.open("w") as errors:
@@ -120,7 +146,7 @@ class Page:
 
     name: str
     shell: Shell
-    typed: set[str] = field(default_factory=set)
+    typed: set[Shown] = field(default_factory=set)
 
     @property
     def text(self) -> str:
@@ -139,8 +165,8 @@ class Page:
     def _next(self, begins: str) -> Shown:
         fitting = [s for s in transcript(self.text) if s.command.startswith(begins)]
         assert fitting, f"{self.name} has no command {begins!r}"
-        shown = next((s for s in fitting if s.command not in self.typed), fitting[-1])
-        self.typed.add(shown.command)
+        shown = next((s for s in fitting if s not in self.typed), fitting[-1])
+        self.typed.add(shown)
         return shown
 
     def type(
@@ -173,16 +199,17 @@ class Page:
 
     def end(self, *elsewhere: str) -> None:
         """Every command was typed, but for those that begin like one of these."""
-        left = [s.command for s in transcript(self.text) if s.command not in self.typed]
+        left = [s.command for s in transcript(self.text) if s not in self.typed]
         left = [command for command in left if not command.startswith(elsewhere)]
         assert left == [], f"{self.name}: nobody types these"
 
 
 @contextmanager
 def shell(environment: Mapping[str, str]) -> Iterator[Shell]:
-    """In a folder of its own."""
+    """In a folder of its own, with this ``queuectl`` and whatever else is installed here."""
+    path = f"{Path(sys.executable).parent}:{environment.get('PATH', os.environ['PATH'])}"
     with tempfile.TemporaryDirectory() as folder:
-        started = Shell(Path(folder), {**os.environ, **environment})
+        started = Shell(Path(folder), {**os.environ, **environment, "PATH": path})
         try:
             yield started
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from queuectl.localcluster import LocalCluster, NodeSpec
 from tests.support.people import Document, account, binding, namespace, token_of
 from tests.support.tls import write_certificate
 from tests.system.house import SECONDS, House, led
-from tests.web.browser import ARGUMENTS, NoBrowser, find
+from tests.web.browser import NoBrowser, launching
 
 PEOPLE = "people"
 """The namespace of everybody's ServiceAccount; what they may do there is nothing."""
@@ -71,15 +70,11 @@ def guarded_house(nodes: NodeSpec, folder: Path) -> Iterator[House]:
 def chromium() -> Iterator[Browser]:
     """One that runs; the test is skipped where there is none."""
     try:
-        found = find()
+        launch = launching()
     except NoBrowser as error:
         pytest.skip(str(error))
     with sync_playwright() as tools:
-        started = tools.chromium.launch(
-            executable_path=found.executable,
-            env={**os.environ, **found.environment},
-            args=list(ARGUMENTS),
-        )
+        started = tools.chromium.launch(**launch)
         try:
             yield started
         finally:

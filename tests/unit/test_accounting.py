@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -24,6 +26,7 @@ from queuectl.domain.accounting import (
     by_hour,
 )
 from queuectl.domain.folding import Fold
+from queuectl.domain.measured import FRESH_SECONDS, pieces
 from queuectl.domain.reports import ReportRow
 from queuectl.domain.utilization import GangUse, UseState
 
@@ -46,10 +49,10 @@ def look(
 
 
 def folded(
-    since: float, until: float, meter: Meter | None, *marks: Mark, look: GangUse | None = None
+    since: float, until: float, meter: Meter | None, *marks: Mark, looks: Sequence[GangUse] = ()
 ) -> Fold:
     fold = Fold(since, until, TERMS)
-    fold.workload(meter, marks, look)
+    fold.workload(meter, marks, looks)
     return fold
 
 
@@ -104,18 +107,81 @@ def test_waiting_then_holding_goes_by_flavor_and_hour_and_cohort() -> None:
 def test_what_was_measured_splits_what_was_allocated(
     state: UseState, utilization: float | None, amounts: dict[str, float]
 ) -> None:
-    found = total(folded(T, T + 100, RUNS, look=look(state, utilization)))
+    found = total(folded(T, T + 100, RUNS, looks=[look(state, utilization)]))
     assert found == Amounts(allocated=800.0, unpriced=800.0, **amounts)
 
 
 @pytest.mark.parametrize(
     "told",
-    [None, look(UseState.IDLE, 0.0, attempt=2), look(UseState.IDLE, 0.0, at=T - 250)],
-    ids=["nothing", "another attempt", "long ago"],
+    [
+        [],
+        [look(UseState.IDLE, 0.0, attempt=2)],
+        [look(UseState.IDLE, 0.0, at=T - FRESH_SECONDS)],
+        [look(UseState.IDLE, 0.0, at=T + 100 + FRESH_SECONDS)],
+    ],
+    ids=["nothing", "another attempt", "long ago", "much later"],
 )
-def test_what_says_nothing_of_the_span_leaves_it_unknown(told: GangUse | None) -> None:
-    found = total(folded(T, T + 100, RUNS, look=told))
+def test_what_says_nothing_of_the_span_leaves_it_unknown(told: list[GangUse]) -> None:
+    found = total(folded(T, T + 100, RUNS, looks=told))
     assert (found.unknown, found.idle) == (800.0, 0.0)
+
+
+def test_each_look_tells_of_the_time_since_the_one_before_and_the_newest_of_what_follows() -> None:
+    looks = [
+        look(UseState.ACTIVE, 1.0, at=T + 10),
+        look(UseState.IDLE, 0.0, at=T + 40),
+        look(UseState.ACTIVE, 0.5, at=T + 70),
+    ]
+    found = total(folded(T, T + 100, RUNS, looks=looks))
+    assert found.idle == 8 * 30
+    assert found.used == 8 * (10 + 0.5 * 60)
+    assert found.unknown == 0.0
+
+
+def test_of_a_time_without_looks_nothing_is_known_but_what_is_near_to_one() -> None:
+    """As of the hours in which nobody led: it may have worked, so it was not idle."""
+    looks = [look(UseState.IDLE, 0.0, at=T), look(UseState.IDLE, 0.0, at=T + HOUR)]
+    found = total(folded(T, T + HOUR, RUNS, looks=looks))
+    assert found.idle == 8 * 2 * FRESH_SECONDS
+    assert found.unknown == 8 * (HOUR - 2 * FRESH_SECONDS)
+
+
+def test_what_was_told_by_the_looks_of_its_time_is_taken_back_by_the_same() -> None:
+    """It ended before the last entry, and that is known only after another look."""
+    early, late = look(UseState.IDLE, 0.0, at=T + 20), look(UseState.ACTIVE, 1.0, at=T + 70)
+    first = folded(T, T + 60, RUNS, looks=[early])
+    second = folded(T + 60, T + 100, RUNS, mark(T + 50, Phase.GONE), looks=[early, late])
+    assert total(first, second) == Amounts(allocated=400.0, idle=400.0, unpriced=400.0)
+
+
+LOOKED = st.lists(
+    st.tuples(st.floats(-700, 4700), st.integers(1, 2)), max_size=8, unique_by=lambda one: one[0]
+)
+
+
+@given(
+    times=LOOKED, span=st.tuples(st.floats(0, 4000), st.floats(0, 4000)), since=st.floats(0, 4000)
+)
+def test_pieces_make_up_the_span_and_each_is_told_by_a_look_of_its_attempt_that_is_near(
+    times: list[tuple[float, int]], span: tuple[float, float], since: float
+) -> None:
+    looks = [
+        look(UseState.ACTIVE, 0.5, at=T + at, attempt=attempt) for at, attempt in sorted(times)
+    ]
+    start, end = T + span[0], T + span[1]
+    found = pieces(start, end, looks, 1, T + since)
+    assert (found[0].start, found[-1].end) == (start, end)
+    assert all(one.end == other.start for one, other in pairwise(found))
+    for piece in found:
+        low, high = sorted(piece[:2])
+        known = [x for x in looks if x.attempt == 1 and (low >= T + since or x.at <= T + since)]
+        if piece.look is None:
+            middle = (low + high) / 2
+            assert all(abs(x.at - middle) > FRESH_SECONDS - 1e-3 for x in known) or low == high
+        else:
+            assert piece.look in known
+            far = max(abs(piece.look.at - low), abs(piece.look.at - high))
+            assert far <= 2 * FRESH_SECONDS
 
 
 def test_cost_is_by_the_price_of_each_gpu_and_what_has_none_is_told() -> None:

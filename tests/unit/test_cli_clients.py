@@ -645,6 +645,28 @@ class TestAsk:
         assert [queuectl("get", "commands", name).code for name in ("9", "team-a/no")] == [3, 3]
 
     @pytest.mark.usefixtures("ledger")
+    def test_what_was_asked_of_all_workloads_is_listed_newest_first(
+        self, queuectl: Cli, database: MemoryDatabase
+    ) -> None:
+        queuectl("hold", "team-a/running", "--by", "alice")
+        queuectl("priority", "team-a/running", "70", "--by", "bob")
+        queuectl("hold", "team-a/starting", "--by", "alice")
+        database.outcomes[1] = "done"
+        for options, numbers in (
+            ((), "3 2 1"),
+            (("--last", "2"), "3 2"),
+            (("--by", "alice"), "3 1"),
+            (("--by", "alice", "--state", "Done"), "1"),
+            (("--state", "Done", "--state", "Waiting"), "3 2 1"),
+            (("-n", "team-a"), "3 2 1"),
+        ):
+            told = queuectl("get", "commands", *options, "-o", "name").out
+            assert told.split() == [f"command/{number}" for number in numbers.split()]
+        assert queuectl("get", "commands", "-n", "team-b").err == "nothing found\n"
+        one = json.loads(queuectl("get", "command", "2", "-o", "json").out)
+        assert one in json.loads(queuectl("get", "commands", "-o", "json").out)["items"]
+
+    @pytest.mark.usefixtures("ledger")
     @pytest.mark.parametrize(
         ("preview", "says"),
         [

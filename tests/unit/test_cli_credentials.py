@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -278,6 +279,39 @@ class TestAsAServiceAccount:
         result = queuectl("get", "cq", "--as-serviceaccount", *arguments)
         assert (result.code, says in result.err) == (code, True), result.err
         assert SECRET not in result.err + result.out
+
+    @pytest.mark.parametrize(
+        ("address", "scheme"),
+        [("socks5://bob:secret@proxy:1080", "but socks5"), ("proxy:3128", "but proxy")],
+    )
+    def test_a_proxy_of_another_kind_is_refused_by_file_context_and_field(
+        self, queuectl: Cli, tmp_path: Path, address: str, scheme: str
+    ) -> None:
+        path = config(tmp_path / "config", {"token": SECRET})
+        document = yaml.safe_load(path.read_text())
+        document["clusters"][0]["cluster"]["proxy-url"] = address
+        path.write_text(yaml.safe_dump(document))
+        result = queuectl("get", "cq", "--as-serviceaccount", "a/b")
+        assert result.code == 2
+        told = " ".join(result.err.split())
+        for part in (str(path), repr(document["current-context"]), "proxy-url", scheme):
+            assert part in told
+        assert "bob" not in told
+
+    @pytest.mark.parametrize("scheme", ["http", "https"])
+    def test_the_cluster_is_asked_through_the_proxy_its_kubeconfig_names(
+        self, queuectl: Cli, tmp_path: Path, scheme: str
+    ) -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            address = f"{scheme}://127.0.0.1:{nobody.getsockname()[1]}"
+            path = config(tmp_path / "config", {"token": SECRET})
+            document = yaml.safe_load(path.read_text())
+            document["clusters"][0]["cluster"]["proxy-url"] = address
+            path.write_text(yaml.safe_dump(document))
+            result = queuectl("get", "cq", "--as-serviceaccount", "a/b")
+        assert "gives no answer" in result.err
+        assert "refused" in result.err, "by the proxy; the name of the cluster cannot be resolved"
 
     def test_a_key_behind_a_password_is_refused_and_nobody_is_asked_for_it(
         self, queuectl: Cli, tmp_path: Path

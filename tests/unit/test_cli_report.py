@@ -8,6 +8,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -17,6 +18,7 @@ from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
 from tests.doubles.store import MemoryStore
+from tests.support.looks import all_along
 
 Call = Callable[..., tuple[int, str, str]]
 NOW = float(int(time.time() // HOUR) * HOUR - HOUR)
@@ -38,7 +40,7 @@ async def fill(store: MemoryStore) -> None:
         held = (Held("h100", ("spot", "")[number], 1000),)
         who = subject(number)
         marks = [Mark(who.uid, NOW, NOW, Phase.HOLDS, 1, 1000, held, who)]
-        fold.workload(None, marks, look if number == 0 else None)
+        fold.workload(None, marks, all_along(look, NOW) if number == 0 else ())
     await store.usage.keep(Fold(NOW, NOW, Terms()), over=None, until=NOW, upto=0, epoch=0, free={})
     free = {"h100": Free(4000, 2000, 12.5, 8)}
     await store.usage.keep(fold, over=NOW, until=NOW + HOUR, upto=0, epoch=0, free=free)
@@ -92,11 +94,20 @@ def test_the_table_has_a_total_and_says_of_when_it_is(report: Call) -> None:
 
 
 @pytest.mark.parametrize("kind", ["usage", "cost", "waste", "waits"])
-@pytest.mark.parametrize("by", ["queue", "clusterqueue", "flavor", "label:team", "hour"])
+@pytest.mark.parametrize(
+    "by", ["queue", "clusterqueue", "flavor", "label:team", "hour", "cohort,hour"]
+)
 def test_tables_fit_a_terminal(report: Call, kind: str, by: str) -> None:
     code, out, _ = report(kind, "--by", by)
     assert code == 0
     assert max(map(len, out.splitlines())) <= 125
+
+
+def test_a_row_of_one_hour_begins_with_the_hour(report: Call) -> None:
+    _, out, _ = report("usage", "--by", "user,hour")
+    titles, first = (line.split() for line in out.splitlines()[2:4])
+    assert titles[:2] == ["HOUR", "USER"]
+    assert f"{first[0]} {first[1]}" == datetime.fromtimestamp(NOW, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def test_waste_ends_with_the_free_gpus(report: Call) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +19,7 @@ from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
 from tests.doubles.store import MemoryStore
+from tests.support.looks import all_along
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
 END = float(int(time.time() // HOUR) * HOUR)
@@ -39,7 +44,9 @@ def gang(
     if loss:
         marks.append(mark(END - HOUR, Phase.HOLDS, Loss("Preempted", loss * HOUR)))
     state, utilization = look
-    fold.workload(None, marks, GangUse(team, 1, state, DAY, END, utilization, 1.0, ""))
+    fold.workload(
+        None, marks, all_along(GangUse(team, 1, state, DAY, END, utilization, 1.0, ""), DAY)
+    )
 
 
 async def day() -> MemoryStore:
@@ -53,6 +60,57 @@ async def day() -> MemoryStore:
     free = {"h100": Free(160, 48, 20.0, 4)}
     await store.usage.keep(fold, over=DAY, until=END, upto=0, epoch=0, free=free)
     return store
+
+
+def allocations(uid: str, cost: float) -> dict[str, object]:
+    """As OpenCost answers without aggregation, with a step of an hour: each hour the two pods of a gang, and a stranger."""
+    labels = {"vision-0": uid, "vision-1": uid, "stranger": None}
+    return {
+        "code": 200,
+        "data": [
+            {
+                f"cluster/node/team/{pod}/main": {
+                    "properties": {
+                        "namespace": "team",
+                        "pod": pod,
+                        "labels": {"queuectl_dev_workload": owner} if owner else None,
+                    },
+                    "window": {"start": hour(number), "end": hour(number + 1)},
+                    "totalCost": cost,
+                }
+                for pod, owner in labels.items()
+            }
+            for number in range(24)
+        ],
+    }
+
+
+def hour(number: int) -> str:
+    return datetime.fromtimestamp(DAY + number * HOUR, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_what_opencost_allocates_is_joined_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    period = [f"--since={stamp(DAY)}", f"--until={stamp(END)}"]
+    with serving(asyncio.run(day())) as address:
+        monkeypatch.setenv("QUEUECTL_SERVER", address)
+        command = ["queuectl", "report", "cost", "--by", "workload,hour", *period, "-o", "csv"]
+        monkeypatch.setattr("sys.argv", command)
+        with pytest.raises(SystemExit):
+            run()
+    (tmp_path / "gangs.csv").write_text(capsys.readouterr().out)
+    (tmp_path / "opencost.json").write_text(json.dumps(allocations("vision", 40.0)))
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    joined = {(at, team): (float(ours), float(theirs)) for at, team, _, ours, theirs in rows}
+    assert len(joined) == 3 * 24
+    assert joined[hour(4), "vision"] == (64 * 1.1, 80.0)
+    assert joined[hour(3), "vision"] == (0.0, 80.0)
+    assert joined[hour(4), "speech"] == (32 * 1.1, 0.0)
 
 
 def stamp(seconds: float) -> str:

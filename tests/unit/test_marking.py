@@ -31,7 +31,7 @@ from queuectl.domain.machine import handle
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, NodeRecord, Outcome, Upserted
+from queuectl.domain.records import JobRecord, NodeRecord, Outcome, PodRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.state.marking import Marker
@@ -213,6 +213,15 @@ def evicted(reason: Reason, record: JobRecord | None = None, ready: bool = True)
     life.happens(110.0, Admit(whole(("n1", 4))), *((PodsReady(),) if ready else ()))
     (mark,) = life.happens(210.0, Evict(reason))
     return mark
+
+
+def test_what_its_pods_saved_is_not_lost() -> None:
+    life = Life()
+    life.happens(110.0, Admit(whole(("n1", 4))), PodsReady())
+    rank = PodRecord("team-a", "p", "p", 5, owner=life.record.uid, attempt=1, checkpoint_at=190.0)
+    life.mirror.apply([Upserted(rank)])
+    (mark,) = life.happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
+    assert mark.loss == Loss("NodeFailures", 660.0)
 
 
 def test_an_eviction_holds_until_the_pods_are_gone() -> None:

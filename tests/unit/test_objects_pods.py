@@ -39,6 +39,21 @@ def pod(**parts: Any) -> PodRecord:
     return read_pod(msgspec.json.decode(json.dumps(body).encode(), type=WirePod))
 
 
+@pytest.mark.parametrize(
+    ("annotations", "saved"),
+    [
+        ({"queuectl.dev/last-checkpoint-time": "2026-11-20T00:00:00Z"}, 1795132800.0),
+        ({"queuectl.dev/last-checkpoint-time": "yesterday", "other": "x"}, None),
+        ({"other": "x"}, None),
+        (None, None),
+    ],
+)
+def test_a_pod_may_say_when_it_saved_its_work(
+    annotations: dict[str, str] | None, saved: float | None
+) -> None:
+    assert pod(metadata={"annotations": annotations}).checkpoint_at == saved
+
+
 # ---- requests
 
 REQUESTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {

@@ -679,6 +679,74 @@ def test_a_node_without_a_pod_limit_gets_kubelets_default() -> None:
     assert given_.warnings == ("f.yaml: document 1 (Node/n): status.allocatable.pods: missing, 110 assumed",)  # fmt: skip
 
 
+def generated(prefix: str = "train-") -> dict[str, Any]:
+    """A Job as ``kubectl create`` takes it: the API server is to name it."""
+    body = job(suspend=True)
+    del body["metadata"]["name"]
+    return {**body, "metadata": {**body["metadata"], "generateName": prefix}}
+
+
+def test_jobs_without_a_name_are_numbered_under_the_one_to_be_generated() -> None:
+    taken = job("train-2", suspend=True)
+    given_ = load(generated(), taken, generated(), generated("other-"))
+    names = {pending.workload.name for pending in given_.snapshot.pending}
+    assert names == {"train-1", "train-2", "train-3", "other-1"}
+
+
+def test_what_planning_has_no_use_for_needs_no_name() -> None:
+    kind = {"apiVersion": "kind.x-k8s.io/v1alpha4", "kind": "Cluster", "nodes": []}
+    assert load(kind, kind, cluster="").ignored == (
+        "kind.x-k8s.io/v1alpha4 f.yaml: document 1 (Cluster/)",
+        "kind.x-k8s.io/v1alpha4 f.yaml: document 2 (Cluster/)",
+    )
+
+
+UNHONOURED: dict[str, dict[str, Any]] = {
+    "spec.maximumExecutionTimeSeconds": {"spec": {"maximumExecutionTimeSeconds": 60}},
+    "spec.preemptionGates": {"spec": {"preemptionGates": [{"name": "elsewhere"}]}},
+    "metadata.annotations.kueue.x-k8s.io/workload-slice-replacement-for": {
+        "metadata": {
+            "annotations": {"kueue.x-k8s.io/workload-slice-replacement-for": "team-a/smaller"}
+        }
+    },
+    "metadata.annotations.kueue.x-k8s.io/priority-boost": {
+        "metadata": {"annotations": {"kueue.x-k8s.io/priority-boost": "10"}}
+    },
+}
+
+
+@pytest.mark.parametrize("field", UNHONOURED)
+def test_what_a_workload_asks_in_vain_is_named(field: str) -> None:
+    assert load(workload(**UNHONOURED[field])).warnings == (
+        f"f.yaml: document 7 (Workload/w): {field}: not honoured yet",
+    )
+
+
+def test_gangs_that_only_quota_could_hold_back_for_want_of_any_node_are_told_of() -> None:
+    _, _, queues = CLUSTER.partition("---\n")  # the Nodes come first
+    text = (
+        "no Node in the input: quota alone decides, also of ResourceFlavors with a Topology (h100)"
+    )
+    assert load(workload(), cluster=queues).warnings == (text,)
+    assert load(cluster=queues).warnings == ()  # nobody waits
+
+
+def test_many_nodes_without_a_pod_limit_are_one_warning() -> None:
+    bare = [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name},
+            "status": {"allocatable": {"nvidia.com/gpu": 8}},
+        }
+        for name in "abc"
+    ]
+    (warning,) = load(*bare, cluster="").warnings
+    assert warning == (
+        "f.yaml: document 1 (Node/a) and 2 other Nodes: status.allocatable.pods: missing, 110 assumed"
+    )
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "quantity of a node": (
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "many"}}},

@@ -83,6 +83,7 @@ class World:
         self.mirror = Mirror({"jobs": "Job", "pytorchjobs": "PyTorchJob"})
         self.ledger = Ledger(entries)
         self.usage = Usage(self.mirror, self.ledger)
+        self.freezer = Freezer(self.mirror, self.ledger, self.usage)
         nodes = [NodeRecord(Node(n, {HOSTNAME: n}, SHAPE.requests), 1) for n in ("n1", "n2", "n3")]
         self.see(*nodes, NamespaceRecord("a", 1), *records)
 
@@ -100,6 +101,48 @@ class World:
     def freeze(self, now: float = 20.0, config: QueueConfig = CONFIG) -> Snapshot:
         self.usage.refresh(list(self.mirror.pods))
         return Freezer(self.mirror, self.ledger, self.usage).freeze(config, now, SolverLimits())
+
+
+def saved(world: World) -> float | None:
+    """When the gang last saved its work, as plans have it."""
+    (gang,) = world.freezer.freeze(CONFIG, 20.0, SolverLimits()).admitted
+    return gang.checkpoint_at
+
+
+class TestCheckpoints:
+    """Declared by the job or by its pods: plans and the usage ledger go by the same time."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        return World(LIVE, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
+
+    def test_of_several_pods_the_one_that_is_behind_counts(self, world: World) -> None:
+        assert saved(world) is None
+        world.see(on("p1", "n1", version=6, checkpoint_at=15.0))
+        assert saved(world) == 15.0
+        world.see(on("p2", "n2", version=6, checkpoint_at=12.0))
+        assert saved(world) == 12.0
+        world.see(on("p2", "n2", version=7, checkpoint_at=18.0))
+        assert saved(world) == 15.0
+
+    def test_the_job_may_know_better(self, world: World) -> None:
+        world.see(on("p1", "n1", version=6, checkpoint_at=15.0))
+        world.see(replace(RESUMED, version=9, checkpoint_at=16.0))
+        assert saved(world) == 16.0
+        world.see(replace(RESUMED, version=10, checkpoint_at=14.0))
+        assert saved(world) == 15.0
+
+    def test_pods_of_an_earlier_attempt_say_nothing(self, world: World) -> None:
+        world.see(on("old", "n3", attempt=0, checkpoint_at=5.0))
+        assert saved(world) is None
+
+    def test_a_pod_that_takes_it_back_or_goes_says_nothing_any_more(self, world: World) -> None:
+        world.see(on("p1", "n1", version=6, checkpoint_at=15.0))
+        world.see(on("p1", "n1", version=7))
+        assert saved(world) is None
+        world.see(on("p2", "n2", version=6, checkpoint_at=15.0))
+        world.mirror.apply([Deleted("pods", "p2", 9)])
+        assert saved(world) is None
 
 
 class TestMirror:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -16,7 +17,7 @@ from queuectl.domain.events import Event
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.quantity import Resources
-from queuectl.domain.records import NodeRecord
+from queuectl.domain.records import NodeRecord, Outcome
 from queuectl.objects.config import build
 from queuectl.state.holdings import Holdings
 from queuectl.state.mirror import Mirror
@@ -175,6 +176,22 @@ def test_cores_are_shown_not_thousandths() -> None:
             group["flavors"][0]["resources"] = [{"name": "cpu", "nominalQuota": "1500m"}]
     labels = A | {"resource": "cpu"}
     assert value(holdings(config=config), "cluster_queue_nominal_quota", **labels) == 1.5
+
+
+def test_jobs_that_are_over_count_until_they_are_deleted() -> None:
+    mirror = Mirror({})
+    mirror.jobs = {
+        name: replace(job(name), uid=name, outcome=outcome)
+        for name, outcome in (("a", Outcome.SUCCEEDED), ("b", Outcome.FAILED), ("c", None))
+    }
+    held = Holdings(mirror)
+    held.configure(build(documents(), 1), ())
+    local = {"name": "default", "namespace": "team-a"}
+    assert value(held, "finished_workloads", cluster_queue="team-a") == 2
+    assert value(held, "finished_workloads", cluster_queue="team-b") == 0
+    assert value(held, "local_queue_finished_workloads", **local) == 2
+    del mirror.jobs["a"]
+    assert value(held, "finished_workloads", cluster_queue="team-a") == 1
 
 
 def test_nodes_that_take_no_pods_offer_nothing() -> None:

@@ -13,7 +13,9 @@ from prometheus_client import CollectorRegistry
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
 from queuectl.control.watch_use import UseWatch
 from queuectl.control.wire import metric_names, use_source
+from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput, SourceUnavailable
+from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
@@ -88,7 +90,16 @@ class TestGangs:
 
     def test_instances_and_other_vendors_gpus_count_and_nothing_else_does(self) -> None:
         asked = {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 2, "amd.com/gpu": 4, "cpu": 9}
-        assert accelerators(Resources(asked)) == 7
+        assert accelerators(Resources(asked), GpuWeights()) == 7
+
+    def test_what_the_configuration_calls_a_gpu_is_looked_at_like_any_other(self) -> None:
+        xe = Resources({"gpu.intel.com/xe": 2})
+        made = World(RUNNING, records=[RESUMED, on("p1", "n1", requests=xe)])
+        assert held_gangs(made.mirror, made.ledger, CONFIG) == []
+        accounting = Accounting(gpus=GpuWeights((("gpu.intel.com/xe", 1.0),)))
+        config = replace(CONFIG, rules=replace(CONFIG.rules, accounting=accounting))
+        (gang,) = held_gangs(made.mirror, made.ledger, config)
+        assert gang.gpus == 2
 
 
 def use(state: UseState, weight: float | None, attempt: int = 1) -> GangUse:

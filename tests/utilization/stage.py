@@ -30,7 +30,7 @@ from queuectl.telemetry.signal.queries import Recorded
 SCRAPE = 0.5
 RECENT = 3.0
 RULE = IdleReclaim(window=8.0, warmup=0.0, memory_window=60.0)
-DIES, REVIVES, RESTARTS, ENDS = 5.0, 8.5, 7.0, 12.0
+DIES, REVIVES, RESTARTS, ENDS = 4.25, 8.5, 7.0, 12.0
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
 RULES_OVER = 2.0
 TEAM = "team"
@@ -170,8 +170,11 @@ class World:
             (one, since, time.time() if one == node else until) for one, since, until in self.dead
         ]
 
-    def idle_by_right(self, uid: str, at: float) -> bool:
-        """Whether it may be called idle at a time: it did nothing for its window, and that could be seen."""
+    def idle_by_right(self, uid: str, at: float, smear: float = 0.0) -> bool:
+        """Whether it may be called idle at a time: it did nothing for its window, and that could be seen.
+
+        ``smear``: a recording rule sees samples of so many seconds before it, and so nothing of a shorter gap.
+        """
         play = self.plays[uid]
         if play.may_be <= BLIND and play.name not in ("gap", "exporter-dies"):
             return False
@@ -181,7 +184,7 @@ class World:
         )  # what a quantile passes over, and when samples are taken
         busy = sum(self._busy(uid, moment) for moment in steps) * 0.02
         dark = sum(self._dark(play.place, moment) for moment in steps) * 0.02
-        return busy <= slack and dark <= 0.2 * RULE.window + 2 * SCRAPE
+        return busy <= slack and dark <= 0.2 * RULE.window + 2 * SCRAPE + smear
 
     def _busy(self, uid: str, at: float) -> bool:
         old, until = self.before.get(uid, (None, 0.0))
@@ -229,8 +232,9 @@ class Watcher:
     wrong: Mapping[Trouble, int] = field(default_factory=dict)
     recent: Look | None = None
 
-    async def look(self, gangs: list[HeldGang]) -> dict[str, GangUse]:
-        at = time.time()
+    async def look(self, gangs: list[HeldGang], at: float | None = None) -> dict[str, GangUse]:
+        """As of a time; now, if not given."""
+        at = time.time() if at is None else at
         known = {pod.key for gang in gangs for pod in gang.pods}
         recent = await self.source.look(RECENT, at, known)
         windows = self.tracker.windows(gangs, recent)
@@ -264,6 +268,22 @@ class Stage:
     amd: World
     watchers: dict[str, Watcher]
     servers: dict[str, Prometheus]
+    late: float
+    """Seconds that something came too late at most: where a machine stands still, the play was another one."""
+
+    @property
+    def on_time(self) -> bool:
+        """Whether everything happened when it should, every scrape was made, and every rule evaluated."""
+        span = f"[{ENDS:.0f}s] @ {self.world.began + ENDS:.3f}"
+        wanted = (f'{NVIDIA.busy.name}{{Hostname="n-busy",gpu="0"}}', "queuectl:gpus")
+        counts = [
+            float(one["value"][1])
+            for server in self.servers.values()
+            for series in wanted
+            for one in server.query(f"count_over_time({series}{span})")
+        ]
+        whole = len(counts) == 2 * len(self.servers) and min(counts) >= ENDS / SCRAPE - 2
+        return whole and self.late <= SCRAPE
 
 
 @asynccontextmanager
@@ -310,8 +330,9 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
                     world.enter(play)
                 for play in AMD_PLAYS:
                     amd.enter(play)
-                await play_through(world, amd, watchers)
-                yield Stage(world, amd, watchers, {"honored": honored, "renamed": renamed})
+                late = await play_through(world, amd, watchers)
+                servers = {"honored": honored, "renamed": renamed}
+                yield Stage(world, amd, watchers, servers, late)
             finally:
                 for source in sources.values():
                     await source.close()
@@ -332,9 +353,8 @@ def twice(exporters: Exporters, *, honor: bool) -> dict[str, object]:
     }
 
 
-async def play_through(world: World, amd: World, watchers: Mapping[str, Watcher]) -> None:
-    """Look until the end; on the way exporters die and gangs restart."""
-    began = world.began
+async def play_through(world: World, amd: World, watchers: Mapping[str, Watcher]) -> float:
+    """Look until the end; on the way exporters die and gangs restart. Returns how late anything came at most, in seconds."""
     acts: list[tuple[float, Callable[[], None]]] = [
         (DIES, partial(world.fail, "n-gap")),
         (RESTARTS, partial(world.restart, "again", "busy")),
@@ -343,20 +363,35 @@ async def play_through(world: World, amd: World, watchers: Mapping[str, Watcher]
         (ENDS - 3.0, partial(world.fail, "n-exporter-dies")),
     ]
     async with asyncio.TaskGroup() as group:
-        for watcher in watchers.values():
-            group.create_task(watch(watcher, world, amd, began))
-        for at, act in acts:
-            await asyncio.sleep(max(0.0, began + at - time.time()))
-            act()
+        acting = group.create_task(asyncio.to_thread(act, world.began, acts))
+        looking = [group.create_task(watch(each, world, amd)) for each in watchers.values()]
+    return max(acting.result(), *(task.result() for task in looking))
 
 
-async def watch(watcher: Watcher, world: World, amd: World, began: float) -> None:
-    # An exporter's samples are those of its looks.
-    every = SCRAPE if isinstance(watcher.source, ExporterSource) else 4 * SCRAPE
-    steps = round(ENDS / every)
-    for step in range(steps + 1):
-        await asyncio.sleep(max(0.0, began + step * every - time.time()))
-        await watcher.look(gangs_for(watcher, world, amd))
+def act(began: float, acts: Sequence[tuple[float, Callable[[], None]]]) -> float:
+    """Each at its time, in a thread of their own. Returns how late the latest was."""
+    late = 0.0
+    for at, deed in acts:
+        time.sleep(max(0.0, began + at - time.time()))
+        late = max(late, time.time() - began - at)
+        deed()
+    return late
+
+
+async def watch(watcher: Watcher, world: World, amd: World) -> float:
+    """Look again and again. Returns how late the latest look was, as far as that matters.
+
+    A Prometheus is asked for the time when it should have been asked: what it tells of that does not depend on how busy
+    the machine is. An exporter's samples are those of its looks.
+    """
+    scrapes = isinstance(watcher.source, ExporterSource)
+    every, late = SCRAPE if scrapes else 4 * SCRAPE, 0.0
+    for step in range(round(ENDS / every) + 1):
+        planned = world.began + step * every
+        await asyncio.sleep(max(0.0, planned - time.time()))
+        late = max(late, time.time() - planned) if scrapes else 0.0
+        await watcher.look(gangs_for(watcher, world, amd), None if scrapes else planned)
+    return late
 
 
 def gangs_for(watcher: Watcher, world: World, amd: World) -> list[HeldGang]:

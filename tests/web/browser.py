@@ -17,20 +17,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import brotli
+import pytest
 from fastapi import FastAPI
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from queuectl.api.server import Address, WebServer
 from queuectl.localcluster.cache import root
-from queuectl.web.vendor import packed
+from queuectl.web.vendor import fetch, packed
 
 PACKAGE = ("@sparticuz/chromium", "147.0.0")
 AXE = ("axe-core", "4.14.1", "axe.min.js")
 """The accessibility scanner: package, version and file, as :func:`queuectl.web.vendor.fetch` takes them."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--font-render-hinting=none")  # fmt: skip
+# Of each expectation, in ms: a hang is a failure, a busy machine is none. Five seconds are the default.
+expect.set_options(timeout=30_000)
 
 
 class NoBrowser(Exception):
@@ -87,16 +91,30 @@ def _unpack(folder: Path) -> None:
         built.rename(folder)
 
 
+def launching() -> dict[str, Any]:
+    """What Playwright is told to launch a Chromium. Raises NoBrowser."""
+    found = find()
+    return {
+        "executable_path": found.executable,
+        "env": {**os.environ, **found.environment},
+        "args": list(ARGUMENTS),
+    }
+
+
+def scanner() -> str:
+    """The accessibility scanner; the test is skipped where it cannot be had."""
+    try:
+        return fetch(*AXE).decode()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
 @asynccontextmanager
 async def running() -> AsyncIterator[Browser]:
     """A Chromium that is gone afterwards. Raises NoBrowser."""
-    chromium = await asyncio.to_thread(find)
+    launch = await asyncio.to_thread(launching)
     async with async_playwright() as tools:
-        started = await tools.chromium.launch(
-            executable_path=chromium.executable,
-            env={**os.environ, **chromium.environment},
-            args=list(ARGUMENTS),
-        )
+        started = await tools.chromium.launch(**launch)
         yield started
         await started.close()
 

@@ -73,7 +73,8 @@ async def address(sample: Sample) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
+async def browser(address: str) -> AsyncIterator[Browser]:
+    """Gone before its server: a page that is still open follows its events, and a server waits for whom it answers."""
     try:
         async with running() as started:
             yield started

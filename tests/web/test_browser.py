@@ -6,8 +6,7 @@ import pytest
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Route, expect
 
 from queuectl.domain.commands import DONE, Action, Command
-from queuectl.web.vendor import fetch
-from tests.web.browser import AXE, open_page
+from tests.web.browser import open_page, scanner
 from tests.web.sample import NOW, Sample
 from tests.web.serve_sample import answer, submit
 
@@ -26,6 +25,9 @@ PAGES = (
     "/ui/usage",
     "/ui/usage?by=user&span=days&from=2026-11-17&to=2026-11-18",
     "/ui/audit",
+    "/ui/config",
+    "/ui/config/clusterqueues/vision",
+    "/ui/config/delete?of=clusterqueues/vision",
     "/ui/whatif",
     "/ui/signin",
 )
@@ -34,10 +36,7 @@ PAGES = (
 @pytest.fixture(scope="module")
 def axe() -> str:
     """The accessibility scanner."""
-    try:
-        return fetch(*AXE).decode()
-    except RuntimeError as error:
-        pytest.skip(str(error))
+    return scanner()
 
 
 def _complaints(page: Page) -> list[str]:

@@ -94,7 +94,7 @@ async def test_an_action_that_makes_no_sense_says_why(pages: httpx2.AsyncClient)
     assert "nobody holds it" in button
 
 
-CLOSED = ("/ui/decisions", "/ui/decisions/3", "/ui/usage", "/ui/audit")
+CLOSED = ("/ui/decisions", "/ui/decisions/3", "/ui/usage", "/ui/audit", "/ui/config")
 
 
 @pytest.mark.parametrize("path", CLOSED)
@@ -143,3 +143,19 @@ async def test_a_decision_tells_only_of_gangs_that_may_be_seen(
         assert all(line.name in everything for line in lines)
     assert "team-vision/" in seen
     assert _naming_others(seen) == []
+
+
+async def test_a_start_leads_to_the_decision_that_brought_it(
+    sample: Sample, pages: httpx2.AsyncClient, tenant: httpx2.AsyncClient
+):
+    """Every line of the history finds its record, or that there is none."""
+    decided = sample.database.decisions
+    for line in sample.database.history:
+        answer = await pages.get(f"/ui/decisions/of?line={line.id}")
+        owner = next((one.id for one in decided if one.after < line.id <= one.upto), None)
+        assert answer.headers.get("location") == (owner and f"/ui/decisions/{owner}")
+        assert answer.status_code == (303 if owner else 404)
+    entry = next(e for e in sample.database.entries.values() if e.namespace == "team-vision")
+    assert "/ui/decisions/of?line=" in (await pages.get(f"/ui/workloads/{entry.uid}")).text
+    assert "/ui/decisions/of" not in (await tenant.get(f"/ui/workloads/{entry.uid}")).text
+    assert (await tenant.get("/ui/decisions/of?line=3")).status_code == 403

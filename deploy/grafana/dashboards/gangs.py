@@ -17,9 +17,9 @@ GANGS: Final = Board(
         (
             "Preemption",
             (
-                Panel("Preemptions", "Evictions in favour of another gang, in the last hour, by the queue that gained and why.",
-                      [Query(f"sum by (cluster_queue, reason) (increase(queuectl_preempted_workloads_total{{{ONE}}}[1h]))",
-                             "{{cluster_queue}} {{reason}}")], width=8),
+                Panel("Preemptions", "Evictions in favour of another gang, in the last hour, by the rule that allowed them.",
+                      [Query(f"sum by (reason) (increase(queuectl_preempted_workloads_total{{{ONE}}}[1h]))", "{{reason}}")],
+                      look=Look.STACK, width=8),
                 Panel("Lost to preemption", "GPU-hours of work since the last checkpoint that were thrown away, in the last hour.",
                       [Query(f"sum by (cluster_queue) (increase(queuectl_lost_gpu_seconds_total{{{ONE}}}[1h])) / 3600",
                              "{{cluster_queue}}")], width=8),

@@ -26,6 +26,7 @@ from queuectl.domain.errors import StoreUnavailable
 
 _LONGEST: Final = 2000  # characters of a path or detail
 _KEY: Final = "queuectl.done"
+_OPERATION: Final = "queuectl.operation"
 _DAY: Final = 86400.0
 _LOOK_SECONDS: Final = 3600.0
 _AGAIN_SECONDS: Final = 1.0  # between batches
@@ -36,6 +37,11 @@ _log = structlog.get_logger(source="queuectl.api")
 def done(request: Request, what: str) -> None:
     """Say what a request changed, for its line."""
     request.scope[_KEY] = what
+
+
+def stands_for(request: Request, operation: str) -> None:
+    """Say which operation of the API a form of the dashboard asks for, for its line."""
+    request.scope[_OPERATION] = operation
 
 
 class Audit:
@@ -100,7 +106,8 @@ class Audit:
         )
 
     async def _end(self, number: int, line: AuditLine, scope: Scope, status: int) -> None:
-        operation = getattr(scope.get("route"), "operation_id", None) or ""
+        own: str = scope.get(_OPERATION, "")
+        operation = getattr(scope.get("route"), "operation_id", None) or own
         detail = (problems.refusal_of(scope) or scope.get(_KEY, ""))[:_LONGEST]
         told = {"method": line.method, "path": scope["path"], "status": status}
         _log.info("api_write", **told)

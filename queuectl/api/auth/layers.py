@@ -24,6 +24,8 @@ from queuectl.api.ports import ApiStore
 
 WIDE: Final = (f"{PREFIX}/dryrun", f"{PREFIX}/plans")
 """Paths that take many documents at once, and change nothing."""
+CHECK: Final = "/ui/config/check"
+"""Where the dashboard's editor has a document checked, which changes nothing either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def install(
     app: FastAPI, store: ApiStore, authenticated: Authenticated | None
 ) -> SessionDesk | None:
     """Put the layers before an application; the desk where sessions are opened, if there are any."""
-    app.add_middleware(Audit, book=store.audit, harmless=(*WIDE, SESSION_PATH))
+    app.add_middleware(Audit, book=store.audit, harmless=(*WIDE, SESSION_PATH, CHECK))
     app.add_middleware(BodyLimit, wide=WIDE)
     desk = None
     if authenticated is None:

@@ -11,7 +11,7 @@ from pydantic import Field
 from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
-from queuectl.api.params import Limit
+from queuectl.api.params import Before, Limit
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import ProblemType
 from queuectl.api.schemas import View, moment
@@ -24,9 +24,6 @@ OfCaller = Annotated[str | None, Query(alias="caller", max_length=_LONGEST, patt
 OfPath = Annotated[
     str | None,
     Query(alias="path", max_length=_LONGEST, pattern=r"^[^\x00]*$", description="Beginning of it."),
-]
-Before = Annotated[
-    int | None, Query(ge=1, lt=1 << 63, description="`nextBefore` of the page before.")
 ]
 Since = Annotated[float | None, Query(ge=0, le=1e11, description="Unix seconds.")]
 

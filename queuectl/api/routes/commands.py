@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse
 from queuectl.api.access import ANYBODY, Guard, caller_of
 from queuectl.api.command_views import (
     CommandBody,
+    CommandListView,
     CommandPage,
     CommandView,
     MoveBody,
@@ -31,11 +32,18 @@ from queuectl.api.command_views import (
 )
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
-from queuectl.api.params import After, Limit
+from queuectl.api.params import NAME, After, Before, Limit, OfNamespace
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.veil import veil_of
-from queuectl.domain.commands import EVICTING, Action, Command, objection
+from queuectl.domain.commands import (
+    EVICTING,
+    Action,
+    Command,
+    CommandFilter,
+    CommandState,
+    objection,
+)
 from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
@@ -54,6 +62,22 @@ RequestId = Annotated[
 Preview = Annotated[
     bool,
     Query(alias="dry_run", description="Ask for nothing: say what it would cost and bring now."),
+]
+OfWorkload = Annotated[
+    str | None,
+    Query(
+        alias="workload",
+        max_length=507,
+        pattern=f"{NAME.removesuffix('$')}/{NAME.removeprefix('^')}",
+        description="namespace/name; commands for all that had this name.",
+    ),
+]
+By = Annotated[
+    str | None,
+    Query(max_length=1024, pattern=r"^[^\x00]*$", description="Who asked, as `by` tells it."),
+]
+InState = Annotated[
+    list[CommandState] | None, Query(alias="state", description="Any of these; none = all.")
 ]
 Number = Annotated[int, Path(ge=1, lt=1 << 63, description="`id` of the command.")]
 _TAGS: Final[list[str | Enum]] = ["Workload"]
@@ -94,7 +118,38 @@ def add_routes(
 
 
 def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
-    """Offer what is told of one command, by its id."""
+    """Offer what is told of commands, whatever they were asked of."""
+
+    @routes.get(
+        f"{PREFIX}/commands",
+        tags=_TAGS,
+        operation_id="listCommands",
+        summary="What was asked of workloads in the last day and what became of that, newest first",
+        description="Of the namespaces in which you may list workloads.",
+        responses=responses(P.INVALID_PARAMETER),
+    )
+    async def list_commands(
+        request: Request,
+        namespace: OfNamespace = None,
+        workload: OfWorkload = None,
+        by: By = None,
+        state: InState = None,
+        before: Before = None,
+        limit: Limit = 100,
+    ) -> CommandListView:
+        only = namespace or (workload.partition("/")[0] if workload is not None else None)
+        if only is not None:
+            await guard.require(request, Right("list", "workloads", only))
+            seen: frozenset[str] | None = frozenset({only})
+        else:
+            seen = await guard.visible(request, "list", "workloads", store.namespaces)
+        wanted = CommandFilter(seen, workload, by, frozenset(state or ()), before)
+        found = await store.newest_commands(wanted, limit)
+        names = await store.workload_names({command.uid for command in found}) if found else {}
+        return CommandListView(
+            items=[command_view(command, names.get(command.uid)) for command in found],
+            next_before=found[-1].id if len(found) == limit else None,
+        )
 
     @routes.get(
         f"{PREFIX}/commands/{{number}}",

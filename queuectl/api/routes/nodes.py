@@ -5,9 +5,10 @@
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Any, Final, TypeVar
 
 import orjson
 from fastapi import APIRouter, Query, Request
@@ -30,10 +31,11 @@ from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name
 from queuectl.api.ports import Lookout
 from queuectl.api.preconditions import etag, unchanged
 from queuectl.api.problems import Problem, ProblemType, not_known_yet, wrong_parameter
-from queuectl.domain.floor import Floor, Spot
+from queuectl.domain.floor import Floor, Layout, Spot
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/nodes"
+_Made = TypeVar("_Made")
 _TAGS: Final[list[str | Enum]] = ["Nodes"]
 _LABEL: Final = r"^[^=]{1,317}=[^=]{0,63}$"
 
@@ -61,6 +63,23 @@ def add_routes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None
     _nodes(routes, guard, lookout)
     _domains(routes, guard, lookout)
     _floor(routes, guard, lookout)
+
+
+class OnceForEach:
+    """What is made of a floor, kept until there is another: made once for all who ask the same of it."""
+
+    def __init__(self) -> None:
+        self._floor: Floor | None = None
+        self._made: dict[Any, Any] = {}
+
+    def made(self, floor: Floor, key: Hashable, make: Callable[[], _Made]) -> _Made:
+        """What ``make`` gives, or gave before. ``key``: what is asked; the same is always made in the same way."""
+        if self._floor is not floor:
+            self._floor, self._made = floor, {}
+        if key not in self._made:
+            self._made[key] = make()
+        found: _Made = self._made[key]
+        return found
 
 
 async def known(lookout: Lookout | None) -> Floor:
@@ -164,36 +183,36 @@ def _after(cursor: str | None) -> str:
 
 
 def _domains(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
+    kept = OnceForEach()
+
+    def body(layouts: Sequence[Layout]) -> bytes:
+        return domains_view(layouts).model_dump_json(by_alias=True).encode()
+
     @routes.get(
         f"{PREFIX}/domains",
         tags=_TAGS,
         operation_id="listDomains",
         summary="Racks, blocks and whatever else topologies name, with what is free in them",
+        response_model=DomainsView,
         responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
         dependencies=[guard.needs("list", "nodes")],
     )
-    async def list_domains(topology: OfTopology = None) -> DomainsView:
+    async def list_domains(topology: OfTopology = None) -> Response:
         floor = await known(lookout)
         wanted = [layout for layout in floor.layouts if topology in (None, layout.name)]
         if topology is not None and not wanted:
             raise Problem(P.NOT_FOUND, f"there is no Topology {topology}")
-        return domains_view(wanted)
+        content = kept.made(floor, topology, partial(body, wanted))
+        return Response(content, media_type="application/json")
 
 
 def _floor(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
-    made: dict[frozenset[str] | None, tuple[bytes, str]] = {}
-    of: list[Floor] = []
+    kept = OnceForEach()
 
     def body(floor: Floor, visible: Visible) -> tuple[bytes, str]:
-        """The answer and its tag, made once for all who see the same."""
-        if of != [floor]:
-            of[:] = [floor]
-            made.clear()
-        key = None if visible is None else frozenset(visible)
-        if key not in made:
-            content = orjson.dumps(floor_document(floor, visible))
-            made[key] = content, hashlib.blake2b(content, digest_size=12).hexdigest()
-        return made[key]
+        """The answer and its tag."""
+        content = orjson.dumps(floor_document(floor, visible))
+        return content, hashlib.blake2b(content, digest_size=12).hexdigest()
 
     @routes.get(
         f"{PREFIX}/floor",
@@ -206,7 +225,9 @@ def _floor(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
     )
     async def get_floor(request: Request, if_none_match: IfNoneMatch = None) -> Response:
         floor = await known(lookout)
-        content, tag = body(floor, await visible_in(guard, request, floor))
+        visible = await visible_in(guard, request, floor)
+        seen = None if visible is None else frozenset(visible)
+        content, tag = kept.made(floor, seen, partial(body, floor, visible))
         headers = {"ETag": etag(tag), "Cache-Control": "private, no-cache"}
         if unchanged(tag, if_none_match):
             return Response(status_code=304, headers=headers)

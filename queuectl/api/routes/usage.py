@@ -44,7 +44,8 @@ OfGroup = Annotated[
     Query(
         alias="by",
         max_length=330,
-        description="queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY.",
+        description="queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY;"
+        " with ,hour behind it (workload,hour) each hour has rows of its own.",
     ),
 ]
 Since = Annotated[str, Query(max_length=40, description=_WHEN)]

@@ -41,7 +41,7 @@ def tidy(ledger: Ledger, starting: Sequence[Kept], solver: Solver) -> int:
         solver: of the plan: its limits and stop signal; a defect met here is among its alarms.
     """
     movable = [kept for kept in starting if may_move(kept)]
-    if not movable or (len(movable) == 1 and not solver.calls) or _ended(solver):
+    if not movable or (len(movable) == 1 and not solver.calls) or solver.ended():
         return 0
     gangs = [len(kept.demand.units) for kept in movable]
     desk = _Desk(ledger.arena, ledger.free().copy(), standings(movable), gangs)
@@ -52,11 +52,6 @@ def tidy(ledger: Ledger, starting: Sequence[Kept], solver: Solver) -> int:
     solver.alarms.extend(aside.alarms)
     solver.cut |= aside.cut
     return _move(ledger, movable, desk.standing)
-
-
-def _ended(solver: Solver) -> bool:
-    """The plan will be discarded anyway."""
-    return solver.cut or solver.stop.stopped
 
 
 def may_move(kept: Kept) -> bool:

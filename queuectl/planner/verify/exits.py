@@ -13,7 +13,9 @@ from functools import cached_property
 from typing import TypeAlias
 
 from queuectl.domain.plan import Preemption
-from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.verify.books import Books
 from queuectl.planner.verify.cohorts import Member, Row
 from queuectl.planner.verify.quota import charges
@@ -36,6 +38,10 @@ class Case:
     queue: ClusterQueue
     asked: dict[Key, int]
     repaired: bool
+
+    @property
+    def workload(self) -> Workload:
+        return (self.books.pending.get(self.uid) or self.books.running[self.uid]).workload
 
     @cached_property
     def own(self) -> Member:
@@ -69,17 +75,32 @@ class Case:
     # Use, within bounds.
 
     @cached_property
-    def high(self) -> Use:
+    def _gone_before(self) -> set[str]:
+        """Victims of those whom the plan served before."""
         earlier: set[str] = set()
         for preemption in self.books.plan.preempted:
             if preemption.preemptor == self.uid:
                 break
             earlier.add(preemption.victim)
-        use = self._staying(earlier)
+        return earlier
+
+    @cached_property
+    def high(self) -> Use:
+        use: Use = {}
+        for workload, placement in self._running(self._gone_before):
+            _add(use, charges(self.books, workload, placement))
         for claim in self.books.claims:
-            if claim.running is None and claim.workload.uid != self.uid:
+            if claim.running is None and not claim.now and claim.workload.uid != self.uid:
                 _add(use, charges(self.books, claim.workload, claim.placement))
         return use
+
+    def _running(self, gone: Iterable[str]) -> Iterator[tuple[Workload, Placement]]:
+        """Whoever runs and stays, and whoever the plan starts."""
+        for gang in self._stayers(gone):
+            yield gang.workload, gang.placement
+        for claim in self.books.claims:
+            if claim.running is None and claim.now:
+                yield claim.workload, claim.placement
 
     @cached_property
     def low(self) -> Use:
@@ -87,12 +108,16 @@ class Case:
         return self._staying(gone | {m.uid for m in self.books.plan.moved})
 
     def _staying(self, gone: Iterable[str]) -> Use:
-        out = {*gone, *(e.uid for e in self.books.plan.evicted)}
         use: Use = {}
+        for gang in self._stayers(gone):
+            _add(use, charges(self.books, gang.workload, gang.placement))
+        return use
+
+    def _stayers(self, gone: Iterable[str]) -> Iterator[Admitted]:
+        out = {*gone, *(e.uid for e in self.books.plan.evicted)}
         for uid, gang in self.books.running.items():
             if not gang.leaving and uid not in out:
-                _add(use, charges(self.books, gang.workload, gang.placement))
-        return use
+                yield gang
 
     def without(self, use: Use, victims: Iterable[str]) -> Use:
         less = dict(use)
@@ -121,8 +146,31 @@ class Case:
 
     def stays_out(self, uid: str, theirs: list[str]) -> bool:
         """Whether a victim's queue, and every cohort below the common one, would have to borrow to have it back."""
-        use = self.without(self.high, (v for v in theirs if v != uid))
+        use = self.with_back(uid, theirs)
         return all(self.over(member, use) for member in self.below(self.foreign[uid]))
+
+    def threatens(self, uid: str) -> bool:
+        """Whether evictions that follow when a victim waits may reach the preemptor: not if all are of lower gangs."""
+        victim = self.books.running[uid].workload
+        queue = self.books.queue_of(victim)
+        if queue is None or queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
+            return False
+        queues = self.books.snapshot.config.cluster_queues
+        others = (queues[name] for name in self.path[-1].queues() if name != self.queue.name)
+        higher = victim.priority > self.workload.priority
+        return higher or any(q.reclaim_within_cohort is ReclaimWithinCohort.ANY for q in others)
+
+    def with_back(self, uid: str, theirs: list[str]) -> Use:
+        """What is used once one of the victims is back, and whoever yields to it in its own queue has made room for it."""
+        victim = self.books.running[uid].workload
+        queue = self.books.queue_of(victim)
+        use = self.without(self.high, (v for v in theirs if v != uid))
+        if queue is None or not self.threatens(uid):
+            return use
+        for workload, placement in self._running({*self._gone_before, *theirs}):
+            if self.books.queue_of(workload) is queue and _yields(queue, workload, victim):
+                _add(use, charges(self.books, workload, placement), -1)
+        return use
 
     def lasts(
         self,
@@ -151,6 +199,15 @@ class Case:
     def rows(self) -> frozenset[Key]:
         """Every flavor and resource that somebody of the tree has a quota of."""
         return frozenset(_stated(self.path[-1]))
+
+
+def _yields(queue: ClusterQueue, gang: Workload, victim: Workload) -> bool:
+    """Whether a gang may have to leave for a victim that waits in their common queue."""
+    if queue.within_cluster_queue is WithinClusterQueue.NEVER or not gang.preemptible:
+        return False
+    equal = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+    newer = gang.priority == victim.priority and gang.queued_at > victim.queued_at
+    return gang.priority < victim.priority or (equal and newer)
 
 
 def _add(use: Use, rows: Iterable[tuple[Row, int]], sign: int = 1) -> None:

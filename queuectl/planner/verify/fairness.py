@@ -1,4 +1,4 @@
-"""Victims by fair shares: an order of exits in which each passed one of the strategies."""
+"""Victims by fair shares: an order of exits in which each passed a strategy, and nobody who would come back by his share."""
 
 from __future__ import annotations
 
@@ -48,12 +48,25 @@ def unfair(case: Case, top: Member, theirs: list[str]) -> str | None:
     )
     own = next(m for m in case.path if m.parent is top.parent)
     ours = _share(case, own, mine)
+    back = sorted(v for v in theirs if case.threatens(v) and _behind(case, v, theirs, top, ours))
+    barred = False
     for split in islice(_splits(case, theirs), _SPLITS):
         able = case.lasts(top, theirs, split, lambda m, use: _borrows_any(case, m, use))
         if able and (within or _passes(case, top, theirs, split, able, ours)):
-            return None
+            barred = bool(split and back and not within)
+            if not barred:
+                return None
+    if barred:
+        return f"{back} would come back with a smaller share"
     tried = sum(1 for _ in islice(_splits(case, theirs), _SPLITS + 1))
     return None if tried > _SPLITS else f"no order of exits of {sorted(theirs)} is fair"
+
+
+def _behind(
+    case: Case, uid: str, theirs: list[str], top: Member, ours: tuple[bool, Fraction]
+) -> bool:
+    """Whether a victim that is back would be on the side with the smaller share."""
+    return _share(case, top, case.with_back(uid, theirs)) < ours
 
 
 def _contended(case: Case, row: Key) -> bool:

@@ -37,7 +37,7 @@ def dry_run(walk: Walk, in_order: Sequence[Pending], solver: Solver) -> Iterator
         in_order: all pending gangs: priority, time queued, uid.
         solver: another one than the walk's, which counts this work and what breaks in it.
     """
-    if walk.solver.cut or walk.solver.stop.stopped or not _somewhere(walk):
+    if walk.solver.ended() or not _somewhere(walk):
         return
     chooser = Chooser(walk.arena, walk.ledger, solver, dry=True)
     hopeless: set[int] = set()  # classes, by id: whoever comes later yields no more to them
@@ -49,7 +49,7 @@ def dry_run(walk: Walk, in_order: Sequence[Pending], solver: Solver) -> Iterator
         walk.give_back_reserved(pending.workload.uid)
         outcome = chooser.choose(pending, queue, _open_choices(walk, pending, queue, kind))
         asked += 1
-        if solver.cut or solver.stop.stopped:
+        if solver.ended():
             return
         if isinstance(outcome, Clearing):
             yield from outcome.victims.victims

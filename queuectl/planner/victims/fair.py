@@ -9,6 +9,11 @@ Exits on the preemptor's side make its share smaller, so they go first, the near
 exits make the share smaller; by the first strategy only the share after all of them counts, by the second the one before
 the last. Where both are in force the second comes after the first, once for each ClusterQueue, as in Kueue.
 
+By the second strategy a side may end with the smaller share, and then it could take the place back. So where somebody leaves
+by it, none of that side may be one that would: with him in his queue again, and without those there who yield to him
+(:mod:`queuectl.planner.victims.comeback`), its share must not be smaller than the preemptor's. Kueue does not ask this, and turns
+in circles.
+
 Who yields for being idle may leave at any time, whatever shares say: on the preemptor's side with the others, and on the
 victims' side after all whose share is compared, so that nobody's exit fails by his.
 """
@@ -99,6 +104,15 @@ class Fair:
         if not theirs:
             yield []
             return
+        first, second = self._ranks(level, gone, late)
+        for split in self._splits(theirs):
+            if self._passes(top, theirs, split, first, second):
+                if split and not self._stay_out(top, theirs, second):
+                    return  # nor by any split after it
+                yield split
+
+    def _ranks(self, level: int, gone: list[int], late: list[int]) -> tuple[Rank, Rank]:
+        """The preemptor's share below a level while the first strategy is in force, and when all on its side have left."""
         use, foreign = self.use, self.foreign
         own = foreign.contest.path[level - 1]
         mine = [g for g in gone if self._inside(g, level)]
@@ -108,9 +122,19 @@ class Fair:
         foreign.remove(use, [g for g in mine if g in late])
         second = share_of(own, use).rank
         foreign.remove(use, mine, 1)
-        for split in self._splits(theirs):
-            if self._passes(top, theirs, split, first, second):
-                yield split
+        return first, second
+
+    def _stay_out(self, top: Pool, theirs: list[int], ours: Rank) -> bool:
+        """Whether nobody of them who is a danger to the preemptor would have the smaller share if he came back."""
+        use, foreign = self.use, self.foreign
+        foreign.remove(use, theirs)
+        held = all(
+            foreign.with_back(use, theirs, victim, lambda: ours <= share_of(top, use).rank)
+            for victim in theirs
+            if foreign.comeback.threatens(foreign.bench.gangs[victim])
+        )
+        foreign.remove(use, theirs, 1)
+        return held
 
     def _inside(self, gang: int, level: int) -> bool:
         """Whether a gang's exit counts on the preemptor's side below this level."""
@@ -118,7 +142,7 @@ class Fair:
 
     def _splits(self, theirs: Sequence[int]) -> Iterator[list[int]]:
         """Who may leave by the last strategy while the others leave by the first: nobody, then ever more."""
-        if self.unbound or self.strategies == (FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE,):
+        if self.unbound or not self._late:
             yield []
             return
         if self.strategies[0] is FairStrategy.LESS_THAN_INITIAL_SHARE:
@@ -182,7 +206,10 @@ class Fair:
 
                 if illegal(theirs):
                     core = smallest(theirs, illegal)
-                    among = self.foreign.lifted(core, top.parent.subtree if top.parent else ())
+                    among = core  # what yields to one victim may not yield to another one like it
+                    ranks = self._ranks(level, gone, [])
+                    if not any(self._passes(top, core, s, *ranks) for s in self._splits(core)):
+                        among = self.foreign.lifted(core, top.parent.subtree if top.parent else ())
                     left = set(best) - set(gone)
                     among = [g for g in among if g not in self.exempt]
                     cut = dict.fromkeys(among, 1) | dict.fromkeys(sorted(left), -len(among))
@@ -191,6 +218,14 @@ class Fair:
 
     def constrain(self, building: VictimModel) -> None:
         """Nothing: shares are compared on whole sets, and what fails is cut off."""
+
+    def standing(self, gang: int) -> object:
+        return None if self.unbound or not self._late else self.foreign.standing(gang)
+
+    @property
+    def _late(self) -> bool:
+        """Whether the second strategy is in force."""
+        return FairStrategy.LESS_THAN_INITIAL_SHARE in self.strategies
 
 
 def _pools(pool: Pool) -> Iterator[Pool]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from queuectl.planner.queueing.quota import FlavorResource, Pool, QuotaUse
+from queuectl.planner.victims.comeback import Comeback
 from queuectl.planner.victims.contest import Charges, Contest, Meeting
 from queuectl.planner.victims.model import VictimModel
 from queuectl.planner.victims.roster import Bench
@@ -46,6 +47,10 @@ class Order(Protocol):
 
     def constrain(self, building: VictimModel) -> None:
         """Rows that legal sets obey; what they leave open, cuts refuse."""
+        ...
+
+    def standing(self, gang: int) -> object:
+        """Equal for candidates of a queue that stand in for each other if they are charged the same."""
         ...
 
 
@@ -86,6 +91,7 @@ class Foreign:
     contest: Contest
     bench: Bench
     charges: Charges
+    comeback: Comeback
     owner: dict[int, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,6 +128,29 @@ class Foreign:
         for gang in gangs:
             for row, amount in self.charges[gang]:
                 use.add(row, sign * amount)
+
+    def with_back(
+        self, use: QuotaUse, gone: Collection[int], victim: int, holds: Callable[[], bool]
+    ) -> bool:
+        """Whether something holds once one who has left is back, and those that yield to it in its own queue have left.
+
+        Args:
+            use: a view in which all of ``gone`` have left.
+            gone: all who leave that the question is about.
+            victim: one of them.
+            holds: what is asked of ``use``.
+        """
+        gangs, charges = self.bench.gangs, self.charges
+        left = ((gangs[g], charges[g]) for g in gone)
+        yields = self.comeback.yields(gangs[victim], self.owner[victim], left)
+        self.remove(use, (victim,), 1)
+        for row, amount in yields.items():
+            use.add(row, -amount)
+        held = holds()
+        for row, amount in yields.items():
+            use.add(row, amount)
+        self.remove(use, (victim,))
+        return held
 
     def lasts(
         self,
@@ -160,6 +189,13 @@ class Foreign:
             self.remove(use, (victim,))
         self.remove(use, victims, 1)
         return chosen
+
+    def standing(self, gang: int) -> object:
+        """Equal for gangs of a queue that, should they come back, are the same danger and have the same others yield to them."""
+        if gang not in self.owner:
+            return None
+        who = self.bench.gangs[gang]
+        return self.comeback.threatens(who), self.comeback.bound(who)
 
     def lifted(self, core: Sequence[int], rows: Iterable[FlavorResource]) -> list[int]:
         """Some gangs and, if all are of one queue, those of it charged as much of each row as any of them."""

@@ -44,6 +44,7 @@ from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import Pool
 from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.victims.comeback import Comeback
 from queuectl.planner.victims.contest import Contest, Deficits, contest_of
 from queuectl.planner.victims.fair import Fair
 from queuectl.planner.victims.idle import Candidates, anybody_yields
@@ -84,6 +85,7 @@ class Scheme:
 
     Attributes:
         kinds: by which rule each gang of the bench may be evicted. Shape (C,).
+        comeback: who of a candidate's own ClusterQueue yields to it.
         borrows: whether the preemptor's queue may use more than its nominal quota then.
         strategies: of fair sharing; empty where shares do not count.
     """
@@ -91,6 +93,7 @@ class Scheme:
     contest: Contest
     bench: Bench
     kinds: Ints
+    comeback: Comeback
     borrows: bool = True
     strategies: tuple[FairStrategy, ...] = ()
     _orders: list[Order] = field(default_factory=list)
@@ -116,7 +119,7 @@ class Scheme:
     def _order(self) -> Order:
         """The rule about all the scheme's candidates; it holds for those up to some priority as well."""
         if not self._orders:
-            foreign = Foreign(self.contest, self.bench, charges_of(self.bench))
+            foreign = Foreign(self.contest, self.bench, charges_of(self.bench), self.comeback)
             self._orders.append(self._order_of(foreign))
         return self._orders[0]
 
@@ -252,7 +255,17 @@ class _Policy(Prospect):
         kinds = np.where(yields, Kind.IDLE, kinds)
         legal = (kinds != Kind.NEVER) & staying(self.ledger, self.roster)
         bench = bench_of(self.roster, legal, self.ledger.arena.snapshot.now)
-        return Scheme(self.contest, bench, kinds[legal], borrows, strategies)
+        comeback = Comeback(self.ledger, self.preemptor, self._uphill())
+        return Scheme(self.contest, bench, kinds[legal], comeback, borrows, strategies)
+
+    def _uphill(self) -> bool:
+        """Whether another queue of the tree reclaims from higher ones too."""
+        known = self.ledger.arena.snapshot.config.cluster_queues
+        return any(
+            known[name].reclaim_within_cohort is ReclaimWithinCohort.ANY
+            for name in self.roster.queues
+            if name in known and name != self.queue.name
+        )
 
     # Within the ClusterQueue.
 

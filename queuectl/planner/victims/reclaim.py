@@ -18,7 +18,8 @@ class Reclaim:
     Attributes:
         exempt: candidates whom another policy lets go whatever their queue uses; they leave after all others.
         wary: candidates taken by a preemptor that borrows. None of them may be one that its queue could take back within
-            its own quota: it would evict the borrower in turn. (Kueue asks this of the last one only.)
+            its own quota, those left out who yield to it there (:mod:`queuectl.planner.victims.comeback`): it, or they, would evict
+            the borrower in turn. (Kueue asks this of the last one only, and counts everybody.)
     """
 
     foreign: Foreign
@@ -54,14 +55,20 @@ class Reclaim:
 
     def _may_leave(self, top: Pool, victims: Sequence[int]) -> bool:
         foreign, use = self.foreign, self.foreign.contest.use
-        if not top.members and self.wary.isdisjoint(victims):
-            return self._one_row_holds(top, victims)
-        if not foreign.lasts(use, top, victims, self._over):
+        if not self._stay_over(top, victims):
             return False
+        if self.wary.isdisjoint(victims):
+            return True
         foreign.remove(use, victims)
-        held = all(self._stays_out(v) for v in victims if v in self.wary)
+        held = all(self._stays_out(v, victims) for v in victims if v in self.wary)
         foreign.remove(use, victims, 1)
         return held
+
+    def _stay_over(self, top: Pool, victims: Sequence[int]) -> bool:
+        """Whether a member, and all pools in it, are over until their last victims leave."""
+        if not top.members:
+            return self._one_row_holds(top, victims)
+        return bool(self.foreign.lasts(self.foreign.contest.use, top, victims, self._over))
 
     def _one_row_holds(self, queue: Pool, victims: Sequence[int]) -> bool:
         """The same for a ClusterQueue alone: it is over, by some row, without all but the victim that uses most of it."""
@@ -82,13 +89,12 @@ class Reclaim:
             self._charged[queue, row] = amounts.tolist() if amounts is not None else [0] * size
         return self._charged[queue, row]
 
-    def _stays_out(self, victim: int) -> bool:
-        """Whether somebody who has left would have to be borrowed for if he came back."""
-        foreign, use = self.foreign, self.foreign.contest.use
-        foreign.remove(use, (victim,), 1)
-        over = all(self._over(pool) for pool in foreign.meeting(victim).below)
-        foreign.remove(use, (victim,))
-        return over
+    def _stays_out(self, victim: int, gone: Collection[int]) -> bool:
+        """Whether somebody who has left with others would have to be borrowed for if he came back."""
+        foreign, below = self.foreign, self.foreign.meeting(victim).below
+        return foreign.with_back(
+            foreign.contest.use, gone, victim, lambda: all(self._over(pool) for pool in below)
+        )
 
     def _over(self, pool: Pool) -> bool:
         contest = self.foreign.contest
@@ -101,7 +107,9 @@ class Reclaim:
                 return bool(some) and not self._may_leave(top, some)
 
             core = smallest(theirs, illegal)
-            among = self.foreign.lifted(core, self.foreign.contest.rows)
+            among = core  # what yields to one victim may not yield to another one like it
+            if not self._stay_over(top, core):
+                among = self.foreign.lifted(core, self.foreign.contest.rows)
             yield dict.fromkeys((g for g in among if g not in self.exempt), 1), len(core) - 1
 
     def constrain(self, building: VictimModel) -> None:
@@ -112,6 +120,9 @@ class Reclaim:
         bound = [g for g in building.gangs if g not in self.exempt]
         for (_, top), theirs in self.foreign.by_top(bound).items():
             self._keep_over(building, top, theirs)
+
+    def standing(self, gang: int) -> object:
+        return self.foreign.standing(gang) if gang in self.wary else None
 
     def _keep_over(self, building: VictimModel, pool: Pool, gangs: list[int]) -> None:
         for member, theirs in self.foreign.below(pool, gangs).items():

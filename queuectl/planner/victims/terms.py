@@ -63,7 +63,10 @@ class Terms:
 
     def alike(self, gang: int) -> object:
         """Equal for gangs that stand in for each other, as far as quota and policy go."""
-        return None if self.plain else self.charges[gang]
+        if self.plain:
+            return None
+        standing = None if self.order is None else self.order.standing(gang)
+        return self.charges[gang], standing
 
     def constrain(self, building: VictimModel) -> None:
         """All rows that are known."""

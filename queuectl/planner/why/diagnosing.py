@@ -99,7 +99,7 @@ def diagnosis_of(turn: Turn) -> Diagnosis:
         if turn.solver.stop.stopped:
             break
         ways.extend(finder(turn))
-    cut = turn.solver.cut or turn.solver.stop.stopped
+    cut = turn.solver.ended()
     proof = Proof.OPTIMAL if conflict.proved else Proof.FEASIBLE
     return Diagnosis(turn.uid, obstacles, tuple(ways), proof, cut)
 

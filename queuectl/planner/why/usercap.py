@@ -64,7 +64,7 @@ def diagnosis_of(turn: Capped) -> Diagnosis:
         if turn.walk.solver.stop.stopped:
             break
         ways.extend(finder(turn))
-    cut = turn.walk.solver.cut or turn.walk.solver.stop.stopped
+    cut = turn.walk.solver.ended()
     return Diagnosis(turn.least.uid, (_obstacle(turn),), tuple(ways), cut=cut)
 
 

@@ -117,7 +117,7 @@ class PrometheusSource:
             coarse_others = await self._coarse(dialect, other, window, at, others, known)
             if _names_any((*others, *coarse_others), known):
                 self._labels, rows, coarse = other, others, coarse_others
-        gpus = [_number(sample) for sample in await self._ask(dialect.gpus(), at)]
+        gpus = [_number(sample) for sample in await self._ask(dialect.gpus(window), at)]
         return Look(
             at=at,
             window=window,

@@ -69,12 +69,13 @@ class Raw:
             return {}
         return self._measured(self._names.coarse, labels, window)
 
-    def gpus(self) -> Query:
-        """How many GPUs there are, whoever holds them."""
+    def gpus(self, window: float) -> Query:
+        """How many GPUs were seen in the window, whoever holds them: one missed scrape does not unmake them."""
         gauges = (self._names.busy, self._names.coarse)
         any_of = "|".join(gauge.name for gauge in gauges if gauge is not None)
         device = ",".join(self._names.device)
-        return Query(f'count(group by ({device}) ({{__name__=~"{any_of}"}}))')
+        seen = f'last_over_time({{__name__=~"{any_of}"}}[{duration(window)}])'
+        return Query(f"count(group by ({device}) ({seen}))")
 
     def _measured(self, gauge: Gauge, labels: PodLabels, window: float) -> dict[Value, Query]:
         by, series = _by(labels), f'{gauge.name}{{{labels.pod}!=""}}'
@@ -123,9 +124,9 @@ class Recorded:
         """The same by the metric that stands in for the better one."""
         return self._measured("coarse", labels, window)
 
-    def gpus(self) -> Query:
-        """How many GPUs there are, whoever holds them."""
-        return Query("max(queuectl:gpus)")
+    def gpus(self, window: float) -> Query:
+        """How many GPUs were seen in the window, whoever holds them: one missed scrape does not unmake them."""
+        return Query(f"max(max_over_time(queuectl:gpus[{duration(window)}]))")
 
     def _measured(self, signal: str, labels: PodLabels, window: float) -> dict[Value, Query]:
         by, span = _by(labels), duration(window)

@@ -11,14 +11,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.api.kinds import PREFIX as API
+from queuectl.api.problems import Problem
 from queuectl.domain.audit import AuditFilter
 from queuectl.domain.identity import Right
+from queuectl.web.configured import HOME, address_of, key_of
 from queuectl.web.site import PREFIX, Site, text, whole
 
 PAGE: Final = 100
 _WORKLOAD: Final = re.compile(rf"{API}/workloads/([^/]+)(?:/.*)?")
 _NAMED: Final = re.compile(rf"{API}/namespaces/([^/]+)/workloads/([^/]+)(?:/.*)?")
-_QUEUE: Final = re.compile(rf"{API}/clusterqueues/([^/]+)")
+_LOCAL: Final = re.compile(rf"{API}/namespaces/([^/]+)/([^/]+)/([^/]+)")
 
 
 def routes(site: Site) -> list[Route]:
@@ -50,6 +52,14 @@ def page_of(path: str) -> str | None:
         return f"{PREFIX}/workloads/{quote(found[1], safe='')}"
     if found := _NAMED.fullmatch(path):
         return f"{PREFIX}/workloads?q={quote(f'{found[1]}/{found[2]}')}"
-    if found := _QUEUE.fullmatch(path):
-        return f"{PREFIX}/queues/{quote(found[1], safe='')}"
-    return None
+    return _object_page(path.partition("?")[0])
+
+
+def _object_page(path: str) -> str | None:
+    """Of a configuration object, whether the API or its own page was asked to change it."""
+    local = _LOCAL.fullmatch(path)
+    part = f"{local[2]}/{local[1]}/{local[3]}" if local else path.removeprefix(f"{API}/")
+    try:
+        return address_of(key_of(part.removeprefix(f"{HOME}/")))
+    except Problem:
+        return None

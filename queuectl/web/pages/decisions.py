@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.decisions import Decided
 from queuectl.domain.identity import Right
-from queuectl.web.site import Site, whole
+from queuectl.web.ports import PageStore
+from queuectl.web.site import PREFIX, Site, whole
 
 PAGE: Final = 50
 
@@ -52,7 +53,40 @@ def routes(site: Site) -> list[Route]:
             first=not after,
         )
 
-    return [Route("/decisions", listed), Route("/decisions/{number}", one)]
+    async def of_step(request: Request) -> Response:
+        """Leads from a step of a workload's life to the cycle that decided it."""
+        await site.guard.require(request, Right("get", "decisions"))
+        line = whole(request, "line")
+        found = await _deciding(site.store, line)
+        if found is None:
+            detail = f"no decision is kept for step {line}: they are kept for a week"
+            raise Problem(ProblemType.NOT_FOUND, detail)
+        return RedirectResponse(f"{PREFIX}/decisions/{found.id}", 303)
+
+    return [
+        Route("/decisions", listed),
+        Route("/decisions/of", of_step),
+        Route("/decisions/{number}", one),
+    ]
+
+
+async def _deciding(store: PageStore, line: int) -> Decided | None:
+    """The record that has this line of history, or None. Records and lines rise together, so halving finds it."""
+    newest = await store.decisions(limit=1)
+    low, high = (
+        0,
+        newest[0].id + 1 if newest else 0,
+    )  # it is one of those from low on and below high
+    while low < high:
+        middle = (low + high) // 2
+        below = await store.decisions(before=middle + 1, limit=1)
+        if not below or below[0].upto < line:
+            low = middle + 1
+        elif below[0].after < line:
+            return below[0]
+        else:
+            high = below[0].id
+    return None
 
 
 async def _asked_for(site: Site, request: Request) -> Decided:

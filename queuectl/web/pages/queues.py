@@ -108,6 +108,7 @@ async def _queue(site: Site, request: Request) -> Response:
         cohort=quotas.of_cohort(queue.cohort) if queue.cohort is not None else (),
         members=_members(quotas, queue, sight),
         local_queues=_local_queues(mine),
+        configured=await site.guard.may(request, Right("get", "clusterqueues", "", name)),
         **await _waiting(site, request, name, sight),
         **page,
     )

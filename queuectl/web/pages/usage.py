@@ -150,8 +150,8 @@ def _name(row: ReportRow) -> str:
             return f"{names['namespace']}/{names['name']}"
         case {"queue": queue}:
             return f"{names['namespace']}/{queue or _NOBODY}"
-        case {"hour": hour}:
-            return moment(float(hour))
+        case {"hour": hour, **rest}:
+            return ", ".join([*rest.values(), moment(float(hour))])
         case _:
             (name,) = names.values()
             return name or _NOBODY

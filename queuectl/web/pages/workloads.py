@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.decisions import KEPT_SECONDS
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
@@ -24,6 +25,7 @@ from queuectl.web.site import PREFIX, Site, text, whole
 
 PAGE: Final = 100
 _STEPS: Final = 200  # of a life, the latest
+_PLACED: Final = (State.RESERVED, State.STARTING)
 _UID: Final = re.compile(r"[0-9A-Za-z._-]{1,128}")
 
 
@@ -135,12 +137,24 @@ async def _one(site: Site, request: Request) -> Response:
         seats=seated(placement, await site.picture()) if placement is not None else (),
         planned=entry.lease is not None,
         history=history,
+        decided=_decided(history, site.clock()) if sight.decisions else frozenset(),
         evictions=[line for line in history if line.to_state is State.EVICTING],
         asked=await asked_of(site.store, entry.uid),
         offers=await offers(site.guard, request, entry),
         queues=sorted(
             name for namespace, name in config.local_queues if namespace == entry.namespace
         ),
+    )
+
+
+def _decided(history: Sequence[HistoryLine], now: float) -> frozenset[int]:
+    """Ids of the steps by which a planning cycle gave it a place, of cycles whose records are kept."""
+    return frozenset(
+        line.id
+        for line in history
+        if line.to_state in _PLACED
+        and line.from_state not in (None, line.to_state)
+        and line.at >= now - KEPT_SECONDS
     )
 
 

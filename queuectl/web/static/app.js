@@ -115,6 +115,54 @@ function session() {
   });
 }
 
+// A form of ours says by a header that it is ours, which it cannot by itself. The answer takes the place of the page; where there
+// is no form in it, as in an outage, the page stays with what was typed, and says why.
+function forms() {
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (!form.matches("form[data-own]")) return;
+    event.preventDefault();
+    const button = event.submitter;
+    const body = new URLSearchParams(new FormData(form));
+    if (button?.name) body.set(button.name, button.value);
+    if (button) button.disabled = true;
+    say(form, "Asking …");
+    try {
+      const address = button?.getAttribute("formaction") || form.getAttribute("action");
+      const answer = await fetch(address, { method: "POST", headers: PROOF, body });
+      if (answer.redirected) return void location.assign(answer.url);
+      put(await answer.text(), answer.status);
+    } catch (error) {
+      say(form, error.message, true);
+      if (button) button.disabled = false;
+    }
+  });
+}
+
+function put(text, status) {
+  const made = new DOMParser().parseFromString(text, "text/html");
+  const main = made.getElementById("main");
+  if (!main?.querySelector("form[data-own]")) throw new Error(reason(text, made, status));
+  document.title = made.title;
+  document.getElementById("main").replaceWith(main);
+  window.htmx?.process(main);
+  const first = main.querySelector("[data-first]") ?? main;
+  first.focus();
+  first.scrollIntoView({ block: "nearest" });
+}
+
+// Of a refusal that is a page, or a problem as the API tells it.
+function reason(text, page, status) {
+  if (status === 401) return "Your session is over: sign in from another tab, then go on here.";
+  const told = page.querySelector("#main .panel-in p")?.textContent;
+  if (told) return told;
+  try {
+    return JSON.parse(text).detail || `it answered ${status}`;
+  } catch {
+    return `it answered ${status}`;
+  }
+}
+
 // A button of the page opens the dialog; nothing is sent before it is confirmed there.
 function actions() {
   const dialog = document.getElementById("confirm");
@@ -197,4 +245,5 @@ way();
 live();
 refreshes();
 session();
+forms();
 actions();

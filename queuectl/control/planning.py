@@ -1,0 +1,132 @@
+"""One plan of a leader: freeze, plan and verify in a thread, commit; what could not be used is dropped and made again.
+
+Plans are decisions: independent code verifies them, they are checked against the mirror as it is by then, and they are written only
+over the configuration and the rows they were made from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import structlog
+
+from queuectl.control.bell import Bell
+from queuectl.control.books import Books
+from queuectl.control.consult import Consultation
+from queuectl.control.decide import sentence
+from queuectl.control.pen import RETRY_SECONDS, Pen
+from queuectl.control.ports import Clock
+from queuectl.control.record import record_of
+from queuectl.domain.ledger import Change
+from queuectl.domain.machine import MAX_BUDGET
+from queuectl.domain.plan import Plan, Refusal
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import StopSignal, plan
+from queuectl.planner.domains import spreads
+from queuectl.planner.queueing.lines import Lines, lines_of
+from queuectl.planner.verify import Violation, verify
+from queuectl.planner.victims.shield import next_exposure
+from queuectl.telemetry.metrics import Discard, Metrics, Stage
+
+log = structlog.get_logger()
+
+
+class Planning:
+    """Of one leadership."""
+
+    def __init__(
+        self,
+        *,
+        books: Books,
+        pen: Pen,
+        bell: Bell,
+        metrics: Metrics,
+        clock: Clock,
+        consultation: Consultation,
+        stop: StopSignal,
+        defragment_seconds: float,
+    ) -> None:
+        """``defragment_seconds``: between two searches for gangs to move; 0: each plan may search."""
+        self._books = books
+        self._pen = pen
+        self._bell = bell
+        self._metrics = metrics
+        self._clock = clock
+        self._consultation = consultation
+        self._stop = stop
+        self._defragment_seconds = defragment_seconds
+        self._seek_at = 0.0  # when gangs to move may be looked for again
+        self._exposed_at: float | None = None  # when somebody may be evicted who may not be yet
+
+    async def plan(self) -> str:
+        """Plan and commit once; the sentence says what came of it. Raises what :meth:`Pen.commit` does."""
+        if not self._books.anything_to_plan():
+            return "nothing waits"
+        with self._metrics.stage(Stage.FREEZE):
+            snapshot = self._books.snapshot(seek_room=self._clock() >= self._seek_at)
+        began = time.perf_counter()
+        decision, violations, lines = await asyncio.to_thread(self._decide, snapshot)
+        await self._pen.written()
+        took = time.perf_counter() - began
+        self._metrics.planned(decision, took)
+        self._metrics.kinds.planned(lines, self._books.entry)
+        for alarm in dict.fromkeys(decision.alarms):
+            log.error("solver_broke", alarm=alarm, times=decision.alarms.count(alarm))
+        if decision.cut or violations:
+            return self._discard(decision, violations)
+        self._consultation.planned(snapshot, decision)
+        if any(map(self._worth_more, decision.pending)):
+            self._bell.plan_by(RETRY_SECONDS)
+        if decision.stats.get("rooms_sought"):
+            self._seek_again(snapshot.now)
+        self._exposed_at = next_exposure(snapshot)
+        changes = self._books.decider.changes(snapshot, decision, self._clock())
+        record = record_of(snapshot, decision, changes, took)
+        await self._pen.commit(changes, snapshot.config.revision, record=record)
+        self._count(snapshot, decision, changes)
+        return sentence(snapshot, decision, changes)
+
+    def exposes(self, now: float) -> bool:
+        """Whether by ``now`` somebody may be evicted who could not be at the last plan. Said once."""
+        if self._exposed_at is None or self._exposed_at > now:
+            return False
+        self._exposed_at = None
+        return True
+
+    def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...], Lines]:
+        with self._metrics.stage(Stage.PLAN):
+            decision = plan(snapshot, self._stop)
+            lines = lines_of(snapshot)  # the planner's own, that it has just made
+        with self._metrics.stage(Stage.VERIFY):
+            return decision, verify(snapshot, decision), lines
+
+    def _discard(self, decision: Plan, violations: Iterable[Violation]) -> str:
+        self._metrics.discarded(Discard.CUT if decision.cut else Discard.VERIFIER)
+        for violation in violations:
+            log.error("plan_refused_by_verifier", violation=str(violation))
+        self._bell.plan_by(RETRY_SECONDS)
+        return "plan discarded: " + ("cut by the wall clock" if decision.cut else "verification")
+
+    def _worth_more(self, refusal: Refusal) -> bool:
+        """Whether a larger budget may still decide it."""
+        entry = self._books.ledger.get(refusal.uid)
+        undecided = refusal.reasons[0].code is Code.UNDECIDED
+        return undecided and entry is not None and entry.budget < MAX_BUDGET
+
+    def _seek_again(self, now: float) -> None:
+        """Looking for gangs to move takes longer than a plan: not again for a while, but then even if nothing changed."""
+        rest = self._defragment_seconds
+        self._seek_at = now + rest
+        if rest:
+            self._bell.plan_in(rest)
+
+    def _count(self, snapshot: Snapshot, decision: Plan, changes: list[Change]) -> None:
+        """What of a plan was committed."""
+        committed = {change.after.uid for change in changes}
+        preempted = [p for p in decision.preempted if p.victim in committed]
+        self._metrics.preempted(preempted, self._books.cluster_queue)
+        started = [a for a in decision.admitted if a.uid in committed]
+        self._metrics.fleet.started(spreads(snapshot, started))

@@ -1,0 +1,69 @@
+"""What a process that does not lead knows: a copy of the ledger, and beside its watch the picture a leader would plan on.
+
+Each look reads of the ledger only what has changed since the last. What has not stays the same object, and so does what was
+made of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from queuectl.control.ports import Clock, Store
+from queuectl.domain.ledger import Loaded
+from queuectl.domain.overrides import in_force, next_boundary
+from queuectl.domain.pastuse import past_use
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.objects.config import build
+from queuectl.state.freeze import Freezer
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from queuectl.state.spending import Spending
+from queuectl.state.usage import Usage
+
+
+class Standby:
+    """Of one process, from when it is asked first while it does not lead."""
+
+    def __init__(self, store: Store, mirror: Mirror, limits: SolverLimits, clock: Clock) -> None:
+        """``limits``: of plans that are made on its pictures."""
+        self._store = store
+        self._limits = limits
+        self._clock = clock
+        self._ledger = Ledger()
+        self._usage = Usage(mirror, self._ledger)
+        self._freezer = Freezer(mirror, self._ledger, self._usage)
+        self._loaded: Loaded | None = None
+        self._stated = self._config = QueueConfig()
+        self._turns_at: float | None = None  # when an override begins or ends next
+
+    async def snapshot(self) -> Snapshot:
+        """As a leader would see it that begins now.
+
+        Raises:
+            BadInput: the configuration cannot be read; only a hand in the database gets here.
+            StoreUnavailable: no answer from the database.
+        """
+        before = self._loaded
+        loaded = await (self._store.load() if before is None else self._store.follow(before))
+        now = self._clock()
+        if before is None or loaded.documents is not before.documents:
+            self._stated = build(loaded.documents, loaded.revision)
+            self._turns_at = now
+        if self._turns_at is not None and now >= self._turns_at:
+            self._config = in_force(self._stated, now)
+            self._turns_at = next_boundary(self._stated, now)
+        self._adopt(loaded)
+        return replace(
+            self._freezer.freeze(self._config, now, self._limits),
+            moved_work=Spending(loaded.spent).by_queue(now),
+            past_use=past_use(loaded.used, self._config),
+        )
+
+    def _adopt(self, loaded: Loaded) -> None:
+        gone = {entry.uid for entry in self._ledger} - {entry.uid for entry in loaded.entries}
+        for uid in gone:
+            self._freezer.forget(uid)
+        self._ledger.replace(loaded.entries)
+        self._usage.refresh_all()
+        self._loaded = loaded

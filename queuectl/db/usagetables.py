@@ -1,0 +1,90 @@
+"""The usage ledger's tables: marks, meters, and what they come to by hour.
+
+``usage_marks`` are written by commits and folded into the others by :mod:`queuectl.control.account`. The ledger refers to no
+other table, so whatever else is deleted, it stays.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, Identity, Index, Table, Uuid
+
+from queuectl.db.columns import amount, integer, json, key, metadata, seconds, single_row, words
+
+usage_marks: Final = Table(
+    "usage_marks",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    key("uid"),
+    json("mark"),
+    comment="what workloads do from a time on, until it is folded into usage_hours",
+)
+
+usage_meters: Final = Table(
+    "usage_meters",
+    metadata,
+    key("uid", primary=True),
+    json("meter"),
+    comment="what each live workload does since its last folded mark",
+)
+
+usage_subjects: Final = Table(
+    "usage_subjects",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    key("uid"),
+    words("kind"),
+    key("namespace"),
+    key("name"),
+    key("queue"),
+    key("cluster_queue"),
+    key("cohort"),
+    key("user"),
+    json("labels"),
+    comment="on whose account: a workload under one queue, cohort, user and set of labels",
+)
+Index("usage_subjects_uid_idx", usage_subjects.c.uid)
+
+usage_hours: Final = Table(
+    "usage_hours",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("subject", Uuid, primary_key=True),
+    key("flavor", primary=True),
+    key("price", primary=True),
+    *map(
+        amount,
+        ("allocated", "used", "idle", "stuck", "unknown", "waited", "waiting", "cost", "unpriced"),
+    ),
+    comment="GPU-seconds by hour; waiting in seconds, cost in money; hour is its start in unix seconds",
+    postgresql_with={"fillfactor": 70},  # the present hour's rows are written again and again: HOT
+)
+Index("usage_hours_subject_idx", usage_hours.c.subject)
+
+usage_losses: Final = Table(
+    "usage_losses",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("subject", Uuid, primary_key=True),
+    key("flavor", primary=True),
+    key("reason", primary=True),
+    amount("gpu_seconds"),
+    integer("evictions"),
+    comment="work that evictions threw away",
+)
+
+usage_fleet: Final = Table(
+    "usage_fleet",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    key("flavor", primary=True),
+    *map(amount, ("seconds", "capacity", "free", "fragmented", "stranded")),
+    comment="GPU-seconds that nodes had, that were free, and that no gang could use; seconds that were looked at",
+)
+
+usage_progress: Final = single_row(
+    "usage_progress",
+    seconds("until", nullable=True),
+    comment="until when everything is accounted for in usage_hours; null = nothing yet",
+)

@@ -1,0 +1,160 @@
+"""What a victim that comes back finds in its own ClusterQueue: gangs that it may evict do not keep it out.
+
+A victim waits again, and starts at once if it may evict enough of its own queue. Those it evicts then wait, and take from
+others what the queue reclaims. If one of these is the gang that the first victim left for, all begins anew, and no end is
+ever reached. So whoever is evicted for a gang that borrows is judged as if those who yield to it had left already.
+
+They yield by ``withinClusterQueue``. They count only where their queue reclaims and a circle could close: it needs an eviction
+that is not of a lower gang, so where others reclaim from lower ones alone nobody endangers a higher one. Protections that end
+one day do not count.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
+from typing import Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Workload
+from queuectl.planner.arena import Arena
+from queuectl.planner.ledger import Ledger
+from queuectl.planner.queueing.quota import QuotaRow
+
+# Priority, and the time queued, negated: the lowest yields first.
+_Place: TypeAlias = tuple[int, float]
+_Charges: TypeAlias = Iterable[tuple[QuotaRow, int]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Line:
+    """Gangs of one ClusterQueue that run, stay and may be evicted some day, lowest first.
+
+    Attributes:
+        sums: what so many of the lowest are charged, per quota row.
+    """
+
+    places: list[_Place]
+    sums: dict[QuotaRow, list[int]]
+
+
+@dataclass(eq=False, slots=True)
+class Comeback:
+    """Who yields to whom in the ClusterQueues of one snapshot, at one point of the walk, should victims of one gang come back.
+
+    Attributes:
+        uphill: whether any other queue of the preemptor's tree reclaims whatever the priority.
+    """
+
+    ledger: Ledger
+    preemptor: Workload
+    uphill: bool
+    _bounds: dict[int, _Place | None] = field(default_factory=dict)
+    _changes: dict[str, list[tuple[_Place, int, _Charges]]] | None = None
+
+    def threatens(self, gang: Admitted) -> bool:
+        """Whether a gang that comes back, or who then has to leave, may evict the one it left for."""
+        queue = self._queue(gang.workload)
+        if queue is None or queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
+            return False
+        return self.uphill or gang.workload.priority > self.preemptor.priority
+
+    def bound(self, gang: Admitted) -> _Place | None:
+        """All below this place count as yielding to a gang in its ClusterQueue; None = nobody does."""
+        if id(gang) not in self._bounds:
+            self._bounds[id(gang)] = self._bound(gang.workload) if self.threatens(gang) else None
+        return self._bounds[id(gang)]
+
+    def _bound(self, workload: Workload) -> _Place | None:
+        queue = self._queue(workload)
+        if queue is None or queue.within_cluster_queue is WithinClusterQueue.NEVER:
+            return None
+        if queue.within_cluster_queue is WithinClusterQueue.LOWER_PRIORITY:
+            return workload.priority, -inf
+        return _place(workload)
+
+    def _queue(self, workload: Workload) -> ClusterQueue | None:
+        config = self.ledger.arena.snapshot.config
+        return config.cluster_queue_of(workload.namespace, workload.queue)
+
+    def yields(
+        self, gang: Admitted, queue: str, gone: Iterable[tuple[Admitted, _Charges]]
+    ) -> dict[QuotaRow, int]:
+        """What those who yield to a gang are charged.
+
+        Args:
+            gang: it runs.
+            queue: the name of its ClusterQueue.
+            gone: gangs that count as having left, of any queue, with what they are charged.
+        """
+        bound = self.bound(gang)
+        if bound is None:
+            return {}
+        line = _lines(self.ledger.arena).get(queue)
+        found: dict[QuotaRow, int] = {}
+        if line is not None:
+            below = bisect_left(line.places, bound)
+            found = {row: sums[below] for row, sums in line.sums.items()}
+        left = ((_place(other.workload), -1, rows) for other, rows in gone)
+        for at, sign, rows in (*self._since(queue), *left):
+            if at < bound:
+                for row, amount in rows:
+                    if row[0] == queue:
+                        found[row] = found.get(row, 0) + sign * amount
+        return {row: amount for row, amount in found.items() if amount}
+
+    def _since(self, queue: str) -> list[tuple[_Place, int, _Charges]]:
+        """Who of a ClusterQueue was started or evicted by this plan."""
+        if self._changes is None:
+            self._changes = {}
+            for workload, sign, rows in self._changed():
+                if rows and workload.preemptible:
+                    change = (_place(workload), sign, rows)
+                    self._changes.setdefault(rows[0][0][0], []).append(change)
+        return self._changes.get(queue, [])
+
+    def _changed(self) -> Iterator[tuple[Workload, int, list[tuple[QuotaRow, int]]]]:
+        ledger = self.ledger
+        for kept in ledger.kept:
+            yield kept.demand.pending.workload, 1, list(kept.demand.rows())
+        for uid in sorted(ledger.gone & ledger.leaving.keys()):
+            gang = ledger.leaving[uid]
+            yield gang.workload, -1, list(ledger.arena.usage.charges(gang))
+
+
+def _place(workload: Workload) -> _Place:
+    return workload.priority, -workload.queued_at
+
+
+_LINES: Final[WeakKeyDictionary[Arena, dict[str, _Line]]] = WeakKeyDictionary()
+
+
+def _lines(arena: Arena) -> dict[str, _Line]:
+    """The lines of all ClusterQueues, by name; made once per arena."""
+    if arena not in _LINES:
+        _LINES[arena] = _line_up(arena)
+    return _LINES[arena]
+
+
+def _line_up(arena: Arena) -> dict[str, _Line]:
+    found: dict[str, list[tuple[_Place, _Charges]]] = {}
+    for gang in arena.snapshot.admitted:
+        charges = arena.usage.charges(gang)
+        if charges and not gang.leaving and gang.workload.preemptible:
+            found.setdefault(charges[0][0][0], []).append((_place(gang.workload), charges))
+    return {queue: _line(gangs) for queue, gangs in found.items()}
+
+
+def _line(gangs: list[tuple[_Place, _Charges]]) -> _Line:
+    gangs.sort(key=lambda entry: entry[0])
+    amounts: dict[QuotaRow, list[int]] = {}
+    for at, (_, charges) in enumerate(gangs):
+        for row, amount in charges:
+            amounts.setdefault(row, [0] * len(gangs))[at] += amount
+    sums = {row: list(accumulate(each, initial=0)) for row, each in amounts.items()}
+    return _Line([at for at, _ in gangs], sums)

@@ -1,0 +1,132 @@
+"""Configuration objects as the pages tell them: where each has its page, what it says in a line, and its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import yaml
+
+from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, ConfigKind
+from queuectl.api.params import NAME
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.queries import DocumentKey
+from queuectl.objects.config import validate
+from queuectl.web.site import PREFIX
+
+HOME: Final = f"{PREFIX}/config"
+BY_PLURAL: Final = {kind.plural: kind for kind in CONFIG_KINDS}
+_NAME: Final = re.compile(NAME)
+_HEAD: Final = ("apiVersion", "kind", "metadata")
+
+
+def kind_of(key: DocumentKey) -> ConfigKind:
+    """Of an object whose kind is one of ours."""
+    return BY_KIND[key.kind]
+
+
+def part_of(key: DocumentKey) -> str:
+    """What stands for an object in addresses: ``clusterqueues/vision``, ``localqueues/team-a/default``."""
+    parts = (kind_of(key).plural, key.namespace, key.name)
+    return "/".join(quote(part, safe="") for part in parts if part)
+
+
+def address_of(key: DocumentKey) -> str:
+    """Of its page."""
+    return f"{HOME}/{part_of(key)}"
+
+
+def key_of(part: str) -> DocumentKey:
+    """The object that :func:`part_of` stands for.
+
+    Raises:
+        Problem: not-found: nothing can be called so.
+    """
+    plural, *names = part.split("/")
+    kind = BY_PLURAL.get(plural)
+    whole = kind is not None and len(names) == 1 + kind.namespaced
+    if kind is None or not whole or not all(_NAME.fullmatch(name) for name in names):
+        raise Problem(ProblemType.NOT_FOUND, f"no configuration object can be called {part}")
+    namespace, name = names if kind.namespaced else ("", names[0])
+    return DocumentKey(kind.kind, namespace, name)
+
+
+def named_in(given: Mapping[str, Any]) -> DocumentKey:
+    """The object that a document is about.
+
+    Raises:
+        DocumentError: the document is wrong.
+        Problem: invalid-document: its name fits no path.
+    """
+    document, _ = validate(given)
+    key = DocumentKey.of(document)
+    for field, text in (("metadata.name", key.name), ("metadata.namespace", key.namespace)):
+        if text and not _NAME.fullmatch(text):
+            reason = f"{text!r} is not a name of lower-case letters, digits, - and ."
+            errors = [{"field": field, "reason": reason}]
+            raise Problem(ProblemType.INVALID_DOCUMENT, f"{field}: {reason}", errors=errors)
+    return key
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """The YAML that people read and edit."""
+    return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
+
+
+def value_text(value: Any) -> str:
+    """One side of a difference; empty = it is not there."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value or '""'
+        case dict() | list():
+            return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip()
+        case _:
+            return yaml.safe_dump(value).partition("\n")[0]
+
+
+def line_of(document: Mapping[str, Any]) -> str:
+    """What an object says, in a line; of one that is valid."""
+    spec: Mapping[str, Any] = document.get("spec") or {}
+    match document["kind"]:
+        case "ClusterQueue":
+            return _joined([*_quotas(spec), _said("cohort", spec.get("cohortName"))])
+        case "LocalQueue":
+            return f"leads to ClusterQueue {spec['clusterQueue']}"
+        case "Cohort":
+            return _joined([_said("below cohort", spec.get("parentName")), *_quotas(spec)])
+        case "ResourceFlavor":
+            labels = (spec.get("nodeLabels") or {}).items()
+            nodes = ", ".join(f"{key}={value}" for key, value in labels)
+            return _joined(
+                [_said("nodes with", nodes), _said("Topology", spec.get("topologyName"))]
+            )
+        case "Topology":
+            return " / ".join(level["nodeLabel"] for level in spec["levels"])
+        case "QuotaOverride":
+            added = "add" in spec
+            amount = f"{spec['add']} more" if added else spec.get("nominalQuota", "")
+            what = f"{amount} {spec['resource']} of {spec['flavor']} for {spec['clusterQueue']}"
+            return f"{what}, {spec['from']} to {spec['until']}"
+        case "WorkloadPriorityClass":
+            return _joined([str(document["value"]), document.get("description") or ""])
+        case _:
+            return ", ".join(key for key in document if key not in _HEAD)
+
+
+def _quotas(spec: Mapping[str, Any]) -> Iterable[str]:
+    for group in spec.get("resourceGroups") or ():
+        for flavor in group["flavors"]:
+            amounts = (f"{one['nominalQuota']} {one['name']}" for one in flavor["resources"])
+            yield f"{flavor['name']}: {', '.join(amounts)}"
+
+
+def _said(what: str, value: str | None) -> str:
+    return f"{what} {value}" if value else ""
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "; ".join(part for part in parts if part)

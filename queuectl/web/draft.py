@@ -1,0 +1,89 @@
+"""What somebody typed into the editor of configuration, and what he typed it over, as its forms send it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from queuectl.api.preconditions import etag
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.queries import DocumentKey
+from queuectl.web.configured import key_of, part_of
+
+_FORM: Final = "application/x-www-form-urlencoded"
+_FIELDS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A text that may become an object.
+
+    Attributes:
+        text: as it stands in the editor.
+        key: whose it is; None = of a new object: its own text names it.
+        version: of the object when its text was taken into the editor; None = there was none.
+        base: that object's text; empty = there was none.
+        checked: the seal of what was checked last; empty = nothing was.
+    """
+
+    text: str
+    key: DocumentKey | None = None
+    version: int | None = None
+    base: str = ""
+    checked: str = ""
+
+    @property
+    def seal(self) -> str:
+        """Tells this text over this version from every other."""
+        return hashlib.blake2b(f"{self.version}\n{self.text}".encode(), digest_size=12).hexdigest()
+
+    @property
+    def part(self) -> str:
+        """Of its object in addresses; empty = it is new."""
+        return part_of(self.key) if self.key is not None else ""
+
+    @property
+    def conditions(self) -> tuple[str | None, str | None]:
+        """If-Match and If-None-Match: it replaces what it was typed over, and nothing else."""
+        return (etag(self.version), None) if self.version is not None else (None, "*")
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form, line ends as one character.
+
+    Raises:
+        Problem: it is none.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != _FORM:
+        raise Problem(ProblemType.UNSUPPORTED_MEDIA_TYPE, f"{media!r} is not understood: a form is")
+    body = (await request.body()).decode(errors="replace")
+    try:
+        fields = parse_qsl(body, keep_blank_values=True, errors="replace", max_num_fields=_FIELDS)
+    except ValueError as error:
+        raise Problem(ProblemType.MALFORMED_BODY, f"not a form: {error}") from error
+    return {name: value.replace("\r\n", "\n") for name, value in fields}
+
+
+def draft_of(form: dict[str, str]) -> Draft:
+    """What a form of the editor holds. Raises Problem when it is none of ours."""
+    part = form.get("of", "")
+    return Draft(
+        form.get("text", ""),
+        key_of(part) if part else None,
+        version_of(form),
+        form.get("base", ""),
+        form.get("checked", ""),
+    )
+
+
+def version_of(form: dict[str, str]) -> int | None:
+    """The version that a form is about; None = there was no such object. Raises Problem when it is no version."""
+    given = form.get("version", "")
+    if given and not (given.isdecimal() and len(given) < 19):
+        raise Problem(ProblemType.INVALID_PARAMETER, f"version: {given!r} is none")
+    return int(given) if given else None

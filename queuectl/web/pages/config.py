@@ -1,0 +1,257 @@
+"""Configuration: every object by kind, to search, and the page of one with its text; what changes it is beside this module."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.api.auth.layers import CHECK
+from queuectl.api.kinds import CONFIG_KINDS, ConfigKind
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.identity import Right
+from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.objects.config_links import references
+from queuectl.web.changes import changes_of
+from queuectl.web.configured import (
+    BY_PLURAL,
+    HOME,
+    address_of,
+    key_of,
+    kind_of,
+    line_of,
+    text_of,
+    value_text,
+)
+from queuectl.web.draft import Draft
+from queuectl.web.site import PREFIX, Site, text
+from queuectl.web.starts import start_of
+
+SHOWN: Final = 100  # objects of a kind at once
+_DONE: Final = {
+    "created": "It is created.",
+    "configured": "It is changed.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An object in the list."""
+
+    name: str
+    address: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The objects of a kind.
+
+    Attributes:
+        rows: those that are shown.
+        found: how many there are that fit.
+        may_add: who asks may write another one.
+    """
+
+    kind: ConfigKind
+    rows: tuple[Row, ...]
+    found: int
+    may_add: bool
+
+
+def right_to(verb: str, key: DocumentKey) -> Right:
+    """What doing this to an object needs."""
+    return Right(verb, kind_of(key).plural, key.namespace, key.name)
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the pages that change nothing."""
+
+    async def listed(request: Request) -> Response:
+        return await _list(site, request)
+
+    async def new(request: Request) -> Response:
+        kind = _kind(text(request, "kind"))
+        if not await _may_add(site, request, kind):
+            await site.guard.require(request, Right("update", kind.plural))
+        return await editor(site, request, Draft(start_of(kind.kind, site.clock())), kind=kind)
+
+    async def changed(request: Request) -> Response:
+        """The part of a page that reads the audit log."""
+        key = key_of(text(request, "of"))
+        for right in (right_to("get", key), Right("get", "audit")):
+            await site.guard.require(request, right)
+        lines = await changes_of(site.store.audit, key)
+        return site.page(request, "_changes.html", lines=lines)
+
+    async def one(request: Request) -> Response:
+        key = addressed(request)
+        await site.guard.require(request, right_to("get", key))
+        stored = await stored_as(site, key)
+        note = _DONE.get(text(request, "done"), "")
+        return await editor(site, request, taken(key, stored), stored=stored, note=note)
+
+    return [
+        Route("/config", listed),
+        Route("/config/new", new),
+        Route("/config/changes", changed),
+        Route("/config/{plural}/{name}", one),
+        Route("/config/{plural}/{namespace}/{name}", one),
+    ]
+
+
+def addressed(request: Request) -> DocumentKey:
+    """The object of a path. Raises Problem when nothing can be called so."""
+    path = request.path_params
+    parts = (path["plural"], path.get("namespace", ""), path["name"])
+    return key_of("/".join(part for part in parts if part))
+
+
+async def stored_as(site: Site, key: DocumentKey) -> ConfigDocument:
+    """The object. Raises Problem when there is none."""
+    stored = await site.store.get_config(key)
+    if stored is None:
+        raise Problem(ProblemType.NOT_FOUND, f"{key} does not exist")
+    return stored
+
+
+def taken(key: DocumentKey, stored: ConfigDocument) -> Draft:
+    """The text of an object as the editor begins with it."""
+    plain = text_of(stored.document)
+    return Draft(plain, key, stored.version, plain)
+
+
+async def editor(
+    site: Site,
+    request: Request,
+    draft: Draft,
+    *,
+    stored: ConfigDocument | None = None,
+    status: int = 200,
+    **told: Any,
+) -> Response:
+    """The page of an object: its text, to be changed by who may.
+
+    Args:
+        site: where it reads.
+        request: whose.
+        draft: what is in the editor.
+        stored: the object as it is, when that is what is shown.
+        status: of the answer.
+        told: what became of the draft; see config_object.html.
+    """
+    key = draft.key
+    may_write, may_delete = (
+        True,
+        False,
+    )  # of a new one, what it names is asked for when it is checked
+    links: list[tuple[str, str]] = []
+    if key is not None:
+        may_write, may_delete = await asyncio.gather(
+            *(site.guard.may(request, right_to(verb, key)) for verb in ("update", "delete"))
+        )
+        links = await _links(site, key, stored) if stored is not None else []
+    page: dict[str, Any] = {
+        "draft": draft,
+        "kind": kind_of(key) if key is not None else None,
+        "line": line_of(stored.document) if stored is not None else "",
+        "links": links,
+        "may_write": may_write,
+        "may_delete": may_delete and draft.version is not None,
+        "note": "",
+        "problem": None,
+        "checked": None,
+        "meanwhile": None,
+        "target": None,
+        "check": CHECK,
+        "value_text": value_text,
+        "address_of": address_of,
+        **told,
+    }
+    sight = await site.sight(request)
+    return site.page(request, "config_object.html", sight, status=status, still=True, **page)
+
+
+async def _links(site: Site, key: DocumentKey, stored: ConfigDocument) -> list[tuple[str, str]]:
+    """What it names, and the page about what it does."""
+    named = await site.store.get_configs(references(dict(stored.document)))
+    links = [(str(other.key), address_of(other.key)) for other in named]
+    if key.kind == "ClusterQueue":
+        links.insert(0, ("who runs and who waits in it", f"{PREFIX}/queues/{key.name}"))
+    return links
+
+
+async def _list(site: Site, request: Request) -> Response:
+    asked = {name: text(request, name) for name in ("q", "kind", "done")}
+    kinds = [kind for kind in CONFIG_KINDS if asked["kind"] in ("", kind.plural)] or CONFIG_KINDS
+    shelves = [
+        shelf for kind in kinds if (shelf := await _shelf(site, request, kind, asked["q"].lower()))
+    ]
+    if not shelves:
+        await site.guard.require(request, Right("list", kinds[0].plural))
+    return site.page(
+        request,
+        "config.html",
+        await site.sight(request),
+        asked=asked,
+        kinds=CONFIG_KINDS,
+        home=HOME,
+        shelves=[shelf for shelf in shelves if shelf.found or not asked["q"]],
+    )
+
+
+async def _shelf(site: Site, request: Request, kind: ConfigKind, q: str) -> Shelf | None:
+    """The objects of a kind that fit; None where who asks may see none of this kind."""
+    stored = await _seen(site, request, kind)
+    if stored is None:
+        return None
+    found = [one for one in stored if q in _searched(one)]
+    may_add = await _may_add(site, request, kind) and not (kind.single and stored)
+    return Shelf(kind, tuple(map(_row, found[:SHOWN])), len(found), may_add)
+
+
+async def _seen(
+    site: Site, request: Request, kind: ConfigKind
+) -> tuple[ConfigDocument, ...] | None:
+    if not kind.namespaced:
+        may = await site.guard.may(request, Right("list", kind.plural))
+        return await site.store.list_config(kind.kind) if may else None
+    seen = await site.guard.visible(request, "list", kind.plural, site.store.namespaces)
+    if seen is not None and not seen:
+        return None
+    stored = await site.store.list_config(kind.kind)
+    return tuple(one for one in stored if seen is None or one.key.namespace in seen)
+
+
+async def _may_add(site: Site, request: Request, kind: ConfigKind) -> bool:
+    """Whether he may write one anywhere; of which name and where, the check of the text tells."""
+    if not kind.namespaced:
+        return await site.guard.may(request, Right("update", kind.plural))
+    where = await site.guard.visible(request, "update", kind.plural, site.store.namespaces)
+    return where is None or bool(where)
+
+
+def _searched(stored: ConfigDocument) -> str:
+    """All that it says, to look for something in."""
+    key = stored.key
+    name = f"{key.namespace}/{key.name}" if key.namespace else key.name
+    return f"{name} {orjson.dumps(dict(stored.document)).decode()}".lower()
+
+
+def _row(stored: ConfigDocument) -> Row:
+    key = stored.key
+    name = f"{key.namespace}/{key.name}" if key.namespace else key.name
+    return Row(name, address_of(key), line_of(stored.document))
+
+
+def _kind(plural: str) -> ConfigKind:
+    """Raises Problem when there is no such kind."""
+    kind = BY_PLURAL.get(plural)
+    if kind is None:
+        raise Problem(ProblemType.NOT_FOUND, f"there is no kind of configuration {plural!r}")
+    return kind

@@ -1,0 +1,263 @@
+"""Writing configuration: a text is checked, then applied as it was checked; an object is deleted once that is confirmed.
+
+Rules, checks and words are those of the REST API's PUT and DELETE. A form is refused where the object was changed since it
+was read; what was typed comes back with the refusal, beside what the other one changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from queuectl.api.auth.audit import done, stands_for
+from queuectl.api.auth.layers import CHECK
+from queuectl.api.body import read_yaml
+from queuectl.api.documents import Documents
+from queuectl.api.preconditions import etag
+from queuectl.api.problems import Problem, ProblemType, wrong_document
+from queuectl.api.rehearsal import changes_of, excess_views, rehearse_removal, seen_excesses
+from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
+from queuectl.domain.ledger import State
+from queuectl.domain.queries import IN_LINE, ConfigDocument, DocumentKey
+from queuectl.web.configured import (
+    HOME,
+    address_of,
+    key_of,
+    kind_of,
+    line_of,
+    named_in,
+    text_of,
+)
+from queuectl.web.draft import Draft, draft_of, form_of, version_of
+from queuectl.web.pages.config import addressed, editor, right_to, stored_as
+from queuectl.web.sight import Sight
+from queuectl.web.site import PREFIX, Site, text
+
+log = structlog.get_logger()
+
+_HOLDS: Final = (State.STARTING, State.RUNNING, State.EVICTING)
+_OUTAGE: Final = "The database or the cluster does not answer: nothing is known to be changed. Try again in a moment."
+_BOTH: Final = "both changed it"
+_UNDONE: Final = "yours would undo it"
+_EDITED: Final = "The text was changed after it was checked, so nothing is applied yet: this is what it would do now."
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """What became of an object after its text was taken into the editor.
+
+    Attributes:
+        gone: it was deleted.
+        appeared: there was none, and now there is.
+        changes: of the others, as the API answers them.
+        marks: what the draft does to fields of these.
+    """
+
+    gone: bool
+    appeared: bool
+    changes: list[dict[str, Any]]
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the forms, and the page that asks before a deletion."""
+
+    async def check(request: Request) -> Response:
+        draft = draft_of(await form_of(request))
+        return await _kept(site, request, draft, lambda: _check(site, request, draft))
+
+    async def change(request: Request) -> Response:
+        key = addressed(request)
+        form = await form_of(request)
+        if form.get("do") == "delete":
+            stands_for(request, f"delete{key.kind}")
+            return await _delete(site, request, key, version_of(form))
+        stands_for(request, f"put{key.kind}")
+        draft = draft_of(form)
+        return await _kept(site, request, draft, lambda: _apply(site, request, key, draft))
+
+    async def ask(request: Request) -> Response:
+        key = key_of(text(request, "of"))
+        return await _before_deletion(site, request, key)
+
+    return [
+        Route(CHECK.removeprefix(PREFIX), check, methods=["POST"]),
+        Route("/config/delete", ask),
+        Route("/config/{plural}/{name}", change, methods=["POST"]),
+        Route("/config/{plural}/{namespace}/{name}", change, methods=["POST"]),
+    ]
+
+
+def _documents(site: Site, key: DocumentKey) -> Documents:
+    """The verbs of the REST API."""
+    return Documents(site.guard, kind_of(key), site.store, site.diagnoser)
+
+
+async def _kept(
+    site: Site, request: Request, draft: Draft, step: Callable[[], Awaitable[Response]]
+) -> Response:
+    """What a step answers; where it is refused, or in an outage, the editor with what was typed and the reason."""
+    try:
+        return await _explained(site, request, draft, step)
+    except (StoreUnavailable, ClusterUnavailable) as error:
+        log.warning("configuration_not_written", path=request.url.path, error=str(error))
+        return site.page(
+            request,
+            "config_outage.html",
+            status=503,
+            still=True,
+            draft=draft,
+            check=CHECK,
+            told=_OUTAGE,
+        )
+
+
+async def _explained(
+    site: Site, request: Request, draft: Draft, step: Callable[[], Awaitable[Response]]
+) -> Response:
+    try:
+        return await step()
+    except BadInput as error:
+        problem = wrong_document(error)
+    except Problem as error:
+        if error.kind is ProblemType.FORBIDDEN:
+            raise
+        problem = error
+    done(request, problem.detail)
+    return await editor(site, request, draft, status=problem.kind.status, problem=problem)
+
+
+async def _check(
+    site: Site, request: Request, draft: Draft, *, note: str = "", status: int = 200
+) -> Response:
+    """The editor with what the text would do. Raises Problem and BadInput as the API's dry run."""
+    given = read_yaml(draft.text)
+    key = draft.key or named_in(given)
+    await site.guard.require(request, right_to("update", key))
+    documents = _documents(site, key)
+    meanwhile = None
+    try:
+        checked = await documents.rehearsed(request, key, given, *draft.conditions)
+    except Problem as problem:
+        if problem.kind is not ProblemType.PRECONDITION_FAILED:
+            raise
+        done(request, problem.detail)
+        checked = await documents.rehearsed(request, key, given, None, None)
+        present = await site.store.get_config(key)
+        meanwhile = _meanwhile(draft, present, checked)
+        draft = _over(draft, key, present)
+        status, note = problem.kind.status, ""
+    return await editor(
+        site,
+        request,
+        replace(draft, checked=draft.seal),
+        status=status,
+        note=note,
+        checked=checked,
+        meanwhile=meanwhile,
+        target=key,
+    )
+
+
+def _over(draft: Draft, key: DocumentKey, present: ConfigDocument | None) -> Draft:
+    """The same text, to be written over the object as it is now."""
+    if present is None:
+        return replace(draft, key=None, version=None, base="")
+    return replace(draft, key=key, version=present.version, base=text_of(present.document))
+
+
+def _meanwhile(
+    draft: Draft, present: ConfigDocument | None, checked: Mapping[str, Any]
+) -> Meanwhile:
+    if present is None or draft.version is None:
+        return Meanwhile(gone=present is None, appeared=present is not None, changes=[])
+    try:
+        base = read_yaml(draft.base)
+    except (
+        Problem
+    ):  # no editor sent that; what the draft would do to the object is told all the same
+        return Meanwhile(gone=False, appeared=False, changes=[])
+    changes = changes_of(base, present.document)
+    typed = {change["field"] for change in changes_of(base, checked["object"])}
+    undone = {change["field"] for change in checked["changes"]}
+    words = {name: _BOTH if name in typed else _UNDONE for name in undone}
+    return Meanwhile(gone=False, appeared=False, changes=changes, marks=words)
+
+
+async def _apply(site: Site, request: Request, key: DocumentKey, draft: Draft) -> Response:
+    """Write what was checked. Raises Problem and BadInput as the API's PUT."""
+    await site.guard.require(request, right_to("update", key))
+    if draft.checked != draft.seal:
+        done(request, "not applied: the text was changed after it was checked")
+        return await _check(site, request, draft, note=_EDITED, status=409)
+    given = read_yaml(draft.text)
+    try:
+        answer = await _documents(site, key).put(request, key, given, *draft.conditions)
+    except Problem as problem:
+        if problem.kind is not ProblemType.PRECONDITION_FAILED:
+            raise
+        return await _check(site, request, draft)
+    result = "created" if answer.status_code == 201 else "configured"
+    return RedirectResponse(f"{address_of(key)}?done={result}", 303)
+
+
+async def _delete(site: Site, request: Request, key: DocumentKey, version: int | None) -> Response:
+    await site.guard.require(request, right_to("delete", key))
+    try:
+        await _documents(site, key).remove(key, etag(version) if version is not None else None)
+    except Problem as problem:
+        if problem.kind is not ProblemType.PRECONDITION_FAILED:
+            raise
+        done(request, problem.detail)
+        return await _before_deletion(site, request, key, changed=True)
+    done(request, "deleted")
+    return RedirectResponse(f"{HOME}?done=deleted", 303)
+
+
+async def _before_deletion(
+    site: Site, request: Request, key: DocumentKey, *, changed: bool = False
+) -> Response:
+    """The page that says what would follow. ``changed``: the object is no longer as it was when that was asked first."""
+    await site.guard.require(request, right_to("delete", key))
+    stored = await stored_as(site, key)
+    removal = await rehearse_removal(key, site.store, site.diagnoser)
+    over = await seen_excesses(site.guard, request, removal.excesses)
+    sight = await site.sight(request)
+    holds, waits = await _users(site, sight, key)
+    return site.page(
+        request,
+        "config_delete.html",
+        sight,
+        status=412 if changed else 200,
+        still=True,
+        key=key,
+        version=stored.version,
+        address=address_of(key),
+        line=line_of(stored.document),
+        plain=text_of(stored.document),
+        missing=removal.missing,
+        over=excess_views(over),
+        holds=holds,
+        waits=waits,
+        changed=changed,
+    )
+
+
+async def _users(site: Site, sight: Sight, key: DocumentKey) -> tuple[int, int]:
+    """How many gangs that may be seen hold places by a queue, and how many wait in it."""
+    mine = [
+        tally
+        for tally in sight.tallies(await site.store.tallies())
+        if (key.kind == "ClusterQueue" and tally.cluster_queue == key.name)
+        or (
+            key.kind == "LocalQueue" and (tally.namespace, tally.queue) == (key.namespace, key.name)
+        )
+    ]
+    holds = sum(tally.workloads for tally in mine if tally.state in _HOLDS)
+    return holds, sum(tally.workloads for tally in mine if tally.state in IN_LINE)

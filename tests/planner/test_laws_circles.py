@@ -1,0 +1,211 @@
+"""Evictions that could go on without end: who leaves for a borrower does not come back to take the place from it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.queues import ClusterQueue, Protection, ReclaimWithinCohort, WithinClusterQueue
+from queuectl.domain.rules import FairStrategy, Rules
+from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from queuectl.planner.verify.report import Rule
+from tests.planner.build import NOW
+from tests.planner.histories import play
+from tests.planner.laws import LAWS
+from tests.planner.queues import cohort, cq, gpus, quota_only, quotas, running
+from tests.planner.story import Arrives, History, Scene, Step, Story
+
+ANY, LOWER = ReclaimWithinCohort.ANY, ReclaimWithinCohort.LOWER_PRIORITY
+WITHIN = WithinClusterQueue.LOWER_PRIORITY
+FINAL = FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE
+INITIAL = FairStrategy.LESS_THAN_INITIAL_SHARE
+PROTECTIONS = pytest.mark.parametrize(
+    "protection",
+    [Protection(cooldown=0.0), Protection(cooldown=1800.0)],
+    ids=["unprotected", "cool-down"],
+)
+
+
+def happens(
+    queues: tuple[ClusterQueue, ...], *arrivals: Arrives, strategies: tuple[FairStrategy, ...] = ()
+) -> History:
+    steps = tuple(Step(arrival, 0.0) for arrival in arrivals)
+    return play(Story(Scene(queues, (cohort("all"),), rules=Rules(strategies)), steps))
+
+
+def complaints(history: History) -> set[str]:
+    return {law.__name__ for law in LAWS if list(law(history))}
+
+
+@PROTECTIONS
+def test_nobody_goes_for_a_borrower_from_whom_the_lower_ones_of_his_queue_would_reclaim(
+    protection: Protection,
+) -> None:
+    """b-0 could leave for a-1, evict b-2 and b-3 in its queue, and these, within b's own, a-1."""
+    queues = (
+        cq("a", 2, reclaim_within_cohort=ANY, preempts_to_borrow=True),
+        cq("b", 4, reclaim_within_cohort=ANY, within_cluster_queue=WITHIN, protection=protection),
+    )
+    history = happens(
+        queues,
+        Arrives("b", pods=3, priority=1),
+        Arrives("a", 3, priority=2),
+        Arrives("b"),
+        Arrives("b"),
+    )
+    assert complaints(history) == set()
+    assert [(e.uid, e.preemptor) for e in history.preempted] == [("a-1", "b-2")]
+    assert history.running() == {"b-0", "b-2", "b-3"}
+
+
+@PROTECTIONS
+@pytest.mark.parametrize("lending", [2, None])
+@pytest.mark.parametrize("weight", [0, 500])
+@pytest.mark.parametrize("strategies", [(INITIAL,), (FINAL, INITIAL)], ids=["initial", "both"])
+def test_nor_by_an_initial_share_that_is_larger_only_before_he_goes(
+    strategies: tuple[FairStrategy, ...], weight: int, lending: int | None, protection: Protection
+) -> None:
+    queues = (
+        cq("a", 2, reclaim_within_cohort=ANY),
+        cq(
+            "b",
+            quotas(4, lending=lending),
+            reclaim_within_cohort=ANY,
+            within_cluster_queue=WITHIN,
+            weight=weight,
+            protection=protection,
+        ),
+    )
+    history = happens(
+        queues,
+        Arrives("b", pods=3, priority=3),
+        Arrives("a", 3),
+        Arrives("b"),
+        Arrives("b"),
+        strategies=strategies,
+    )
+    assert complaints(history) == set()
+    assert len(history.preempted) <= 1
+
+
+def small_and_large(reclaim: ReclaimWithinCohort) -> History:
+    return happens(
+        (cq("a", 4, reclaim_within_cohort=ANY), cq("b", 1, reclaim_within_cohort=reclaim)),
+        Arrives("b", 1, name="small"),
+        Arrives("b", 4, name="large"),
+        Arrives("a", 5, name="all"),
+        strategies=(FINAL, INITIAL),
+    )
+
+
+def test_a_small_gang_that_would_be_within_its_own_without_the_large_one_does_not_go_with_it() -> (
+    None
+):
+    history = small_and_large(ANY)
+    assert complaints(history) == set()
+    assert history.running() == {"b-small", "b-large"}
+
+
+def test_where_it_may_take_nothing_back_both_go() -> None:
+    history = small_and_large(LOWER)
+    assert complaints(history) == set()
+    assert history.running() == {"a-all"}
+
+
+def test_nor_is_a_circle_closed_by_a_third_queue_that_alone_takes_from_higher_ones() -> None:
+    """a-all could take b's two; b-small would evict c-low, which has the smaller share then and evicts a-all in turn."""
+    queues = (
+        cq("a", 4, reclaim_within_cohort=LOWER),
+        cq("b", 1, reclaim_within_cohort=LOWER),
+        cq("c", 0, reclaim_within_cohort=ANY, weight=2000),
+        cq("bank", 1),
+    )
+    history = happens(
+        queues,
+        Arrives("b", 1, name="small", priority=1),
+        Arrives("b", 4, name="large", priority=1),
+        Arrives("c", 1, name="low"),
+        Arrives("a", 5, name="all", priority=4),
+        strategies=(FINAL, INITIAL),
+    )
+    assert complaints(history) == set()
+    assert history.preempted == []
+
+
+# The verifier says it of plans that others make: here of one made for a queue that may take nothing back.
+
+
+def borrower(reclaim: ReclaimWithinCohort) -> Snapshot:
+    """One who borrows takes b's large gang, to whom the small one yields."""
+    queues = (
+        cq("a", 0, reclaim_within_cohort=ANY, preempts_to_borrow=True),
+        cq("b", 3, reclaim_within_cohort=reclaim, within_cluster_queue=WITHIN),
+        cq("bank", 1),
+    )
+    runs = [running("large", 3, "b", priority=1), running("small", 1, "b")]
+    return quota_only(queues, [gpus("in", 2, "a", priority=2)], runs, cohorts=[cohort("all")])
+
+
+def sharer(reclaim: ReclaimWithinCohort) -> Snapshot:
+    """One who gets by his initial share what b's small gang would take back, within its own."""
+    queues = (
+        cq("a", 4, reclaim_within_cohort=ANY),
+        cq("b", 1, reclaim_within_cohort=reclaim),
+    )
+    runs = [running("small", 1, "b"), running("large", 4, "b")]
+    rules = Rules((FINAL, INITIAL))
+    return quota_only(queues, [gpus("in", 5, "a")], runs, cohorts=[cohort("all")], rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "evicted", "why"),
+    [
+        (borrower, {"large"}, "['large'] could come back within their own"),
+        (sharer, {"small", "large"}, "['small'] would come back with a smaller share"),
+    ],
+    ids=["classic", "shares"],
+)
+def test_a_plan_that_evicts_whoever_would_be_back_is_refused(
+    snapshots: Callable[[ReclaimWithinCohort], Snapshot], evicted: set[str], why: str
+) -> None:
+    made = plan(snapshots(LOWER))
+    assert {p.victim for p in made.preempted} == evicted
+    assert verify(snapshots(LOWER), made) == ()
+    found = [v.message for v in verify(snapshots(ANY), made) if v.rule is Rule.VICTIM]
+    assert [text for text in found if why in text]
+
+
+def test_whoever_goes_for_another_yields_to_nobody_any_more() -> None:
+    """c's own takes small first; without it large, once it is back, borrows as before, so it may go for the borrower."""
+    queues = (
+        cq("a", 0, reclaim_within_cohort=ANY, preempts_to_borrow=True),
+        cq("b", 2, reclaim_within_cohort=ANY, within_cluster_queue=WITHIN),
+        cq("c", 1, reclaim_within_cohort=ANY),
+        cq("bank", 1),
+    )
+    runs = [running("large", 3, "b", priority=1), running("small", 1, "b")]
+    waits = [gpus("own", 1, "c", priority=5), gpus("in", 2, "a", priority=2)]
+    snapshot = quota_only(queues, waits, runs, cohorts=[cohort("all")])
+    made = plan(snapshot)
+    assert {(p.victim, p.preemptor) for p in made.preempted} == {("small", "own"), ("large", "in")}
+    assert verify(snapshot, made) == ()
+
+
+def test_whoever_starts_in_the_same_plan_yields_already() -> None:
+    """small claims its lease first; b is over its own then, but large would be back, for small yields to it."""
+    snapshot = borrower(ANY)
+    (small,) = [a for a in snapshot.admitted if a.workload.uid == "small"]
+    lease = CapacityLease(small.placement, ("gone",), NOW - 60, NOW + 60)
+    snapshot = replace(
+        snapshot,
+        admitted=tuple(a for a in snapshot.admitted if a.workload.uid != "small"),
+        pending=(Pending(small.workload, lease), *snapshot.pending),
+    )
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    assert [a.uid for a in made.admitted] == ["small"]
+    assert made.preempted == ()

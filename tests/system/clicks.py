@@ -1,0 +1,94 @@
+"""What visitors do on the dashboard of a real control plane, and what they see there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from playwright.sync_api import Page, expect
+
+from queuectl.domain.commands import Action
+from tests.system.house import SECONDS, Room
+from tests.system.visitors import Person
+from tests.web.browser import scanner
+
+WAIT: Final = 1000 * SECONDS
+"""Milliseconds a page may take to show something before that counts as never; nothing is measured by it."""
+
+
+@dataclass(frozen=True)
+class Teams:
+    """Two teams with 16 GPUs each, and who there is of the first one and above both."""
+
+    mine: Room
+    theirs: Room
+    submitter: Person
+    admin: Person
+    platform: Person
+
+
+def path_of(room: Room, name: str) -> str:
+    """The page of a workload."""
+    return f"/ui/workloads/{room.workload(name)['uid']}"
+
+
+def state(page: Page, wanted: str) -> None:
+    """Wait until a workload's page says so, by itself."""
+    expect(page.locator(".head-line .state")).to_contain_text(wanted, timeout=WAIT)
+
+
+def press(page: Page, action: Action, **told: str) -> None:
+    """Press a button and confirm; ``told``: what is filled in by the names of its fields."""
+    page.locator(f"button[data-action={action}]:enabled").click()
+    for name, value in told.items():
+        given = page.get_by_role("dialog").locator(f"[name={name}]")
+        if given.evaluate("field => field.tagName") == "SELECT":
+            given.select_option(value)
+        else:
+            given.fill(value)
+    page.get_by_role("dialog").locator("button.go").click()
+
+
+def offered(page: Page) -> set[str]:
+    """The actions that a workload's page has buttons for."""
+    buttons = page.locator("button[data-action]").all()
+    return {str(button.get_attribute("data-action")) for button in buttons}
+
+
+def asked(page: Page, room: Room, name: str) -> list[tuple[str, str]]:
+    """What was asked of a workload and by whom, as the API tells the same visitor."""
+    told = page.request.get(f"/api/v1/namespaces/{room.namespace}/workloads/{name}/commands")
+    return [(one["action"], one["by"]) for one in told.json()["items"]]
+
+
+def start_under_eyes(page: Page, room: Room, name: str) -> None:
+    """Start a gang while somebody looks at the nodes all along: what pages show may be a second old, and without it."""
+
+    def runs() -> bool:
+        assert page.request.get("/api/v1/nodes").ok
+        return room.state(name) == "Running"
+
+    room.gang("Job", name, 2)
+    room.until(runs, f"{name} Running")
+
+
+def newest_decision(page: Page) -> str:
+    """The page of what was planned last."""
+    (newest,) = page.request.get("/api/v1/decisions?limit=1").json()["items"]
+    return f"/ui/decisions/{newest['id']}"
+
+
+def faults(page: Page, paths: list[str]) -> list[tuple[str, str, list[str]]]:
+    """What the scanner finds on pages that have become live."""
+    axe, violations = scanner(), []
+    for path in paths:
+        page.goto(path)
+        expect(page.locator("#live")).to_have_text("live", timeout=WAIT)
+        expect(page.get_by_text("Looking for what would help")).to_have_count(0, timeout=WAIT)
+        page.evaluate(axe)  # past the policy on scripts, as only a tool may
+        result = page.evaluate("axe.run()")
+        violations += [
+            (path, v["id"], [node["html"][:160] for node in v["nodes"][:3]])
+            for v in result["violations"]
+        ]
+    return violations

@@ -1,0 +1,177 @@
+"""The page for admins is true: all its commands are typed as they stand, on a cluster like the demo's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
+from queuectl.demo.scenario import configuration
+from queuectl.domain.quantity import GPU
+from queuectl.localcluster import NodeSpec
+from tests.support.people import account, binding, namespace, token_of
+from tests.system.house import RACK
+from tests.system.town import TEAMS, Town, seat, whole
+from tests.system.transcript import ROOT, Page, Shell
+from tests.system.visitors import guarded_house
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+TRAINER = account("team-a", "trainer")
+OPS = account("queuectl-system", "ops")
+
+
+def test_the_page_for_admins(town: Town, typing: Shell) -> None:
+    page = Page("admin.md", typing)
+    page.type("queuectl apply -f docs/examples/queues.yaml")
+    page.type("queuectl get clusterqueues")
+    vision = m.cluster_queue("vision", "h100", {GPU: 64})
+    town.house.rest.apply([vision])
+    page.type("curl -X DELETE")
+    for _ in range(2):
+        page.type("queuectl plan -f docs/examples/lending.yaml")
+    page.type("sed 's/: 2$/: 3/'")
+    page.type("queuectl plan -f docs/examples/nodes.yaml")
+    page.type("queuectl plan -f docs/examples/fragmented.yaml")
+    page.type("queuectl plan -f docs/examples/fragmented.yaml --defrag")
+    page.type("sed 's/nvidia.com")
+    page.type("queuectl plan -f fuller.yaml")
+    what_if(town, page)
+    held(town, page)
+    given(town, page)
+
+    town.house.rest.apply([vision])
+    page.write("deadline.yaml")
+    for begins in ("apply -f deadline", "get quota", "describe clusterqueue vision"):
+        page.type(f"queuectl {begins}")
+    helped(town, page)
+    page.end(*SIGNED)
+
+
+def what_if(town: Town, page: Page) -> None:
+    """A full cluster, and files of it."""
+    for number in range(5):
+        town.submit("team-a", f"run-{number}", whole(8), priority_class="batch")
+        town.runs(f"team-a/run-{number}")
+    town.submit("team-a", "next-64", whole(8), priority_class="batch")
+    town.waits("team-a/next-64", "WaitingForQuota")
+    town.submit("team-a", "small-1", Pods(1, gpus=1), priority_class="batch")
+    town.waits("team-a/small-1", "WaitingInOrder")
+    wide = Pods(10, gpus=8, required=RACK)
+    town.submit("team-b", "too-wide-80", wide, priority_class="batch")
+    town.waits("team-b/too-wide-80", "ShapeNeverFits")
+    page.type("queuectl get workloads --state Pending")
+
+    town.submit("team-b", "held", whole(8), priority_class="batch")
+    town.runs("team-b/held")
+    town.submit("team-b", "low-128", whole(16), priority_class="batch")
+    town.waits("team-b/low-128", "WaitingForQuota")
+    page.type("kubectl get nodes,pods")
+    page.type("for kind in")
+    page.type("queuectl plan -f now.yaml -f queues.yaml")
+    page.type("sed 's/nominalQuota: 352")
+    page.type("queuectl plan -f now.yaml -f more.yaml")
+    urgent = m.job("urgent-now", "team-b", "training", whole(16), priority_class="urgent")
+    (page.shell.folder / "urgent.yaml").write_text(yaml.safe_dump(urgent))
+    page.type("queuectl plan -f now.yaml -f queues.yaml -f urgent.yaml")
+    for team in TEAMS:
+        town.remove(team)
+
+
+def held(town: Town, page: Page) -> None:
+    """The queue of the second team is stopped, and goes on again."""
+    given = (ROOT / "docs" / "examples" / "queues.yaml").read_text()
+    stopped = re.sub(r"(queueingStrategy: BestEffortFIFO)", r"\1\n  stopPolicy: Hold", given)
+    (page.shell.folder / "hold.yaml").write_text(stopped)
+    page.type("queuectl apply -f hold.yaml")
+    town.submit("team-b", "held", whole(1))
+    town.waits("team-b/held", "ClusterQueueStopped")
+    page.type("queuectl explain team-b/held")
+    town.house.rest.apply(configuration())
+    town.runs("team-b/held")
+    town.remove("team-b")
+
+
+def given(town: Town, page: Page) -> None:
+    """A team gets a quota, and loses half of it."""
+    page.write("speech.yaml")
+    page.type("queuectl apply --dry-run -f speech.yaml")
+    page.type("queuectl apply -f speech.yaml")
+    for name, nodes in (("asr", 3), ("tts", 1)):
+        town.create(m.job(name, "team-a", "speech", whole(nodes)))
+        town.runs(f"team-a/{name}")
+    page.type("queuectl describe clusterqueue speech")
+    page.type("sed -i")
+    page.type("queuectl apply --dry-run -f speech.yaml")
+    town.remove("team-a")
+
+
+def helped(town: Town, page: Page) -> None:
+    """One gang goes first, one is to leave, one moves."""
+    town.submit("team-b", "full", whole(20), priority_class="batch")
+    town.runs("team-b/full")
+    town.submit("team-b", "probe", whole(2))
+    town.waits("team-b/probe", "WaitingForQuota")
+    asked = page.type("queuectl priority team-b/probe")
+    assert "asked for" in asked
+    town.until(lambda: town.house.rest.workloads()["team-b/probe"]["priority"] == 500, "its priority")  # fmt: skip
+    again = page.type("curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/probe")
+    first = json.loads(again)["id"] - 1
+    page.type(
+        "curl -s $QUEUECTL_SERVER/api/v1/commands", instead={"commands/1": f"commands/{first}"}
+    )
+    town.remove("team-b")
+
+    town.submit("team-b", "rest", whole(18), priority_class="batch")
+    town.submit("team-b", "train", whole(2))
+    town.runs("team-b/rest", "team-b/train")
+    town.submit("team-b", "eval", whole(2))
+    town.waits("team-b/eval", "WaitingForQuota")
+    page.type("queuectl preempt team-b/train --dry-run")
+    page.type('curl -s -X POST "$QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/train')
+    town.house.rest.apply([m.local_queue("team-b", "spare", "team-b")])
+    assert page.shell.type("queuectl hold team-b/train --wait 30")[0] == 0
+    page.type("queuectl move team-b/train spare")
+    town.runs("team-b/eval")
+    assert page.shell.type("queuectl hold team-b/eval --wait 30")[0] == 0
+    town.waits("team-b/eval", "Held")
+    page.type("curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/eval")
+    page.type("curl -s $QUEUECTL_SERVER/api/v1/pastuse", shows=False)
+
+
+SIGNED = ("kubectl -n team-a create", "kubectl create", "TOKEN=", "curl --cacert", "kubectl auth")
+"""Those that need callers who are told apart."""
+
+
+def test_the_page_for_admins_where_callers_are_told_apart(tmp_path: Path) -> None:
+    with guarded_house(NodeSpec(), tmp_path) as home:
+        client = home.cluster.client
+        client.apply(namespace("team-a"), TRAINER, OPS)
+        client.apply(binding("ops", "queuectl-platform-admin", OPS))
+        ops = asyncio.run(token_of(home, OPS))
+        with seat(home) as started:
+            started.type(f"export OPS={ops}")
+            shutil.copy(tmp_path / "tls.crt", started.folder)
+            page = Page("admin.md", started)
+            page.type("kubectl -n team-a create rolebinding")
+            page.type("kubectl create clusterrolebinding")
+            page.type("TOKEN=")
+            page.type("curl --cacert tls.crt")
+            page.type("curl --cacert tls.crt")
+            page.type("kubectl auth can-i")
+            cohort = {
+                "apiVersion": "queuectl.dev/v1",
+                "kind": "Cohort",
+                "metadata": {"name": "all"},
+            }
+            put = f"""curl -s --cacert tls.crt -X PUT -H "Authorization: Bearer $OPS" -d '{json.dumps(cohort)}' \\
+              -H 'Content-Type: application/json' $QUEUECTL_SERVER/api/v1/cohorts/all"""
+            assert started.type(put)[0] == 0
+            page.type("curl --cacert tls.crt")
+            page.end("queuectl", "curl -X", "curl -s", "sed", "cat", "for kind", "kubectl get")

@@ -1,0 +1,168 @@
+"""The task guides are true: their commands are typed as they stand. And no page has a command that nobody types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from queuectl.demo import manifests as m
+from queuectl.demo.scenario import configuration
+from queuectl.domain.quantity import GPU
+from tests.support.people import account, namespace
+from tests.system.town import Town, whole
+from tests.system.transcript import ROOT, Page, Shell, code, spoken, transcript
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+NAMES = {
+    "queuectl plan -f": "whole commands stand around it",
+    "queuectl plan --defrag": "with its files in the block below",
+    "queuectl plan -o json": "tests/unit/test_docs_examples runs it on the examples",
+    "queuectl apply --dry-run": "with its file in the block below",
+    "queuectl whatif --drain": "with its nodes in the block above",
+    "kubectl get -o json": "of anything",
+    "kubectl apply --server-side": "of anything",
+    "kubectl delete node": "of any; what follows is typed",
+}
+"""What sentences say of a command without all that it takes, and why that is not typed."""
+UNTRIED = {
+    "queuectl localcluster up": "tests/cluster/test_localcluster_lifecycle: every test here stands on one",
+    "queuectl completion fish | source": "there is no fish here; tests/unit/test_cli_main does it for other shells",
+    "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
+}
+BLOCKS = {
+    " you: a labelled Job": "a drawing",
+    "make demo": "test_demo; `make test` is what runs this",
+    "GANG ": "a moment of the demo: tests/unit/test_demo_board draws such tables",
+    "✓ every gang": "test_demo",
+    "$ queuectl report": "test_demo",
+    "queuectl plan -f": "tests/unit/test_docs_examples",
+    "Start now": "tests/unit/test_docs_examples",
+}
+"""Of the README, by how each begins, and who looks whether it is true."""
+
+
+def test_the_page_on_nodes_that_are_taken_away(town: Town, typing: Shell) -> None:
+    page = Page("drain.md", typing)
+    town.house.rest.apply(configuration())
+    page.shell.type("kubectl create -f docs/examples/job.yaml")
+    town.runs("team-a/train")
+    page.type("queuectl get nodes")
+    page.type("queuectl whatif --drain")
+    page.type("kubectl cordon")
+    try:
+        page.type("queuectl requeue team-a/train --dry-run")
+        page.type("queuectl requeue")
+        town.runs("team-a/train")
+        page.type("queuectl history")
+        page.type("kubectl drain")
+    finally:
+        page.type("kubectl uncordon")
+    page.type("queuectl get nodes")
+    page.end()
+
+
+def test_the_page_for_team_leads(town: Town, typing: Shell) -> None:
+    page = Page("team.md", typing)
+    town.house.rest.apply(configuration())
+    for name, nodes in (("sweep", 8), ("train", 12)):
+        town.submit("team-b", name, whole(nodes), priority_class="batch")
+        town.runs(f"team-b/{name}")
+    for name, nodes in (("eval", 2), ("probe", 1)):
+        town.submit("team-b", name, whole(nodes), priority_class="batch")
+        town.waits(f"team-b/{name}", "WaitingForQuota")
+    page.type("queuectl top")
+    page.type("queuectl explain team-b/eval")
+    page.type("queuectl preempt")
+    page.write("paused.yaml")
+    page.type("queuectl apply -f paused.yaml")
+    town.waits("team-b/probe", "LocalQueueStopped")
+    page.type("queuectl explain team-b/probe")
+    page.write("queues.yaml")
+    page.type("queuectl apply -f queues.yaml")
+    page.type("queuectl move")
+    page.type("queuectl priority")
+    page.type("queuectl hold")
+    town.runs("team-b/eval")
+    for begins in ("report usage", "report waits", "history"):
+        page.type(f"queuectl {begins}")
+    page.end()
+    town.remove("team-b", "train")  # there is room for sweep again
+    say(town, page)
+
+
+def test_the_page_for_who_knows_slurm(town: Town, typing: Shell) -> None:
+    town.house.rest.apply([*configuration(), m.local_queue("team-a", "spare", "team-a")])
+    say(town, Page("coming-from-slurm.md", typing))
+
+
+def say(town: Town, page: Page) -> None:
+    """Type the commands of a page's sentences and tables. Some must wait for what those before them asked for."""
+    for line in spoken(page.text):
+        if line in NAMES:
+            continue
+        if line.startswith("queuectl move"):
+            page.shell.type("queuectl hold team-a/train --wait 60")
+
+        def taken(line: str = line) -> bool:
+            return page.shell.type(line)[0] == 0
+
+        town.until(taken, f"{page.name}: {line}")
+
+
+def test_commands_in_the_sentences_of_other_pages(town: Town, typing: Shell) -> None:
+    """On a cluster where what they name is there."""
+    queue = m.cluster_queue("vision", "h100", {GPU: 16})
+    town.house.rest.apply([*configuration(), queue])
+    town.house.cluster.client.apply(
+        namespace("ml"), account("ml", "operator"), account("default", "trainer")
+    )
+    town.submit("team-a", "next-64", whole(8))
+    town.runs("team-a/next-64")
+    others = PAGES.keys() - {"coming-from-slurm.md", "team.md"}
+    lines = {line for name in others for line in spoken(PAGES[name].read_text())}
+    failed = {}
+    for line in sorted(lines - NAMES.keys() - UNTRIED.keys()):
+        status, printed = typing.type(line)
+        if status:
+            failed[line] = printed
+    assert failed == {}, typing.errors
+
+
+def test_no_list_here_is_longer_than_the_pages() -> None:
+    lines = {line for path in PAGES.values() for line in spoken(path.read_text())}
+    assert (NAMES.keys() | UNTRIED.keys()) - lines == set()
+
+
+def test_pages_that_need_no_cluster(typing: Shell) -> None:
+    why = Page("why.md", typing)
+    why.type("queuectl plan")
+    why.end()
+    # Whether the figures come out so is a matter of tests/unit/test_docs_reports.
+    reports = Page("reports.md", typing)
+    for _ in range(4):
+        reports.type("queuectl report", shows=False)
+    reports.end()
+
+
+def typed() -> Iterator[str]:
+    """Pages whose commands some test types to the end."""
+    for path in (ROOT / "tests" / "system").rglob("test_*.py"):
+        text = path.read_text()
+        if ".end(" in text:
+            yield from re.findall(r'Page\("([^"]+)"', text)
+
+
+def test_every_page_with_commands_is_typed() -> None:
+    shown = {name for name, path in PAGES.items() if transcript(path.read_text())}
+    assert shown - {"README.md"} - set(typed()) == set()
+
+
+def test_every_block_of_the_readme_is_somebodys() -> None:
+    begins = [block.lstrip("\n") for block in code(PAGES["README.md"].read_text())]
+    unknown = [block for block in begins if not block.startswith(tuple(BLOCKS))]
+    assert unknown == []
+    assert len(begins) == len(BLOCKS)

@@ -1,0 +1,119 @@
+"""The page for who is on call, and the one for who brings a Kueue's configuration, are true: their commands are typed.
+
+What installs queuectl, or needs a Kueue that was there, test_takeover types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from queuectl.db.embedded import EmbeddedServer
+from queuectl.demo import manifests as m
+from queuectl.demo.scenario import configuration
+from queuectl.localcluster.layout import free_ports
+from tests.system.acts import collect, outside_database, without_node
+from tests.system.house import RACK
+from tests.system.town import Town, rules, seat, told, whole
+from tests.system.transcript import Page, Shell
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+INSTALL = (
+    *("kubectl create namespace", "kubectl -n queuectl-system create", "openssl"),
+    "kubectl apply",
+)
+KUEUE = (
+    *("kubectl get clusterqueues,", "kubectl -n kueue-system", "kubectl delete"),
+    *("kubectl apply", "kubectl -n queuectl-system"),
+)
+
+ALL = "exec 2>&1"
+"""Makes a shell show what is said on standard error, too."""
+
+
+def test_the_page_for_who_is_on_call(town: Town, typing: Shell) -> None:
+    page = Page("operate.md", typing)
+    pauses = {"requeuingStrategy": {"backoffBaseSeconds": 5}}
+    town.house.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
+    page.type("kubectl get lease")
+    page.type("kubectl auth can-i", shows=False)
+    failed(town, page)
+    lost(town, page)
+    town.submit("team-b", "train", whole(1))
+    town.runs("team-b/train")
+    page.type("queuectl hold")
+    with seat(town.house) as beside, outside_database() as server:
+        outside(town, Page("operate.md", beside, page.typed), server)
+    page.end(*INSTALL)
+
+
+def failed(town: Town, page: Page) -> None:
+    """A start that fails."""
+    document = m.job("no-volume", "team-b", "training", whole(1))
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]
+    document["spec"]["template"]["spec"]["volumes"] = volumes
+    town.create(document)
+    told(town, page, "team-b", "no-volume", "Backoff")
+    page.type("kubectl get events")
+    town.remove("team-b")
+
+
+def lost(town: Town, page: Page) -> None:
+    """A node goes from a gang that holds all of its rack."""
+    town.submit("team-a", "three", whole(8, required=RACK), retries=6)
+    town.runs("team-a/three")
+    client = town.house.cluster.client
+    one = client.get("/api/v1/namespaces/team-a/pods")["items"][0]
+    with without_node(town.house, one["spec"]["nodeName"]):
+        collect(client, "team-a", one["metadata"]["name"])
+        town.until(lambda: town.house.rest.workloads()["team-a/three"]["attempt"] == 2, "again")
+        page.type("queuectl describe")
+    town.remove("team-a")
+
+
+def outside(town: Town, page: Page, server: EmbeddedServer) -> None:
+    """A process with a database of its own beside the one that leads, and the database goes away."""
+    shell = page.shell
+    shell.type(ALL)
+    page.type('cp "$KUBECONFIG"')
+    for begins in ("export KUBECONFIG", "kubectl config set-cred", "kubectl config set-context"):
+        page.type(begins)
+    url = server.url()
+    shell.type(f"export QUEUECTL_DATABASE_URL='{url}'")
+    page.type("queuectl db current", status=1)
+    for begins in ("upgrade", "current"):
+        page.type(f"queuectl db {begins}")
+
+    api, metrics = (f"127.0.0.1:{port}" for port in free_ports(2))
+    shell.type(f"export QUEUECTL_LISTEN={api} QUEUECTL_METRICS_LISTEN={metrics}")
+    line = page.take("QUEUECTL_KUBECONFIG=").replace("postgresql://…", f"'{url}'")
+    shell.type(f"{line} > served 2>&1 &")
+    shown = partial(shell.type, f"curl -s http://{metrics}/readyz")
+    town.until(lambda: '"ok"' in shown()[1], "it is ready")
+    assert "API http" in (shell.folder / "served").read_text()
+
+    asyncio.run(server.stop(immediate=True))
+    try:
+        town.until(lambda: "blockers" in shown()[1], "it is not")
+        page.type("curl -s", instead={"127.0.0.1:8080": metrics})
+        shell.type(f"export QUEUECTL_SERVER=http://{api}")
+        page.type("queuectl explain", status=1)
+    finally:
+        assert shell.type("kill %1; wait %1")[0] == 0
+
+
+def test_the_page_for_who_brings_a_configuration(town: Town, typing: Shell) -> None:
+    page = Page("coming-from-kueue.md", typing)
+    typing.type(ALL)
+    for _ in range(2):
+        page.type("queuectl plan")
+    page.type("queuectl apply -f")
+    for name in ("tune-1", "tune-2"):
+        town.submit("team-a", name, whole(1))
+        town.runs(f"team-a/{name}")
+    page.type("sed")
+    page.type("queuectl apply --dry-run")
+    page.end(*KUEUE)

@@ -1,0 +1,158 @@
+"""The pages for who submits, asks by REST or types queuectl are true: their commands are typed as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from typing import Any
+
+import pytest
+import yaml
+
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.scenario import configuration
+from tests.support.people import account, namespace
+from tests.system.house import RACK
+from tests.system.town import Town, rules, told, whole
+from tests.system.transcript import ROOT, Page, Shell
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+
+def test_the_page_for_users(town: Town, typing: Shell) -> None:
+    page = Page("submit.md", typing)
+    pauses = {"requeuingStrategy": {"backoffBaseSeconds": 5}}
+    town.house.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
+    page.type("kubectl create -f docs/examples/job.yaml")
+    town.runs("team-a/train", "team-a/finetune")
+    page.type("queuectl explain team-a/train")
+    page.type("queuectl explain team-a/finetune")
+    status = ".metadata.annotations.queuectl\\.dev/status"
+    read = f"kubectl get job train -n team-a -o jsonpath='{{{status}}}'"
+    town.until(lambda: "Running" in page.shell.type(read)[1], "it is told so")
+    page.type("kubectl get job train")
+    town.remove("team-a")
+
+    for number in range(5):
+        town.submit("team-a", f"run-{number}", whole(8))
+        town.runs(f"team-a/run-{number}")
+    town.submit("team-a", "next-64", whole(8))
+    town.waits("team-a/next-64", "WaitingForQuota")
+    page.type("queuectl explain team-a/next-64")
+    told(town, page, "team-a", "next-64", "WaitingForQuota")
+    page.type("kubectl get events -n team-a")
+
+    town.submit("team-b", "low-128", whole(16))
+    town.runs("team-b/low-128")
+    told(town, page, "team-b", "low-128", "PodsReady")
+    town.submit("team-b", "urgent-64b", whole(8), priority_class="urgent")
+    town.runs("team-b/urgent-64b")
+    told(town, page, "team-b", "low-128", "WaitingForQuota")
+    page.type("kubectl get events -n team-b")
+    town.remove("team-b")
+
+    claim = {"claimName": "nowhere"}
+    document = m.job("no-volume", "team-b", "training", whole(1))
+    volumes = [{"name": "data", "persistentVolumeClaim": claim}]
+    document["spec"]["template"]["spec"]["volumes"] = volumes
+    town.create(document)
+    town.waits("team-b/no-volume", "Backoff")
+    page.type("queuectl explain team-b/no-volume")
+    town.house.rest.apply([rules()])
+    page.end()
+
+
+def test_the_page_on_rest(town: Town, typing: Shell) -> None:
+    page = Page("api.md", typing)
+    town.house.rest.apply(configuration())
+    tag = page.type("curl -i").split('"')[1]
+    page.type("curl -X PATCH", instead={'"7"': f'"{tag}"'})
+    town.house.rest.apply(configuration())
+    town.submit("team-a", "mine", whole(1))
+    town.runs("team-a/mine")
+    submit(page, m.job("next", "team-a", "training", whole(1)))
+    seen = re.findall(r"^id: (\d+)", page.type("curl -N", status=STREAMS), re.MULTILINE)
+    page.type("curl -N", status=STREAMS, instead={"ID: 75": f"ID: {seen[-1]}"})
+    history = page.type('curl "$QUEUECTL_SERVER/api/v1/events?after')
+    assert "team-a" in history
+    page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?domain')
+    alike(page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?search'), page, '{"items": [{"name"')
+    page.type('curl "$QUEUECTL_SERVER/api/v1/domains')
+    page.type("curl -H 'If-None-Match")
+    town.submit("team-b", "too-wide-80", Pods(10, gpus=8, required=RACK))
+    town.waits("team-b/too-wide-80", "ShapeNeverFits")
+    yours = m.job("yours", "team-a", "training", whole(4))
+    (page.shell.folder / "yours.yaml").write_text(yaml.safe_dump(yours))
+    alike(page.type("kubectl create -f yours.yaml"), page, '{"before"')
+    page.type("curl -H 'Content-Type: application/json' -d")
+    latest = page.type('curl "$QUEUECTL_SERVER/api/v1/decisions?limit')
+    alike(latest, page, '{"items": [{"id": 8')
+    number = json.loads(latest)["items"][0]["id"]
+    page.type('curl "$QUEUECTL_SERVER/api/v1/decisions/8', instead={"/8": f"/{number}"})
+    page.end()
+
+
+def submit(page: Page, document: Document) -> None:
+    """Create a job in a second, while the next command runs."""
+    (page.shell.folder / "next.yaml").write_text(yaml.safe_dump(document))
+    assert page.shell.type("(sleep 1; kubectl create -f next.yaml) > submitted &")[0] == 0
+
+
+STREAMS = 28  # what curl ends with when it was stopped in time
+
+
+def alike(printed: str, page: Page, begins: str) -> None:
+    """An answer has all the fields that the page shows in a block of JSON."""
+    blocks = re.findall(r"^```json\n(.*?)^```", page.text, re.MULTILINE | re.DOTALL)
+    (shown,) = (block for block in blocks if block.startswith(begins))
+    assert missing(json.loads(shown), json.loads(printed)) == []
+
+
+def missing(shown: Any, given: Any, path: str = "") -> list[str]:
+    """Fields of one document that another has not; of lists, the first members are compared."""
+    if isinstance(shown, dict) and path.endswith(
+        ("nodes", "reasons", "solver", "free", "capacity")
+    ):
+        return [] if isinstance(given, dict) else [path]
+    if isinstance(shown, dict):
+        lost = [f"{path}.{key}" for key in shown if not isinstance(given, dict) or key not in given]
+        here = [key for key in shown if isinstance(given, dict) and key in given]
+        return lost + [
+            one for key in here for one in missing(shown[key], given[key], f"{path}.{key}")
+        ]
+    if isinstance(shown, list) and shown:
+        return missing(shown[0], given[0], f"{path}[0]") if given else [path]
+    return []
+
+
+def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
+    page = Page("cli.md", typing)
+    queues = [m.local_queue("team-a", name, "team-a") for name in ("default", "main")]
+    town.house.rest.apply([*configuration(), *queues])
+    town.house.cluster.client.apply(namespace("ml"), account("ml", "operator"))
+    town.submit("team-a", "train", whole(1))
+    town.runs("team-a/train")
+    looks = ("clusterqueues", "workloads --as", "workloads --state", "nodes", "nodes", "domains")
+    for what in (*looks, "commands", "events", "decisions"):
+        page.type(f"queuectl get {what}")
+    for begins in ("top", "explain", "history"):
+        page.type(f"queuectl {begins}")
+    status, printed = page.shell.type("timeout 5 " + page.take("queuectl get workloads --watch"))
+    assert (status, "train" in printed) == (124, True)
+    town.remove("team-a")
+
+    for begins in ("config export", "config diff", "apply", "audit --since", "audit --caller"):
+        page.type(f"queuectl {begins}")
+    shutil.copy(ROOT / "docs" / "examples" / "job.yaml", page.shell.folder)
+    for _ in range(5):
+        page.type("queuectl whatif")
+    page.type("queuectl delete --dry-run")
+    page.type("queuectl delete clusterqueue")
+    town.house.rest.apply(configuration())
+    page.type("queuectl delete -f")
+    town.house.rest.apply(configuration())
+    page.type("source <(queuectl completion bash)")
+    assert "server" in page.type("queuectl doctor")
+    page.end("export QUEUECTL_SERVER=https://queuectl.example.com")

@@ -1,0 +1,210 @@
+"""What a Kueue leaves in an API server when it is stopped: its kinds and objects, jobs, and the Workloads that say who may run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import yaml
+
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Document, Pods
+from queuectl.domain.quantity import GPU
+from queuectl.localcluster.client import Client, wait_until
+from tests.support.kueue import of_kueue, workload
+from tests.system.house import BLOCK, RACK
+
+NAMESPACE: Final = "research"
+SYSTEM: Final = "kueue-system"
+KUEUE: Final = "kueue.x-k8s.io"
+VERSION: Final = f"{KUEUE}/v1beta2"
+CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SCOPES: Final = {
+    "ClusterQueue": "Cluster",
+    "LocalQueue": "Namespaced",
+    "Cohort": "Cluster",
+    "ResourceFlavor": "Cluster",
+    "Topology": "Cluster",
+    "WorkloadPriorityClass": "Cluster",
+    "Workload": "Namespaced",
+}
+RUNNING: Final = {"fold": "Job", "train": "PyTorchJob"}
+WAITING: Final = {"third": "Job", "first": "PyTorchJob", "second": "Job"}
+
+
+def plural(kind: str) -> str:
+    known = {"Topology": "topologies", "WorkloadPriorityClass": "workloadpriorityclasses"}
+    return known.get(kind, f"{kind.lower()}s")
+
+
+def definition(kind: str) -> Document:
+    """Kueue's own says more of the fields; what stands in an object is the same."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "served": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural(kind)}.{KUEUE}",
+            "annotations": {"api-approved.kubernetes.io": "https://example.org/test"},
+        },
+        "spec": {
+            "group": KUEUE,
+            "scope": SCOPES[kind],
+            "names": {"plural": plural(kind), "kind": kind, "listKind": f"{kind}List"},
+            "versions": [
+                version | {"name": "v1beta1", "storage": False},
+                version | {"name": "v1beta2", "storage": True},
+            ],
+        },
+    }
+
+
+def configuration() -> list[Document]:
+    """Two flavors of the same nodes: where a gang runs does not tell which of them it was charged to."""
+    linux = {"kubernetes.io/os": "linux"}  # Kueue asks for a label where there is a topology
+    queue = m.cluster_queue("pool", "gpu", {GPU: 16, "cpu": 1000})
+    [group] = queue["spec"]["resourceGroups"]
+    spot = m.cluster_queue("pool", "spot", {GPU: 32, "cpu": 1000})
+    group["flavors"] += spot["spec"]["resourceGroups"][0]["flavors"]
+    queue["spec"]["cohortName"] = "all"
+    queue["metadata"]["finalizers"] = [f"{KUEUE}/resource-in-use"]
+    queue["status"] = {"pendingWorkloads": 3, "conditions": []}
+    cohort: Document = {"kind": "Cohort", "metadata": {"name": "all"}, "spec": {}}
+    documents = [
+        m.topology("gpus", BLOCK, RACK),
+        m.flavor("gpu", topology="gpus", **linux),
+        m.flavor("spot", topology="gpus", **linux),
+        m.priority_class("urgent", 100),
+        cohort,
+        queue,
+        m.local_queue(NAMESPACE, "team", "pool"),
+    ]
+    return [document | {"apiVersion": VERSION} for document in documents]
+
+
+def gang(kind: str, name: str, *, running: bool, **options: Any) -> Document:
+    """Two pods of 8 GPUs."""
+    pods = Pods(2, gpus=8)
+    if kind == "Job":
+        document = m.job(name, NAMESPACE, None, pods)
+    else:
+        one = Pods(1, gpus=8)
+        document = m.pytorchjob(name, NAMESPACE, None, master=one, worker=one)
+    return of_kueue(document, "team", running=running, **options)
+
+
+def gangs() -> list[Document]:
+    """Of all that were submitted."""
+    return [gang(kind, name, running=False) for name, kind in (RUNNING | WAITING).items()]
+
+
+def podsets(job: Mapping[str, Any]) -> dict[str, int]:
+    return {"main": 2} if job["kind"] == "Job" else {"master": 1, "worker": 1}
+
+
+def pods_of(client: Client, name: str) -> list[Document]:
+    """Those of a job that run, by rank where they have one."""
+    listed = client.get(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+    own = [
+        pod
+        for pod in listed
+        if pod["metadata"]["name"].startswith(f"{name}-") and pod["status"]["phase"] == "Running"
+    ]
+    index = "batch.kubernetes.io/job-completion-index"
+    return sorted(own, key=lambda pod: int(pod["metadata"]["labels"].get(index, 0)))
+
+
+def uids(pods: Sequence[Document]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def leave(client: Client) -> None:
+    """Two gangs that it let run, and three that it held back: in another order than the jobs were made in."""
+    for kind in SCOPES:
+        client.create(CRDS, definition(kind))
+    for kind in SCOPES:
+        listed = f"/apis/{VERSION}/{plural(kind)}"
+        wait_until(partial(client.exists, listed), listed, 20.0)
+    client.apply(*m.namespaces([NAMESPACE, SYSTEM]))
+    for document in configuration():
+        _store(client, document)
+    jobs = {}
+    for name, kind in (RUNNING | WAITING).items():
+        document = gang(kind, name, running=name in RUNNING)
+        made = client.create(client.path_of(document).rsplit("/", 1)[0], document)
+        jobs[name] = made | {"apiVersion": document["apiVersion"], "kind": kind}
+    for name in RUNNING:
+        wait_until(partial(_runs, client, name), f"{name} runs", 60.0)
+    hosts = [(str(pod["spec"]["nodeName"]), 1) for pod in pods_of(client, "fold")]
+    for name in RUNNING:
+        told = {"main": hosts} if name == "fold" else None
+        admitted = workload(
+            jobs[name], podsets(jobs[name]), admitted="spot", queue="pool", hosts=told
+        )
+        _store(client, admitted)
+    for name in sorted(WAITING):
+        time.sleep(1.1)  # the server counts creation times in whole seconds
+        _store(client, workload(jobs[name], podsets(jobs[name])))
+    client.apply(*_manager())
+
+
+def _store(client: Client, document: Document) -> None:
+    """Create an object of Kueue's and then its status, as Kueue does."""
+    path = client.path_of(document)
+    client.create(path.rsplit("/", 1)[0], document)
+    if "status" in document:
+        client.patch(f"{path}/status", {"status": document["status"]})
+
+
+def _runs(client: Client, name: str) -> bool:
+    return len(pods_of(client, name)) == 2
+
+
+def _manager() -> list[Document]:
+    """The manager's Deployment, its configuration and its webhooks, which nobody answers."""
+    labels = {"control-plane": "controller-manager"}
+    container = {"name": "manager", "image": "registry.invalid/kueue:1"}
+    told = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "kueue-manager-config", "namespace": SYSTEM},
+            "data": {"controller_manager_config.yaml": yaml.safe_dump(told)},
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "kueue-controller-manager", "namespace": SYSTEM},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+            },
+        },
+        *(_webhooks(kind) for kind in ("Mutating", "Validating")),
+    ]
+
+
+def _webhooks(kind: str) -> Document:
+    """That jobs must pass: while it stands, and nobody answers, none can be created."""
+    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"]}
+    service = {"name": "kueue-webhook-service", "namespace": SYSTEM, "path": "/admit"}
+    hook = {
+        "name": f"job.{KUEUE}",
+        "rules": [rule | {"operations": ["CREATE"]}],
+        "clientConfig": {"service": service},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    name = f"kueue-{kind.lower()}-webhook-configuration"
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    return head | {"kind": f"{kind}WebhookConfiguration", "webhooks": [hook]}

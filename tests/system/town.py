@@ -1,0 +1,130 @@
+"""A cluster like the demo's, on which pages of the documentation are typed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import httpx2
+import pytest
+
+from queuectl.api.kinds import CONFIG_KINDS
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.scenario import NODES
+from queuectl.localcluster import LocalCluster
+from queuectl.localcluster.client import wait_until
+from tests.system.house import SECONDS, House, house
+from tests.system.transcript import Page, Shell, shell
+
+TEAMS: Final = ("team-a", "team-b")
+
+
+@dataclass
+class Town:
+    """The demo's cluster, and who submits what on it."""
+
+    house: House
+
+    def submit(self, team: str, name: str, pods: Pods, **options: Any) -> None:
+        self.create(m.job(name, team, "training", pods, **options))
+
+    def create(self, document: Document) -> None:
+        client = self.house.cluster.client
+        client.create(client.path_of(document).rsplit("/", 1)[0], document)
+
+    def remove(self, team: str, *names: str) -> None:
+        """Delete these jobs, or all, and wait until nothing of them is left."""
+        client = self.house.cluster.client
+        for path in ("/apis/batch/v1/namespaces/{}/jobs", "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"):  # fmt: skip
+            base = path.format(team)
+            for found in client.get(base)["items"]:
+                if not names or found["metadata"]["name"] in names:
+                    address = f"{base}/{found['metadata']['name']}"
+                    client.delete(address, missing_ok=True, propagationPolicy="Background")
+        self.until(lambda: not self._pods(team, names), f"{team}: {names or 'all'} gone")
+
+    def clear(self) -> None:
+        """Nobody has submitted anything, nor configured."""
+        for team in TEAMS:
+            self.remove(team)
+        with httpx2.Client(base_url=self.house.controller.api, trust_env=False) as client:
+            for kind in CONFIG_KINDS:
+                for found in client.get(kind.collection()).raise_for_status().json()["items"]:
+                    meta = found["metadata"]
+                    path = kind.path(meta.get("namespace", ""), meta["name"])
+                    client.delete(path).raise_for_status()
+
+    def _pods(self, team: str, names: tuple[str, ...]) -> list[str]:
+        found = self.house.cluster.client.get(f"/api/v1/namespaces/{team}/pods")["items"]
+        called = [str(pod["metadata"]["name"]) for pod in found]
+        return [c for c in called if not names or c.startswith(tuple(f"{n}-" for n in names))]
+
+    def until(self, done: Callable[[], bool], what: str) -> None:
+        wait_until(done, what, SECONDS)
+
+    def reason(self, ref: str) -> tuple[str, str]:
+        """State and reason code."""
+        found = self.house.rest.workloads().get(ref)
+        return (found["state"], found["reason"]["code"]) if found else ("", "")
+
+    def runs(self, *refs: str) -> None:
+        """Wait until they do."""
+        for ref in refs:
+            self.until(partial(self._running, ref), f"{ref} Running")
+
+    def _running(self, ref: str) -> bool:
+        return self.reason(ref)[0] == "Running"
+
+    def waits(self, ref: str, code: str) -> None:
+        """Wait until it waits for this reason."""
+        self.until(lambda: self.reason(ref)[1] == code, f"{ref} {code}")
+
+
+@contextmanager
+def town() -> Iterator[Town]:
+    """The demo's nodes and namespaces; nobody has submitted anything, nor configured."""
+    with house(NODES, {"QUEUECTL_UNSCHEDULABLE_SECONDS": "2"}) as built:
+        built.cluster.client.apply(*m.namespaces(TEAMS))
+        yield Town(built)
+
+
+def tools(cluster: LocalCluster) -> dict[str, str]:
+    """The environment that people type in, on this cluster."""
+    if any(shutil.which(name) is None for name in ("curl", "jq", "bash")):
+        pytest.skip("curl, jq and bash are needed")
+    kubectl = cluster.kubectl
+    if kubectl is None:
+        pytest.skip("there is no kubectl beside the API server's programs")
+    path = f"{kubectl.parent}:{os.environ['PATH']}"
+    return {"PATH": path, "KUBECONFIG": str(cluster.kubeconfig)}
+
+
+@contextmanager
+def seat(home: House) -> Iterator[Shell]:
+    """A shell on a house, as somebody with all rights has one."""
+    server = {"QUEUECTL_SERVER": home.controller.api}
+    with shell(tools(home.cluster) | server) as started:
+        yield started
+
+
+def whole(count: int, **options: Any) -> Pods:
+    """Pods of whole nodes."""
+    return Pods(count, gpus=8, cpu="48", memory="512Gi", **options)
+
+
+def rules(**fields: Any) -> Document:
+    """The Configuration."""
+    metadata = {"name": "default"}
+    return {"apiVersion": "queuectl.dev/v1", "kind": "Configuration", "metadata": metadata} | fields
+
+
+def told(town: Town, page: Page, team: str, name: str, word: str) -> None:
+    """Wait until an Event says so: waits are told after a pause."""
+    line = f"kubectl get events -n {team} --field-selector involvedObject.name={name}"
+    town.until(lambda: word in page.shell.type(line)[1], f"{name}: an Event {word}")
