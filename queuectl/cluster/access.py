@@ -14,7 +14,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from queuectl.cluster.client import Api, Connection, Forbidden
+from queuectl.cluster.client import Api, Forbidden
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.remembered import Remembered
 from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.identity import API_GROUP, Caller, Right

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector, Sink, Synced, WatchHooks
 from queuectl.cluster.resources import watched

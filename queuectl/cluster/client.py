@@ -1,4 +1,4 @@
-"""The one user of kubernetes_asyncio: configuration, credentials, TLS and every request.
+"""The one way requests go to the API server.
 
 Only the client library's transport and its credentials are used, never its models, and not its ``call_api``, which walks
 through every body: thousands of writes a minute leave here. The transport looks at no status code, so :meth:`Api._send`
@@ -8,27 +8,16 @@ does, and turns what the server says into one of :mod:`queuectl.domain.errors`.
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
-from queuectl.cluster.library import (
-    ApiClient,
-    ConfigException,
-    Configuration,
-    load_incluster_config,
-    load_kube_config,
-)
+from queuectl.cluster.connection import Connection, Sockets, open_client
+from queuectl.cluster.library import ApiClient, ConfigException
 from queuectl.domain.errors import (
-    BadInput,
     ClusterError,
     ClusterUnavailable,
     ObjectGone,
@@ -47,11 +36,9 @@ METADATA_ONLY: Final = (
 )
 """For writes: of the answer only the resourceVersion is read, and a job can be large."""
 
-_REFRESH_SECONDS: Final = 60.0
 _NO_LIMITS: Final = aiohttp.ClientTimeout(
     total=None
 )  # asyncio.timeout rules, over the whole request
-_SPARE_CONNECTIONS: Final = 4  # the LeaderLease and Events never queue behind patches
 
 
 class Expired(ClusterError):
@@ -91,25 +78,6 @@ class _Status(msgspec.Struct):
 _read_status = msgspec.json.Decoder(_Status).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """How to reach the API server.
-
-    Attributes:
-        kubeconfig: file; None = the service account of the pod we run in, outside of pods ``$KUBECONFIG``.
-        context: of the kubeconfig; None = its current one.
-        in_flight: ordinary requests at once.
-        watches: streams at once: with HTTP/1.1 each holds a connection of its own.
-        timeout: seconds for one ordinary request, the wait for a free connection included.
-    """
-
-    kubeconfig: Path | None = None
-    context: str | None = None
-    in_flight: int = 32
-    watches: int = 8
-    timeout: float = 15.0
-
-
 class Stream:
     """The body of one answer, read piece by piece."""
 
@@ -139,6 +107,7 @@ class Api:
     def __init__(self, client: ApiClient, timeout: float) -> None:
         self._client = client
         self._timeout = timeout
+        self._sockets = Sockets(client)
 
     @classmethod
     async def connect(cls, connection: Connection) -> Api:
@@ -147,21 +116,7 @@ class Api:
         Raises:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
-        configuration = Configuration()
-        try:
-            await _configure(configuration, connection)
-        except (ConfigException, OSError) as error:
-            source = connection.kubeconfig or _kubeconfig_from_environment()
-            raise BadInput(f"{source or 'service account of this pod'}: {error}") from error
-        configuration.connection_pool_maxsize = (
-            connection.in_flight + connection.watches + _SPARE_CONNECTIONS
-        )
-        # Python 3.13 refuses authorities without certain extensions; those of many clusters have none. Go does not mind.
-        configuration.disable_strict_ssl_verification = True
-        client = ApiClient(configuration)
-        client.user_agent = "queuectl"
-        _skip_proxy_to_loopback(client)
-        return cls(client, connection.timeout)
+        return cls(await open_client(connection), connection.timeout)
 
     async def request(
         self,
@@ -215,7 +170,7 @@ class Api:
     async def close(self) -> None:
         """Give back all connections."""
         await self._client.close()
-        await asyncio.sleep(0)  # aborted streams let go of their sockets at the loop's next turn
+        await self._sockets.closed()
 
     async def _send(
         self,
@@ -288,68 +243,3 @@ def _retry_after(status: _Status, header: str) -> float | None:
 
 def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-async def _configure(configuration: Configuration, connection: Connection) -> None:
-    files = str(connection.kubeconfig or _kubeconfig_from_environment())
-    if not files:
-        # It refreshes its token by itself.
-        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # library
-        return
-
-    async def load() -> None:
-        await load_kube_config(
-            config_file=files,
-            context=connection.context,
-            client_configuration=configuration,
-            persist_config=False,
-        )
-        keys = configuration.api_key
-        # A token file may end in a newline, which no header may hold.
-        keys.update({name: key.strip() for name, key in keys.items()})
-
-    await load()
-    _check_proxy(configuration, f"{files}, {_named(connection.context)}")
-    due = time.monotonic() + _REFRESH_SECONDS
-
-    async def refresh(_: Configuration) -> None:
-        """Token files, exec plugins and OIDC all give tokens that end; the library reads them only once."""
-        nonlocal due
-        if time.monotonic() >= due:
-            due = time.monotonic() + _REFRESH_SECONDS
-            await load()
-
-    configuration.refresh_api_key_hook = refresh
-
-
-def _named(context: str | None) -> str:
-    return f"context {context!r}" if context is not None else "the current context"
-
-
-def _check_proxy(configuration: Configuration, source: str) -> None:
-    """Raise BadInput for a proxy-url that the library would trip over only with the first request. It may hold a password."""
-    scheme = urlsplit(configuration.proxy or "http:").scheme
-    if scheme not in ("http", "https"):
-        raise BadInput(
-            f"kubeconfig {source}: its cluster's proxy-url is no http:// or https:// address but "
-            f"{scheme or 'without a scheme'}: others are not supported"
-        )
-
-
-def _kubeconfig_from_environment() -> str:
-    """Empty inside a pod, where the service account is meant. May name several files."""
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return ""
-    return os.environ.get("KUBECONFIG", "")
-
-
-def _skip_proxy_to_loopback(client: ApiClient) -> None:
-    """Like Go's clients: HTTPS_PROXY is not for a server on this machine."""
-    if urlsplit(client.configuration.host).hostname not in ("127.0.0.1", "::1", "localhost"):
-        return
-    rest = client.rest_client
-    connector = rest.pool_manager.connector
-    rest.pool_manager.detach()
-    rest.pool_manager = aiohttp.ClientSession(
-        connector=connector, trust_env=False, read_bufsize=2**21
-    )

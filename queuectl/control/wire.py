@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
-from queuectl.cluster.client import Connection
+from queuectl.cluster.connection import Connection
 from queuectl.control.ports import UseSource
 from queuectl.control.settings import Settings, UtilizationSettings
 from queuectl.control.supervise import Supervisor

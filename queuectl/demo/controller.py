@@ -19,7 +19,8 @@ import httpx2
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.domain.errors import QueuectlError
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.keeper import remove_tree

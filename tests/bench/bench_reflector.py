@@ -32,7 +32,8 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
 from queuectl.cluster.resources import Resource, watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from tests.cluster.kubernetes_world import KubernetesWorld, world_on
 from tests.support.controlplane import ControlPlane, control_plane
 

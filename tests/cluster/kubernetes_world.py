@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from queuectl.cluster.adapter import KubernetesCluster
-from queuectl.cluster.client import Connection
+from queuectl.cluster.connection import Connection
 from queuectl.domain.errors import WriteRefused
 from queuectl.domain.records import PodRecord
 from queuectl.localcluster import RequestError

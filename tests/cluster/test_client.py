@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.cluster.client import Api, Connection, Expired, Forbidden, failure
+from queuectl.cluster.client import Api, Expired, Forbidden, failure
+from queuectl.cluster.connection import Connection
 from queuectl.domain.errors import (
     BadInput,
     ClusterError,

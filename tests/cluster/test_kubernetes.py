@@ -11,7 +11,8 @@ import pytest
 
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
-from queuectl.cluster.client import APPLY_PATCH, Api, Connection, Forbidden
+from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.review import PROTECTING, probe_policies
 from queuectl.domain.errors import BadInput, ClusterUnavailable, WriteRefused
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL

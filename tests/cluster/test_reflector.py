@@ -15,7 +15,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.reflector import Pace, Reflector
 from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END

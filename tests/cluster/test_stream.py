@@ -160,7 +160,7 @@ def test_pages_of_a_list() -> None:
 
 
 def test_each_watch_has_a_connection_of_its_own() -> None:
-    from queuectl.cluster.client import Connection
+    from queuectl.cluster.connection import Connection
 
     assert Connection().watches == len(watched())
 

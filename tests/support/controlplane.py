@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.progress import Lines

@@ -13,7 +13,8 @@ from starlette.routing import Route
 from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.apply import apply
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.domain.commands import Action, Command
 from tests.api.conftest import commit
 from tests.api.signed import asking, signed_app

@@ -10,7 +10,8 @@ import httpx2
 import pytest
 
 from queuectl.cluster.apply import apply
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.demo.controller import Controller
 from queuectl.localcluster.layout import free_ports
 from tests.api.support import COHORT

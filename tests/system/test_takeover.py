@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.takeover import read_admissions
 from queuectl.demo.controller import Controller, install
 from queuectl.demo.manifests import Pods

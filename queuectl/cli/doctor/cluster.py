@@ -15,7 +15,8 @@ from queuectl.cli.connection import means
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cluster.apply import manifests
-from queuectl.cluster.client import Api, Connection
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.review import MINIMUM_SERVER, kueue_runs, probe_policies, server_version
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone

@@ -1,0 +1,162 @@
+"""How the API server is reached: kubeconfig or service account, tokens that end, proxies, sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from weakref import WeakSet
+
+import aiohttp
+
+from queuectl.cluster.library import (
+    ApiClient,
+    ConfigException,
+    Configuration,
+    load_incluster_config,
+    load_kube_config,
+)
+from queuectl.domain.errors import BadInput
+
+_REFRESH_SECONDS: Final = 60.0
+_SPARE_CONNECTIONS: Final = 4  # the LeaderLease and Events never queue behind patches
+_FAREWELL_TURNS: Final = 1000  # of a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the API server.
+
+    Attributes:
+        kubeconfig: file; None = the service account of the pod we run in, outside of pods ``$KUBECONFIG``.
+        context: of the kubeconfig; None = its current one.
+        in_flight: ordinary requests at once.
+        watches: streams at once: with HTTP/1.1 each holds a connection of its own.
+        timeout: seconds for one ordinary request, the wait for a free connection included.
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    in_flight: int = 32
+    watches: int = 8
+    timeout: float = 15.0
+
+
+async def open_client(connection: Connection) -> ApiClient:
+    """The library's client for it; no request is made yet.
+
+    Raises:
+        BadInput: the kubeconfig, or the pod's service account, cannot be used.
+    """
+    configuration = Configuration()
+    try:
+        await _configure(configuration, connection)
+    except (ConfigException, OSError) as error:
+        source = connection.kubeconfig or _kubeconfig_from_environment()
+        raise BadInput(f"{source or 'service account of this pod'}: {error}") from error
+    configuration.connection_pool_maxsize = (
+        connection.in_flight + connection.watches + _SPARE_CONNECTIONS
+    )
+    # Python 3.13 refuses authorities without certain extensions; those of many clusters have none. Go does not mind.
+    configuration.disable_strict_ssl_verification = True
+    client = ApiClient(configuration)
+    client.user_agent = "queuectl"
+    _skip_proxy_to_loopback(client)
+    return client
+
+
+class Sockets:
+    """The open sockets of a client. It forgets those of requests that were cancelled itself."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._open: WeakSet[socket.socket] = WeakSet()
+        # The library makes the connector, and lets nobody choose more than its size and its certificates.
+        connector = client.rest_client.pool_manager.connector
+        assert isinstance(connector, aiohttp.TCPConnector)
+        connector._socket_factory = self._made
+
+    def _made(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        made = socket.socket(*address[:3])
+        self._open.add(made)
+        return made
+
+    async def closed(self) -> None:
+        """End what is left once the client is closed: handshakes, and farewells of TLS that nobody waits for."""
+        for one in self._open:
+            with contextlib.suppress(OSError):  # not connected
+                one.shutdown(socket.SHUT_RDWR)
+        for _ in range(_FAREWELL_TURNS):
+            if all(one.fileno() < 0 for one in self._open):
+                return
+            await asyncio.sleep(0.001)
+
+
+async def _configure(configuration: Configuration, connection: Connection) -> None:
+    files = str(connection.kubeconfig or _kubeconfig_from_environment())
+    if not files:
+        # It refreshes its token by itself.
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # library
+        return
+
+    async def load() -> None:
+        await load_kube_config(
+            config_file=files,
+            context=connection.context,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+        keys = configuration.api_key
+        # A token file may end in a newline, which no header may hold.
+        keys.update({name: key.strip() for name, key in keys.items()})
+
+    await load()
+    _check_proxy(configuration, f"{files}, {_named(connection.context)}")
+    due = time.monotonic() + _REFRESH_SECONDS
+
+    async def refresh(_: Configuration) -> None:
+        """Token files, exec plugins and OIDC all give tokens that end; the library reads them only once."""
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _REFRESH_SECONDS
+            await load()
+
+    configuration.refresh_api_key_hook = refresh
+
+
+def _named(context: str | None) -> str:
+    return f"context {context!r}" if context is not None else "the current context"
+
+
+def _check_proxy(configuration: Configuration, source: str) -> None:
+    """Raise BadInput for a proxy-url that the library would trip over only with the first request. It may hold a password."""
+    scheme = urlsplit(configuration.proxy or "http:").scheme
+    if scheme not in ("http", "https"):
+        raise BadInput(
+            f"kubeconfig {source}: its cluster's proxy-url is no http:// or https:// address but "
+            f"{scheme or 'without a scheme'}: others are not supported"
+        )
+
+
+def _kubeconfig_from_environment() -> str:
+    """Empty inside a pod, where the service account is meant. May name several files."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return ""
+    return os.environ.get("KUBECONFIG", "")
+
+
+def _skip_proxy_to_loopback(client: ApiClient) -> None:
+    """Like Go's clients: HTTPS_PROXY is not for a server on this machine."""
+    if urlsplit(client.configuration.host).hostname not in ("127.0.0.1", "::1", "localhost"):
+        return
+    rest = client.rest_client
+    connector = rest.pool_manager.connector
+    rest.pool_manager.detach()
+    rest.pool_manager = aiohttp.ClientSession(
+        connector=connector, trust_env=False, read_bufsize=2**21
+    )
