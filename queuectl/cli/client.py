@@ -173,7 +173,7 @@ def connect(server: str) -> Iterator[Client]:
         base_url=server,
         timeout=TIMEOUT_SECONDS,
         auth=credentials.Shown(_token),
-        verify=connection.trusted(),
+        verify=connection.trusted(secure=address.scheme == "https"),
         trust_env=not own,  # proxies of the environment are not for this machine
     ) as http:
         yield Client(http)

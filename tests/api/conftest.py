@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
@@ -14,7 +15,9 @@ from queuectl.domain.ledger import Change
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import LIVES, FixedHealth, job, live_through
 from tests.doubles.store import MemoryStore
-from tests.support.postgres import database_url, postgres  # noqa: F401
+from tests.support.postgres import TestPostgres, database_url, postgres
+
+__all__ = ["database_url", "postgres"]
 
 AnyStore = MemoryStore | PostgresStore
 
@@ -34,10 +37,37 @@ def memory() -> MemoryStore:
     return MemoryStore()
 
 
+async def live(store: AnyStore) -> None:
+    """Write a workload in every state."""
+    for name, life in LIVES.items():
+        await commit(store, live_through(job(name), *life))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def lived(postgres: TestPostgres) -> str:
+    """Name of a database with a workload in every state. It takes a hundred commits, so tests get copies of it."""
+    name = await postgres.fresh()
+    store = await PostgresStore.connect(DatabaseSettings(postgres.server.url(name)))
+    await live(store)
+    await store.close()
+    return name
+
+
 @pytest.fixture(params=["memory", "postgres"])
 def location(request: pytest.FixtureRequest) -> str | None:
-    """URL of a fresh database; None = in memory."""
-    return request.getfixturevalue("database_url") if request.param == "postgres" else None
+    """URL of a fresh database, that of :func:`ledger` where the test asks for it; None = in memory."""
+    if request.param == "memory":
+        return None
+    wanted = "lived_url" if "ledger" in request.fixturenames else "database_url"
+    url: str = request.getfixturevalue(wanted)
+    return url
+
+
+@pytest.fixture
+async def lived_url(postgres: TestPostgres, lived: str) -> AsyncIterator[str]:
+    name = await postgres.fresh(lived)
+    yield postgres.server.url(name)
+    await postgres.drop(name)
 
 
 @pytest.fixture
@@ -122,8 +152,8 @@ async def commit(store: AnyStore, changes: Sequence[Change]) -> None:
 
 
 @pytest.fixture
-async def ledger(store: AnyStore) -> AnyStore:
+async def ledger(store: AnyStore, location: str | None) -> AnyStore:
     """A workload in every state."""
-    for name, life in LIVES.items():
-        await commit(store, live_through(job(name), *life))
+    if location is None:
+        await live(store)
     return store

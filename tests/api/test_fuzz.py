@@ -23,6 +23,7 @@ from queuectl.telemetry.metrics import Metrics
 from tests.api.support import LIVES, FixedHealth, LookingOut, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
+from tests.support.examples import examples
 
 HOST = {"Host": "127.0.0.1"}
 CHECKS = [
@@ -77,7 +78,7 @@ def answered() -> Iterator[Counter[int]]:
 
 
 @schema.parametrize()
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_described(case: Case[Any], answered: Counter[int]) -> None:
     addressed(case)
     ending(case)
@@ -87,7 +88,7 @@ def test_every_answer_is_described(case: Case[Any], answered: Counter[int]) -> N
 
 
 @schema.include(method="PUT", path="/api/v1/cohorts/{name}").parametrize()
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_is_made_up_gets_past_the_door(case: Case[Any], stored: Counter[int]) -> None:
     addressed(case)
     stored[case.call(headers=HOST).status_code] += 1

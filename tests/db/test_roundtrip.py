@@ -11,13 +11,14 @@ from queuectl.db.store import PostgresStore
 from queuectl.domain.consistency import violations
 from queuectl.domain.ledger import State
 from tests.db.lives import Lives
+from tests.support.examples import examples
 
 RUNS = count()
 CHOICES = st.tuples(st.integers(0, 4), st.integers(0, 23))
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

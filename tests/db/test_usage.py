@@ -38,6 +38,7 @@ from queuectl.state.looklog import LookLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from tests.db.lives import HERE, Lives, ask, submitted
+from tests.support.examples import examples
 
 RUNS = count()
 WAITS = (State.PENDING, State.RESERVED, State.BACKOFF)
@@ -196,7 +197,7 @@ ACTS = st.one_of(
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -315,7 +316,7 @@ def looked(world: World, told: Told, states: list[tuple[UseState, float | None] 
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 from queuectl.objects import keys
-from tests.doubles.apiserver import Document, refuse
+from tests.doubles.apiserver import Document, copied, refuse
 
 CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
 OURS, THEIRS = keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME
@@ -48,7 +47,7 @@ def gated(spec: Document) -> bool:
 
 def born(document: Document, namespace: Document | None = None) -> Document:
     """A job as admission stores it: one with a queue label, or in a namespace that has a default one, suspended and gated."""
-    job = copy.deepcopy(document)
+    job = copied(document)
     of_namespace = (namespace or {}).get("metadata", {}).get("labels", {})
     if queue_of(job) is None and of_namespace.get(keys.DEFAULT_QUEUE_LABEL) == "true":
         job["metadata"].setdefault("labels", {})[OURS] = "default"

@@ -7,7 +7,6 @@ as it fails there.
 from __future__ import annotations
 
 import asyncio
-import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -26,10 +25,16 @@ Key = tuple[str, str]  # namespace ("" for none) and name
 CLUSTER_WIDE = ("nodes", "namespaces", "priorityclasses")
 
 
+def copied(document: Document) -> Document:
+    """A deep copy of JSON. ``copy.deepcopy`` would take a sixth of the time of a crash story."""
+    copy: Document = msgspec.json.decode(msgspec.json.encode(document))
+    return copy
+
+
 def merge(document: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
+        return copied(patch)
     merged = dict(document) if isinstance(document, dict) else {}
     for key, value in patch.items():
         if value is None:
@@ -52,7 +57,7 @@ class Server:
 
     def create(self, resource: str, document: Document) -> Document:
         """Store a new object; returns it as stored."""
-        created = copy.deepcopy(document)
+        created = copied(document)
         meta = created["metadata"]
         if resource not in CLUSTER_WIDE:
             meta.setdefault("namespace", "default")
@@ -99,7 +104,7 @@ class Server:
         old = self.objects[resource].get(key)
         if old is None or old["metadata"]["uid"] != meta["uid"]:
             return False
-        new = copy.deepcopy(old)
+        new = copied(old)
         change(new)
         return self._replace(resource, key, old, new) is not old
 

@@ -6,7 +6,6 @@ what counts as failed. Compared with the real ones by tests/cluster/conformance.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import msgspec
@@ -20,7 +19,7 @@ from queuectl.objects.templates import read_shape
 from queuectl.objects.times import format_time
 from queuectl.objects.wire import TemplateSpec, WireNode, WirePod
 from tests.doubles.admission import suspended
-from tests.doubles.apiserver import Document, Server, owner_of
+from tests.doubles.apiserver import Document, Server, copied, owner_of
 from tests.doubles.limitranges import fill, lets_be
 from tests.doubles.quotas import count, lets_in
 
@@ -79,7 +78,7 @@ def make_pod(
             "annotations": dict(own.get("annotations", {})),
             "ownerReferences": [owner],
         },
-        "spec": copy.deepcopy(template["spec"]),
+        "spec": copied(template["spec"]),
         "status": {"phase": "Pending"},
     }
     fill(server, pod)

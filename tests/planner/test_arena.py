@@ -30,6 +30,7 @@ from queuectl.planner.topology import grow
 from queuectl.planner.usage import usage_of
 from tests.planner import generate
 from tests.planner.build import gang, holding, node, podset, resources, world
+from tests.support.examples import examples
 
 # Topology.
 
@@ -107,7 +108,7 @@ fleets = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(fleets, rules)
 def test_masks_say_what_the_domain_rule_says_of_every_node(fleet: Fleet, wanted: NodeRules) -> None:
     mask = FleetIndex(fleet).mask(wanted)
@@ -170,7 +171,7 @@ def test_counts_of_changed_nodes_are_those_of_a_fresh_count() -> None:
 # Use carried from cycle to cycle.
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(generate.snapshots(tenants=6), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
 def test_carried_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) -> None:
     usage_of(snapshot)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from queuectl.planner.packing.bounds import RAYS, nodes_needed
 from tests.planner.loads import exceeds
+from tests.support.examples import examples
 
 DEVICES = 8
 Sizes = dict[int, int]  # devices a pod to pods
@@ -74,7 +75,7 @@ def histogram(free: tuple[int, ...]) -> np.ndarray:
     return np.bincount(free, minlength=DEVICES + 1)[None, :]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(PODS, FREE)
 def test_what_packs_is_never_refused_and_needs_no_more_nodes_than_it_takes(
     pods: Sizes, free: tuple[int, ...]

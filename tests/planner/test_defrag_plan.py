@@ -29,6 +29,7 @@ from queuectl.planner.why import diagnose
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable
+from tests.support.examples import examples
 
 PLENTY = 10**9
 NODES = [node("n0", "r0", gpu=8), node("n1", "r0", gpu=8)]
@@ -399,7 +400,7 @@ def willing(snapshot: Snapshot, budget: int) -> Snapshot:
     return replace(snapshot, config=config)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.integers(0, 2**32).flatmap(lambda n: st.sampled_from([tight(n), scattered(n), shaped(n)])),
     st.sampled_from([PLENTY, PLENTY, 500, 150]),

@@ -19,6 +19,7 @@ from queuectl.planner import plan
 from queuectl.planner.domains import Spread, spreads
 from tests.planner import generate
 from tests.planner.build import FLAVOR, gang, holding, node, placed, podset, resources, world
+from tests.support.examples import examples
 
 NODES = [node(name, where, gpu=8) for name, where in (
     ("a", "b0/r0"), ("b", "b0/r0"), ("c", "b0/r1"), ("d", "b0/r1"), ("e", "b1/r2"), ("f", "b1/r2"),
@@ -130,7 +131,7 @@ def test_the_fewest_is_what_trying_finds_and_no_plan_needs_less(
     assert all(one.used >= one.least >= 1 for one in found.values())
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(generate.snapshots(gangs=3, tenants=3))
 def test_whatever_a_plan_starts_it_uses_no_fewer_than_the_fewest(snapshot: Snapshot) -> None:
     """Shapes, slices, groups, taints, several flavors, quota-only gangs: every kind of snapshot there is."""

@@ -16,8 +16,9 @@ from queuectl.planner.packing.pack import greedy
 from queuectl.planner.topology import grow
 from tests.planner.build import node
 from tests.planner.loads import exceeds
+from tests.support.examples import examples
 
-QUICK = settings(max_examples=300, deadline=None)
+QUICK = settings(max_examples=examples(300), deadline=None)
 
 
 # Fewest domains, then least left over.

@@ -17,8 +17,9 @@ from queuectl.planner.demand import ANYWHERE
 from queuectl.planner.packing.fewest import most_even, needed
 from queuectl.planner.packing.fill import Capacity
 from queuectl.planner.topology import grow
+from tests.support.examples import examples
 
-MANY = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def test_even_spreads_are_found_whenever_there_are_any(case: Case, level: int) -
         assert case.widths(pods)[below] == min(case.widths(p)[below] for p in options)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 9)), st.integers(1, 30)), min_size=1, max_size=5))
 def test_each_owner_fills_its_largest_domains_first(owners: list[tuple[list[int], int]]) -> None:
     sizes = np.array([size for own, _ in owners for size in own], dtype=np.int64)

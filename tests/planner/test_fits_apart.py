@@ -17,6 +17,7 @@ from queuectl.planner.demand import Demand
 from queuectl.planner.packing.witness import fits_apart
 from queuectl.planner.solve import Solver, Status
 from tests.planner.build import gang, node, podset, resources, world
+from tests.support.examples import examples
 
 RACK = "rack"
 
@@ -56,7 +57,7 @@ def test_where_no_node_is_in_any_rack_nothing_fits_one() -> None:
     assert not quick_yes(nowhere, podset("a", 1, gpu=8, required=RACK))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.integers(0, 8), min_size=2, max_size=6),
     st.lists(

@@ -18,6 +18,7 @@ from tests.planner import generate
 from tests.planner.generate_cohorts import contest
 from tests.planner.test_idle import DRY_RUN, IDLE, OFF, taken, yields
 from tests.planner.test_idle_oracle import MODES
+from tests.support.examples import examples
 
 
 def marked(snapshot: Snapshot, idle: list[bool], modes: list[ReclaimMode], equal: bool) -> Snapshot:
@@ -58,7 +59,7 @@ SCENES = st.builds(
     st.lists(st.sampled_from(MODES), min_size=1, max_size=4),
     st.booleans(),
 )
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @MANY

@@ -13,6 +13,7 @@ from queuectl.planner.lexicographic import (
     Greatest,
 )
 from queuectl.planner.probing import Counts
+from tests.support.examples import examples
 
 Corners = Sequence[tuple[int, ...]]
 
@@ -34,7 +35,7 @@ def questions(draw: st.DrawFn) -> tuple[list[int], list[Column], Corners]:
     return totals, columns, draw(st.lists(corner, min_size=1, max_size=5))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(questions())
 def test_the_greatest_of_all_counts_is_found(
     question: tuple[list[int], list[Column], Corners],

@@ -22,6 +22,7 @@ from queuectl.planner.solve import LARGEST, Model, Solver, Status
 from queuectl.planner.verify import verify
 from tests.planner import cases
 from tests.planner.build import gang, node, podset, world
+from tests.support.examples import examples
 
 TIGHT = next(c for c in cases.BATCH if c.name == "only the solver sees how")
 
@@ -114,7 +115,7 @@ def packs(free: np.ndarray, shapes: list[np.ndarray], counts: list[int]) -> bool
 
 
 @pytest.mark.parametrize("patterns", [2000, 0], ids=["patterns", "node by node"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(shapes=vectors, there=nodes, data=st.data())
 def test_exact_rows_are_exact(patterns: int, shapes, there, data) -> None:
     counts = [data.draw(st.integers(1, 2)) for _ in shapes]

@@ -24,8 +24,9 @@ from tests.planner import generate, test_slices
 from tests.planner.build import node
 from tests.planner.oracle import queue_order
 from tests.planner.test_plan_properties import under
+from tests.support.examples import examples
 
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 UP = {HOSTNAME: "rack", "rack": "block"}
 
 snapshots = st.one_of(

@@ -20,8 +20,9 @@ from queuectl.planner.verify import verify
 from tests.planner import cases, generate
 from tests.planner.mixed import mixed
 from tests.planner.oracle import starts
+from tests.support.examples import examples
 
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 
 batches = st.integers(1, 4).flatmap(lambda n: generate.snapshots(gangs=n, tenants=4))
 
@@ -74,7 +75,7 @@ def test_the_first_gang_starts_if_it_fits_in_any_flavor(snapshot: Snapshot) -> N
     assert (first in started(plan(calm))) == fits
 
 
-@settings(MANY, max_examples=100)
+@settings(MANY, max_examples=examples(100))
 @given(batches)
 def test_what_earlier_cycles_left_in_memory_changes_nothing(snapshot: Snapshot) -> None:
     fresh = copy.deepcopy(snapshot)
@@ -110,7 +111,7 @@ def gone(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, admitted=tuple(a for a in snapshot.admitted if not a.leaving))
 
 
-@settings(MANY, max_examples=150)
+@settings(MANY, max_examples=examples(150))
 @given(batches)
 def test_a_gang_that_preempted_starts_where_it_was_leased_once_its_victims_left(
     snapshot: Snapshot,

@@ -43,11 +43,12 @@ from tests.planner.build import (
     world,
 )
 from tests.planner.oracle import fits_without, layers, least_victims, legal_victims
+from tests.support.examples import examples
 
 WAITS = (Reason(Code.WAITING_FOR_PREEMPTED, "victims are leaving"),)
 SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-MANY = settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
-SOME = settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+MANY = settings(max_examples=examples(400), deadline=None, suppress_health_check=SLOW)
+SOME = settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW)
 SEEDS = st.integers(0, 2**32)
 CLUSTERS = st.one_of(
     generate.snapshots(),

@@ -27,9 +27,10 @@ from tests.planner import cases, generate, peers
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.planner.oracle import fits_without, layers, legal_victims
 from tests.planner.test_preempt import answers
+from tests.support.examples import examples
 
 COUNT_FIRST = cases.COUNT_FIRST
-WELL = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+WELL = settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, 2**32)
 CLUSTERS = st.one_of(
     generate.contested(),

@@ -20,6 +20,7 @@ from queuectl.planner.victims.shield import protected_until
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.plans import lease, rules, waits
+from tests.support.examples import examples
 
 HOUR, DAY = 3600.0, 86_400.0
 WANTED = gang("wanted", podset(gpu=8), priority=5, queued_at=5.0)
@@ -129,7 +130,7 @@ PROTECTIONS = st.builds(
 TIMES = st.lists(st.sampled_from([NOW - DAY, NOW - 400, NOW - 40, NOW]), max_size=3)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(generate.contested(), PROTECTIONS, st.lists(TIMES, min_size=8, max_size=8))
 def test_no_plan_evicts_whom_the_queue_shields(
     snapshot: Snapshot, protection: Protection, evicted: list[list[float]]

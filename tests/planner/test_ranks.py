@@ -16,6 +16,7 @@ from queuectl.planner import plan
 from queuectl.planner.ranks import seats_of
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, holding, node, podset, world
+from tests.support.examples import examples
 
 
 def order(name: str) -> tuple[int, str]:
@@ -48,7 +49,7 @@ def test_other_numbers_of_pods_have_no_seats() -> None:
     assert seats_of([("a0", 2)], {}, {"a1": 1}, order) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_healthy_ranks_stay_and_slices_stay_whole(seed: int, failures: int) -> None:
     """Nodes fail under a gang in slices of two layers; every rank that was not lost keeps its node."""

@@ -19,6 +19,7 @@ from queuectl.planner.choose import Chooser
 from queuectl.planner.queueing import refuted
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.queues import cq, gpus, quota_only, running
+from tests.support.examples import examples
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def afresh(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Plan:
         return plan(snapshot)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(steps=STEPS, preempts=st.booleans())
 def test_plans_are_the_same_as_if_nothing_had_been_kept(
     steps: list[tuple[list[tuple[str, int, int]], set[int], bool, dict[int, int]]], preempts: bool

@@ -22,8 +22,9 @@ from tests.planner import generate
 from tests.planner.build import gang, node, placed, podset, queue, world
 from tests.planner.oracle import layers, least_victims, legal_victims, starts
 from tests.planner.plans import rules, start
+from tests.support.examples import examples
 
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 LEVELS = ("block", "rack", HOSTNAME)
 NEVER = WithinClusterQueue.NEVER
 
@@ -88,7 +89,7 @@ def contested(draw: st.DrawFn) -> Snapshot:
     return replace(base, pending=(replace(entry, workload=blocked),))
 
 
-@settings(MANY, max_examples=60)
+@settings(MANY, max_examples=examples(60))
 @given(contested())
 def test_brute_force_evicts_as_little_for_a_sliced_gang(snapshot: Snapshot) -> None:
     (entry,) = snapshot.pending

@@ -19,8 +19,9 @@ from queuectl.domain.workload import (
 from queuectl.planner import plan
 from tests.planner.build import gang, podset, world
 from tests.planner.splits import A, B, on, splitting, started
+from tests.support.examples import examples
 
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)

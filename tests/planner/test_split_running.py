@@ -26,8 +26,9 @@ from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import gang, podset, world
 from tests.planner.splits import A, B, by_flavor, charged, on, splitting, started
+from tests.support.examples import examples
 
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 
 # Running gangs that are split.
 

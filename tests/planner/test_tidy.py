@@ -31,6 +31,7 @@ from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, placed, podset, resources, world
 from tests.planner.plans import start
+from tests.support.examples import examples
 
 
 def rack(name: str, count: int, cpu: int = 0) -> list[Node]:
@@ -257,7 +258,7 @@ def test_a_gang_on_its_lease_stays_where_it_was_promised() -> None:
 
 # What it may cost.
 
-MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 batches = st.integers(2, 5).flatmap(lambda n: generate.snapshots(gangs=n, tenants=3))
 
 

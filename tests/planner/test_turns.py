@@ -24,6 +24,7 @@ from queuectl.planner.queueing.quota import Pool
 from queuectl.planner.verify import verify
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, gpus, quota_only, quotas, running
+from tests.support.examples import examples
 
 FAIR = Rules(fair_sharing=(FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE,))
 
@@ -202,7 +203,7 @@ def _tournament(walk: Walk, heads: Mapping[str, Pending]) -> str:
     return winner
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(_shared())
 def test_the_tournament_kept_up_to_date_is_the_one_counted_afresh(snapshot: Snapshot) -> None:
     snapshot = replace(snapshot, config=replace(snapshot.config, rules=FAIR))
@@ -338,7 +339,7 @@ def _singly(snapshot: Snapshot) -> tuple[list[str], dict[str, Code]]:
     return sorted(cycle.walk.starting), codes
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(_shared(), st.sampled_from([2, 1000]))
 def test_looking_at_lines_decides_what_looking_at_each_gang_does(
     snapshot: Snapshot, window: int
@@ -349,7 +350,7 @@ def test_looking_at_lines_decides_what_looking_at_each_gang_does(
     assert (sorted(a.uid for a in made.admitted), codes) == _singly(snapshot)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(_shared(), st.data())
 def test_a_plan_does_not_depend_on_the_plans_before(
     snapshot: Snapshot, data: st.DataObject

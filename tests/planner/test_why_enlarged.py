@@ -14,8 +14,9 @@ from queuectl.planner.topology import Tree
 from queuectl.planner.why.enlarged import enlarged
 from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.generate import snapshots
+from tests.support.examples import examples
 
-_SLOW = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+_SLOW = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 _LEVELS = (("block", "rack", HOSTNAME), ("block", "rack"), (HOSTNAME,))
 
 

@@ -22,8 +22,9 @@ from queuectl.planner.why.turn import Turn, turn_of
 from queuectl.planner.why.untaken import untaken
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.generate import snapshots
+from tests.support.examples import examples
 
-_SLOW = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+_SLOW = settings(deadline=None, max_examples=examples(100), suppress_health_check=list(HealthCheck))
 RACKS = [node(f"{rack}-{i}", rack, gpu=8) for rack in ("r1", "r2") for i in range(4)]
 
 

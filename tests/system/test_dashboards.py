@@ -21,7 +21,7 @@ from queuectl.objects.keys import MAX_EXECUTION, PREFIX
 from tests.support.metricnames import ROOT
 from tests.system.acts import ask, put, remove, rules
 from tests.system.house import Room
-from tests.system.measured import Measured, judged_quickly, measured_house, playing
+from tests.system.measured import Measured, judged_quickly, playing
 from tests.system.test_alerts import checked
 
 pytestmark = pytest.mark.system
@@ -29,12 +29,6 @@ pytestmark = pytest.mark.system
 CHOSEN: Final = {"$cluster_queue": ".*", "$resource": GPU, "$__rate_interval": "10s"}
 FAIRNESS: Final = {"usageHalfLifeTime": "1h", "usageSamplingInterval": "1s"}
 SCRAPES: Final = 3.0  # seconds in which everything is scraped more than twice
-
-
-@pytest.fixture(scope="module")
-def measured() -> Iterator[Measured]:
-    with measured_house() as built:
-        yield built
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -12,17 +11,11 @@ import pytest
 
 from queuectl.planner.cost import RESTART_COST
 from tests.system.house import Room
-from tests.system.measured import Measured, judged_quickly, measured_house, playing
+from tests.system.measured import Measured, judged_quickly, playing
 
 pytestmark = pytest.mark.system
 
 GRACE = 3
-
-
-@pytest.fixture(scope="module")
-def measured() -> Iterator[Measured]:
-    with measured_house() as built:
-        yield built
 
 
 def lines(room: Room, name: str, event: str) -> list[dict[str, Any]]:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from queuectl.planner.cost import RESTART_COST
-from tests.system.measured import Measured, judged_quickly, measured_house, playing
+from tests.system.measured import Measured, judged_quickly, playing
 from tests.system.transcript import Page, shell
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def measured() -> Iterator[Measured]:
-    with measured_house() as built:
-        yield built
 
 
 def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import cache
+from typing import Any
 
 import httpx2
 import pytest
@@ -12,7 +14,7 @@ from queuectl.api.app import create_app
 from queuectl.domain.identity import Caller, Right
 from queuectl.telemetry.metrics import Metrics
 from queuectl.web.app import add_dashboard
-from tests.api.conftest import talking_to
+from tests.api.conftest import Standing, talking_to
 from tests.api.support import FixedHealth
 from tests.web.browser import NoBrowser, running, served
 from tests.web.sample import NOW, Sample, make
@@ -29,12 +31,37 @@ class FixedRights:
         return right in self.rights
 
 
+class Standby:
+    """The API and the dashboard over whatever the test whose turn it is brings; the clock stands still.
+
+    Made once, as tests/api/conftest.py says of its own.
+    """
+
+    def __init__(self) -> None:
+        self._sample, self._guard = make(), Guard()
+        store: Any = Standing(lambda: self._sample.store)
+        store.audit = Standing(lambda: self._sample.store.audit)
+        diagnoser: Any = Standing(lambda: self._sample.diagnoser)
+        scene: Any = Standing(lambda: self._sample.scene)
+        guard: Any = Standing(lambda: self._guard)
+        self._app = create_app(store, FixedHealth(), Metrics().registry, diagnoser)
+        add_dashboard(self._app, store, guard, scene, diagnoser, clock=lambda: NOW)
+
+    def over(self, sample: Sample, guard: Guard | None = None) -> FastAPI:
+        """Until the next test; without a guard everybody may do everything."""
+        self._sample, self._guard = sample, guard or Guard()
+        return self._app
+
+
+@cache
+def _standby(*, guarded: bool) -> Standby:
+    """One for those who may do everything, one for the others: a test may ask as both."""
+    return Standby()
+
+
 def app_over(sample: Sample, guard: Guard | None = None) -> FastAPI:
     """The API and the dashboard over a sample; the clock stands still."""
-    app = create_app(sample.store, FixedHealth(), Metrics().registry, sample.diagnoser)
-    guard = guard or app.state.guard
-    add_dashboard(app, sample.store, guard, sample.scene, sample.diagnoser, clock=lambda: NOW)
-    return app
+    return _standby(guarded=guard is not None).over(sample, guard)
 
 
 @pytest.fixture
