@@ -35,6 +35,7 @@ _TURNS: Final = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Which worker takes up what, and when."""
     for item in items:
