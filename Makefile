@@ -8,6 +8,8 @@ TOOLS := .tools
 UV := $(TOOLS)/bin/uv
 RUN := $(VENV)/bin
 PYTEST_ARGS ?=
+# Some of the tests only: make test-system TESTS=tests/system/test_gangs.py
+TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -42,11 +44,11 @@ test: test-fast test-system ## all tests; builds the control plane the first tim
 
 # Three workers on two cores: a third of the time tests wait for a database, a lease or a browser.
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/pytest -m "not system and not bench" -n 3 $(PYTEST_ARGS)
+	$(RUN)/pytest $(TESTS) -m "not system and not bench" -n 3 $(PYTEST_ARGS)
 
 # In groups that share a control plane, the longest first, as tests/system/conftest.py says.
 test-system: controlplane ## on a real control plane, with a real Prometheus
-	$(RUN)/pytest tests/system tests/cluster tests/utilization -m "system and not bench" -n 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(RUN)/pytest $(or $(TESTS),tests/system tests/cluster tests/utilization) -m "system and not bench" -n 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 ROUNDS ?= 5
 explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time
