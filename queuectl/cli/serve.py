@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -11,6 +10,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from queuectl.cli.collector import calm_the_collector
 
 if TYPE_CHECKING:
     from queuectl.api.auth.layers import Authenticated
@@ -129,13 +130,3 @@ async def _authenticated(settings: Settings, offered: Offer) -> AsyncIterator[Au
             burst=settings.request_burst,
             doors=Open(OPEN, SIGN_IN),
         )
-
-
-def calm_the_collector() -> None:
-    """Look for reference cycles less often: hardly any are made, and a rush of gangs makes records by the ten thousand.
-
-    With the interpreter's thresholds the collector took a quarter of the controller's processor time there.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)

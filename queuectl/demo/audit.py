@@ -7,7 +7,8 @@ Each check is stated on what the API server showed at every single revision:
 - **domain**: all pods of a podset (or podset group) with a required topology sit in one domain of that level
 - **capacity**: on no node do the pods bound or pinned to it ask for more than its allocatable
 - **once**: no two attempts of a gang, and no two pods of the same rank, hold places at the same time
-- **quota**: the pods of no queue ask for more than the limit given here
+- **quota**: the pods of no queue ask for more than the limit given here; a job that has ended holds no quota, even where its
+  controller leaves pods running, as the training-operator does with workers when the master is done
 
 Pods count from the revision in which their gate is gone until they are terminal. Only jobs with a queue label are gangs.
 """
@@ -252,7 +253,8 @@ class Quota:
     limits: Mapping[Queue, Resources]
     use: dict[Queue, Resources] = field(default_factory=dict)
     peaks: dict[Queue, int] = field(default_factory=dict)
-    charged: dict[str, tuple[Queue, Resources]] = field(default_factory=dict)
+    charged: dict[str, dict[str, tuple[Queue, Resources]]] = field(default_factory=dict)
+    """By job, then by pod."""
     problems: list[str] = field(default_factory=list)
 
     def see(self, step: Step) -> None:
@@ -261,13 +263,29 @@ class Quota:
         if pod is None:
             return
         if step.after is None or place_of(step.after) is None:
-            queue, requests = self.charged.pop(pod.uid, (("", ""), NOTHING))
-            self.use[queue] = self.use.get(queue, NOTHING) - requests
-        elif pod.uid not in self.charged and job is not None and job.queue is not None:
+            self._release(pod.owner, pod.uid)
+        elif (
+            job is not None
+            and job.queue is not None
+            and job.outcome is None
+            and pod.uid not in self.charged.get(pod.owner, ())
+        ):
             self._charge((job.namespace, job.queue), pod, step.version)
 
+    def _release(self, owner: str, uid: str) -> None:
+        queue, requests = self.charged.get(owner, {}).pop(uid, (("", ""), NOTHING))
+        self.use[queue] = self.use.get(queue, NOTHING) - requests
+
+    def _release_ended(self) -> None:
+        for owner, pods in self.charged.items():
+            job = self.picture.jobs.get(owner)
+            if job is not None and job.outcome is not None:
+                for uid in list(pods):
+                    self._release(owner, uid)
+
     def _charge(self, queue: Queue, pod: PodRecord, version: int) -> None:
-        self.charged[pod.uid] = (queue, pod.requests)
+        self._release_ended()
+        self.charged.setdefault(pod.owner, {})[pod.uid] = (queue, pod.requests)
         use = self.use[queue] = self.use.get(queue, NOTHING) + pod.requests
         self.peaks[queue] = max(self.peaks.get(queue, 0), use[GPU])
         limit = self.limits.get(queue)

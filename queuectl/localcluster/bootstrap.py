@@ -188,6 +188,10 @@ class Bootstrap:
         authority = Authority.load(pki / "ca.crt", pki / "ca.key")
         authority.server("training-operator").save(serving / "tls.crt", serving / "tls.key")
         wait_until(lambda: _established(client), "the PyTorchJob CRD", _START_SECONDS)
+        # An admission policy whose parameters are of a kind unknown to discovery is in error for the next 30 s.
+        wait_until(
+            lambda: client.discovers("kubeflow.org"), "discovery of kubeflow.org", _START_SECONDS
+        )
         webhook = yaml.safe_load((_MANIFESTS / "training-operator-webhook.yaml").read_text())
         webhook["webhooks"][0]["clientConfig"] = {
             "url": f"{self._layout.url('training-operator-webhook')}/validate-kubeflow-org-v1-pytorchjob",

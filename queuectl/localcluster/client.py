@@ -26,6 +26,7 @@ Document = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
 
 FIELD_MANAGER = "queuectl-localcluster"
+_DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _TIMEOUT_SECONDS = 30.0
 _CONNECTIONS = 16
 
@@ -105,6 +106,11 @@ class Client:
                 return False
             raise
         return True
+
+    def discovers(self, group: str) -> bool:
+        """Whether the server's discovery names an API group; a new one it names a moment after serving it."""
+        answer = self._send("GET", "/apis", None, {"accept": _DISCOVERY}, {}).json()
+        return any(one["metadata"]["name"] == group for one in answer["items"])
 
     def apply(self, *documents: Mapping[str, Any]) -> list[Document]:
         """Create or update objects by server-side apply; what others changed meanwhile is overruled."""

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from queuectl.api.app import create_app
 from queuectl.api.server import Address, WebServer
-from queuectl.cli.serve import calm_the_collector
+from queuectl.cli.collector import calm_the_collector
 from queuectl.control.settings import Settings
 from queuectl.control.supervise import Supervisor
 from queuectl.control.wire import Controller

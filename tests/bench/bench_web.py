@@ -27,7 +27,7 @@ from rich.table import Table
 
 from queuectl.api.app import create_app
 from queuectl.api.server import Address, WebServer
-from queuectl.cli.serve import calm_the_collector
+from queuectl.cli.collector import calm_the_collector
 from queuectl.control.viewer import LOOK_SECONDS
 from queuectl.control.wire import Controller
 from queuectl.db.embedded import EmbeddedServer

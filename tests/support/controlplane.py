@@ -3,6 +3,7 @@
 A conftest gets the fixture by importing it::
 
     from tests.support.controlplane import control_plane  # noqa: F401
+    from tests.support.standing import standing  # noqa: F401
 
 Other sizes: ``with running(ClusterSpec(nodes=...)) as plane``.
 """
@@ -23,6 +24,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.progress import Lines
+from tests.support.standing import Standing
 
 SYSTEM_NAMESPACE = "queuectl-system"
 SMALL = ClusterSpec(nodes=(NodeSpec(racks_per_block=2, hosts_per_rack=2),), fsync=False)
@@ -103,8 +105,7 @@ def running(spec: ClusterSpec = SMALL) -> Iterator[ControlPlane]:
         yield ControlPlane(cluster, account)
 
 
-@pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
+@pytest.fixture(scope="module")
+def control_plane(standing: Standing) -> ControlPlane:
     """Four nodes of eight GPUs in two racks."""
-    with running() as plane:
-        yield plane
+    return standing.on(running)

@@ -72,6 +72,15 @@ def replaces_a_failed_pod(script: Script) -> None:
     script.pin(again, "a")
 
 
+def ends_before_its_workers_do(script: Script) -> None:
+    """As a PyTorchJob whose master is done: it holds no quota any more."""
+    script.job("gang", 2)
+    script.start("gang", ["a", "b"])
+    script.succeed("gang")
+    script.job("next", 2)
+    script.start("next", ["c", "d"])
+
+
 @pytest.mark.parametrize(
     "story",
     [
@@ -80,6 +89,7 @@ def replaces_a_failed_pod(script: Script) -> None:
         takes_a_place_just_freed,
         is_evicted_while_it_starts,
         replaces_a_failed_pod,
+        ends_before_its_workers_do,
     ],
 )
 def test_a_gang_that_behaves_is_no_finding(story: Callable[[Script], None]):

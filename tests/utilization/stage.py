@@ -34,6 +34,7 @@ DIES, REVIVES, RESTARTS, ENDS = 4.25, 8.5, 7.0, 12.0
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
 RULES_OVER = 2.0
 TEAM = "team"
+ALWAYS_THERE = (f'{NVIDIA.busy.name}{{Hostname="n-busy",gpu="0"}}', "queuectl:gpus")
 
 Source = PrometheusSource | ExporterSource
 
@@ -275,11 +276,10 @@ class Stage:
     def on_time(self) -> bool:
         """Whether everything happened when it should, every scrape was made, and every rule evaluated."""
         span = f"[{ENDS:.0f}s] @ {self.world.began + ENDS:.3f}"
-        wanted = (f'{NVIDIA.busy.name}{{Hostname="n-busy",gpu="0"}}', "queuectl:gpus")
         counts = [
             float(one["value"][1])
             for server in self.servers.values()
-            for series in wanted
+            for series in ALWAYS_THERE
             for one in server.query(f"count_over_time({series}{span})")
         ]
         whole = len(counts) == 2 * len(self.servers) and min(counts) >= ENDS / SCRAPE - 2
@@ -324,6 +324,8 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
             }
             watchers = {name: Watcher(name, source) for name, source in sources.items()}
             try:
+                for server in (honored, renamed):
+                    await until(partial(all_there, server))
                 now = time.time()
                 world, amd = World(exporters, now), World(radeons, now)
                 for play in PLAYS:
@@ -336,6 +338,19 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
             finally:
                 for source in sources.values():
                     await source.close()
+
+
+def all_there(server: Prometheus) -> bool:
+    """Whether it scrapes and records: it learns of its targets only some seconds after it answers."""
+    return all(server.query(series) for series in ALWAYS_THERE)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if holds():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it never came")
 
 
 def twice(exporters: Exporters, *, honor: bool) -> dict[str, object]:

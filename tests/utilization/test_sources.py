@@ -5,9 +5,8 @@ The world is tests/utilization/stage.py: one play of a quarter of a minute, watc
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from tests.utilization.stage import (
     Watcher,
     later,
     played,
+    until,
 )
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module")]
@@ -181,14 +181,6 @@ async def test_a_scrape_that_nobody_answered_does_not_unmake_the_gpus(
             world.mend(node)
         await source.close()
     await until(lambda: server.query(metric) != [])
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if holds():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("it never came")
 
 
 async def test_metrics_that_nobody_exports_are_an_alarm_not_idleness(stage: Stage) -> None:

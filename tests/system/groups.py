@@ -1,0 +1,66 @@
+"""A plugin of pytest for ``make test-system``: which worker takes up which files, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+from tests.support.standing import STANDING
+
+GROUPS: Final = (
+    ("system/test_kills", "system/test_gangs", "system/test_default_queue", "system/test_serve_api"),
+    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_refusals"),
+    ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
+    ("docs/test_admin", "docs/test_users", "docs/test_guides", "docs/test_operate"),
+    ("system/test_demo",),
+    ("cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access", "system/test_rights"),
+    ("cluster/test_localcluster_run",),
+    ("system/test_dashboard",),
+    ("utilization/test_sources",),
+    ("system/test_scale",),
+    ("cluster/test_localcluster_lifecycle",),
+    ("system/test_takeover",),
+)  # fmt: skip
+"""Files that stand on the same control plane go to the same worker, which starts it once. The longest groups come first, so
+that at the end no worker is left alone with much to do; a file that is not named is a group of its own."""
+_TURNS: Final = {
+    file: (f"group {number}", number, turn)
+    for number, group in enumerate(GROUPS)
+    for turn, file in enumerate(group)
+}
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]
+    """One group, one worker.
+
+    xdist's own groups do nothing with pytest 9.2, and do not say so (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _turn(nodeid)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    return Groups(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _turn(item.nodeid)[1:])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """What a group stood on ends with it."""
+    yield
+    if nextitem is None or _turn(nextitem.nodeid)[0] != _turn(item.nodeid)[0]:
+        STANDING.end()
+
+
+def _turn(nodeid: str) -> tuple[str, int, int]:
+    """Of a test's file: its group, the group's place, and its own within the group."""
+    file = "/".join(PurePath(nodeid.partition("::")[0]).with_suffix("").parts[-2:])
+    return _TURNS.get(file, (file, len(GROUPS), 0))
