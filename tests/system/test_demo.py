@@ -107,7 +107,6 @@ def test_every_check_holds_and_every_line_it_prints_works(home: Path):
     [
         ("Starting etcd", signal.SIGINT, 130),
         ("Applying deploy/", signal.SIGTERM, 130),
-        ("Starting GPU exporters", signal.SIGTERM, 130),
         ("busy-64", signal.SIGINT, 130),
         ("urgent-64", signal.SIGKILL, -signal.SIGKILL),
     ],

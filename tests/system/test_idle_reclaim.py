@@ -113,7 +113,7 @@ def test_always_it_is_warned_twice_goes_and_runs_again(measured: Measured) -> No
         assert room.workload("idle")["attempt"] == 2
 
 
-def test_without_metrics_nobody_goes(measured: Measured) -> None:
+def test_without_metrics_nobody_goes_and_the_cycles_go_on(measured: Measured) -> None:
     with measured.home.room(32) as room:
         room.rest.apply([judged_quickly(room.namespace, 32, "Always", graceSeconds=10)])
         room.job("idle", playing("idle"))
@@ -123,6 +123,12 @@ def test_without_metrics_nobody_goes(measured: Measured) -> None:
             room.until(
                 lambda: measured.gangs(room.namespace) == {"Unknown": 1.0}, "nothing to be known"
             )
+            assert measured.alarms().keys() == {"unreachable"}
+            use = room.workload("idle")["use"]
+            assert (use["state"], use["utilization"], use["covered"]) == ("Unknown", None, 0.0)
+            assert use["message"]
+            room.job("next", playing("busy"))
+            room.until_state("next", "Running")
             time.sleep(12)  # longer than the grace
             assert lines(room, "idle", "IdleReclaimed") == []
             assert room.workload("idle")["attempt"] == 1

@@ -1,11 +1,10 @@
 """Queues that lend, reclaim and share on a real control plane, gates and quotas of others, with the controller killed on the way.
 
-Where a story says ``turn``, the controller dies at that moment in one of its two runs; every room is audited when it ends.
+Every room is audited when it ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,13 +27,6 @@ from tests.system.house import SECONDS, House, Room
 
 pytestmark = pytest.mark.system
 KINDS = ("Job", "PyTorchJob")
-Turn = Callable[[Room], None]
-
-
-@pytest.fixture(params=["undisturbed", "killed"])
-def turn(request: pytest.FixtureRequest) -> Turn:
-    """What happens at each turn of a story: nothing, or the death of the controller."""
-    return die if request.param == "killed" else lambda _room: None
 
 
 def evictions(room: Room, name: str) -> list[dict[str, Any]]:
@@ -46,23 +38,23 @@ def starts(room: Room, name: str) -> list[dict[str, Any]]:
     return [line for line in room.history(name) if line["event"] == "Admitted"]
 
 
-def test_what_was_lent_is_reclaimed_and_lent_again(home: House, turn: Turn) -> None:
+def test_what_was_lent_is_reclaimed_and_lent_again(home: House) -> None:
     lent = [f"a{i}" for i in range(4)]
     with cohort(home, {"team-a": 32, "team-b": 32}) as room:
         room.limits[room.namespace, "team-b"] = Resources({GPU: 32})
         for i, name in enumerate(lent):
             room.gang(KINDS[i % 2], name, 2, queue="team-a")
             room.until_state(name, "Running")
-        turn(room)
+        die(room)
 
         room.gang("PyTorchJob", "b0", 2, queue="team-b")
         room.until(lambda: out(room, lent), "a borrower must leave")
-        turn(room)
+        die(room)
         room.until_state("b0", "Running")
         assert len(out(room, lent)) == 1, "it takes back what it needs"
         room.gang("Job", "b1", 2, queue="team-b")
         room.until_state("b1", "Running")
-        turn(room)
+        die(room)
         room.until(lambda: len(out(room, lent)) == 2, "it takes back the rest")
         room.gang("Job", "b2", 2, queue="team-b")
         until_reason(room, "b2", "Pending", "WaitingForQuota")
@@ -79,7 +71,7 @@ def test_what_was_lent_is_reclaimed_and_lent_again(home: House, turn: Turn) -> N
         # What becomes free is team-b's first, then that borrower's who queued first.
         for leaves, follows, waits in (("b0", "b2", first), ("b1", first, second)):
             remove(room, leaves)
-            turn(room)
+            die(room)
             room.until_state(follows, "Running")
             assert room.state(waits) == "Pending"
         remove(room, "b2")
@@ -95,7 +87,7 @@ def out(room: Room, names: list[str]) -> list[str]:
     return [name for name in names if name in found and found[name]["evictions"]]
 
 
-def test_after_a_rush_each_team_holds_its_share(home: House, turn: Turn) -> None:
+def test_after_a_rush_each_team_holds_its_share(home: House) -> None:
     """Nobody owns the 96 GPUs of the pool; teams of weight 1, 2 and 3 share them, whoever was there first."""
     weights = {"one": 1, "two": 2, "three": 3}
     specs = {team: {"fairSharing": {"weight": weight}} for team, weight in weights.items()}
@@ -107,12 +99,12 @@ def test_after_a_rush_each_team_holds_its_share(home: House, turn: Turn) -> None
             room.gang(KINDS[i % 2], name, 2, gpus=4, queue="one")
         for name in gangs["one"]:
             room.until_state(name, "Running")  # alone, it may have everything
-        turn(room)
+        die(room)
         for i in range(7):
             for team in ("two", "three"):
                 room.gang(KINDS[i % 2], gangs[team][i], 2, gpus=4, queue=team)
         room.until(lambda: out(room, gangs["one"]), "the first must leave")
-        turn(room)
+        die(room)
         shares = {"one": 2, "two": 4, "three": 6}
 
         def held() -> dict[str, int]:
@@ -120,7 +112,7 @@ def test_after_a_rush_each_team_holds_its_share(home: House, turn: Turn) -> None
             return {team: len(running.intersection(names)) for team, names in gangs.items()}
 
         room.until(lambda: held() == shares, "each holds its share", seconds=2 * SECONDS)
-        turn(room)
+        die(room)
         room.until(room.workloads, "the controller answers")
         evicted = {n: w["evictions"] for n, w in room.workloads().items()}
         assert {w for n in gangs["one"] for w in whys(room, n)} == {"InCohortFairSharing"}
@@ -138,11 +130,10 @@ def whys(room: Room, name: str) -> list[str]:
     return [str(line["reason"]["details"].get("why")) for line in evictions(room, name)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_gang_waits_until_its_gates_are_removed(home: House, kind: str) -> None:
+def test_a_gang_waits_until_its_gates_are_removed(home: House) -> None:
     gate = "kueue.x-k8s.io/admission-gated-by"
     with home.room(32) as room:
-        room.gang(kind, "train", 2, annotations={gate: "example.com/data,example.com/paid"})
+        room.gang("PyTorchJob", "train", 2, annotations={gate: "example.com/data,example.com/paid"})
         until_reason(room, "train", "Held", "AdmissionGated")
         die(room)
         lift(room, gate, "example.com/paid")

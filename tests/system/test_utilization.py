@@ -45,25 +45,3 @@ def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(
         assert preempted["reason"]["details"]["lostGpuSeconds"] == RESTART_COST
         room.until_state("idle", "Running")
         assert room.workload("busy")["attempt"] == 1
-
-
-def test_without_metrics_nobody_is_idle_and_the_cycles_go_on(measured: Measured) -> None:
-    with measured.home.room(32) as room:
-        room.rest.apply([judged_quickly(room.namespace, 32)])
-        room.job("idle", playing("idle"), priority_class="low")
-        room.until_state("idle", "Running")
-        room.until(lambda: measured.gangs(room.namespace).get("Idle") == 1.0, "an idle gang")
-        measured.prometheus.pause()
-        try:
-            room.until(
-                lambda: measured.gangs(room.namespace) == {"Unknown": 1.0}, "nothing to be known"
-            )
-            assert measured.alarms().keys() == {"unreachable"}
-            use = room.workload("idle")["use"]
-            assert (use["state"], use["utilization"], use["covered"]) == ("Unknown", None, 0.0)
-            assert use["message"]
-            room.job("next", playing("busy"), priority_class="low")
-            room.until_state("next", "Running")
-        finally:
-            measured.prometheus.resume()
-        room.until(lambda: "unreachable" not in measured.alarms(), "Prometheus back")

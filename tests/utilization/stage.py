@@ -214,7 +214,7 @@ def add_nodes(exporters: Exporters, plays: Sequence[Play]) -> list[str]:
         if play.name.startswith("again"):
             nodes[later(play.place)] = dialect
     for node, dialect in nodes.items():
-        exporters.add_node(node, dialect=dialect)
+        exporters.add_node(node, gpus=4, dialect=dialect)
     return list(nodes)
 
 
