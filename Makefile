@@ -49,7 +49,7 @@ test-fast: setup ## everything that needs no control plane
 # In groups that share a control plane, the longest first, as tests/system/groups.py says.
 test-system: controlplane ## on a real control plane, with a real Prometheus
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization) -m "system and not bench" \
-	  -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	  -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 ROUNDS ?= 5
 explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time
