@@ -23,6 +23,7 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.domain.errors import QueuectlError
 from queuectl.localcluster import LocalCluster
+from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.supervisor import Supervisor
@@ -168,7 +169,7 @@ class Controller:
 
     def _problem(self) -> str | None:
         try:
-            answer = httpx2.get(f"{self.metrics}/readyz", timeout=5.0, trust_env=False)
+            answer = get_plain(f"{self.metrics}/readyz")
         except httpx2.HTTPError as error:
             return str(error) or type(error).__name__
         return None if answer.is_success else answer.text

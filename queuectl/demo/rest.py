@@ -10,6 +10,7 @@ import httpx2
 
 from queuectl.api.kinds import BY_KIND, PREFIX
 from queuectl.domain.errors import QueuectlError
+from queuectl.localcluster.client import NOBODY_TRUSTED
 
 Json = dict[str, Any]
 _PAGE: Final = 500
@@ -24,7 +25,12 @@ class Rest:
 
     def __init__(self, url: str, **connection: Any) -> None:
         """``connection``: how else the HTTP client is made, for example with ``headers``."""
-        self._http = httpx2.Client(base_url=url, timeout=10.0, trust_env=False, **connection)
+        options: dict[str, Any] = {
+            "verify": NOBODY_TRUSTED,
+            "timeout": 10.0,
+            "trust_env": False,
+        } | connection
+        self._http = httpx2.Client(base_url=url, **options)
 
     def __enter__(self) -> Self:
         return self

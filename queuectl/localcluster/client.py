@@ -27,6 +27,8 @@ Document = dict[str, Any]
 
 FIELD_MANAGER = "queuectl-localcluster"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+NOBODY_TRUSTED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients of servers without TLS."""
 _TIMEOUT_SECONDS = 30.0
 _CONNECTIONS = 16
 
@@ -216,6 +218,19 @@ def _refusal(method: str, path: str, answer: httpx2.Response) -> RequestError:
         status.get("reason", ""),
         f"{method} {path}: {answer.status_code}: {message}",
     )
+
+
+def get_plain(
+    url: str, params: Mapping[str, str] | None = None, *, timeout: float = 5.0
+) -> httpx2.Response:
+    """Ask a server of this machine that does not speak TLS.
+
+    Whoever leaves the choice to httpx2 has it read the machine's authorities for each client: 30 ms of processor.
+
+    Raises:
+        httpx2.HTTPError: it does not answer.
+    """
+    return httpx2.get(url, params=params, timeout=timeout, trust_env=False, verify=NOBODY_TRUSTED)
 
 
 def tls(authority: bytes, pair: KeyPair | None) -> ssl.SSLContext:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 
-from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.client import get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.exposition import Dialect, render
 from queuectl.localcluster.gpus import Bay, Load, parse_profile
@@ -259,8 +259,8 @@ def play_beside(cluster: LocalCluster) -> str:
 
 
 def _answer(urls: Iterable[str]) -> bool:
-    with contextlib.suppress(httpx2.HTTPError), httpx2.Client(trust_env=False) as http:
-        return all(http.get(one).is_success for one in urls)
+    with contextlib.suppress(httpx2.HTTPError):
+        return all(get_plain(one).is_success for one in urls)
     return False
 
 

@@ -15,6 +15,7 @@ import httpx2
 import yaml
 
 from queuectl.localcluster import build
+from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import LOOPBACK, free_ports
@@ -163,7 +164,7 @@ class Prometheus:
         """
         asked = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
         try:
-            answer = httpx2.get(f"{self.url}/api/v1/query", params=asked, trust_env=False).json()
+            answer = get_plain(f"{self.url}/api/v1/query", asked).json()
         except httpx2.HTTPError as error:
             raise LocalClusterError(f"Prometheus does not answer: {error}") from error
         if answer["status"] != "success":
@@ -173,13 +174,13 @@ class Prometheus:
 
     def cpu_seconds(self) -> float:
         """Processor time it has used."""
-        answer = httpx2.get(f"{self.url}/metrics", trust_env=False).text
+        answer = get_plain(f"{self.url}/metrics").text
         found = re.search(r"^process_cpu_seconds_total (\S+)$", answer, re.MULTILINE)
         return float(found.group(1)) if found else 0.0
 
     def _ready(self) -> bool:
         with contextlib.suppress(httpx2.HTTPError):
-            return httpx2.get(f"{self.url}/-/ready", trust_env=False).status_code == 200
+            return get_plain(f"{self.url}/-/ready").status_code == 200
         return False
 
 

@@ -6,7 +6,6 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from queuectl.localcluster import (
@@ -17,7 +16,7 @@ from queuectl.localcluster import (
     RequestError,
     testing,
 )
-from queuectl.localcluster.client import Client, Document
+from queuectl.localcluster.client import Client, Document, get_plain
 from queuectl.localcluster.exporter import PROFILE, play_beside
 from queuectl.localcluster.testing import wait_until
 from tests.cluster.kubernetes_world import new_namespace
@@ -137,7 +136,7 @@ def test_a_job_runs_for_the_time_its_annotation_says(cluster: LocalCluster, name
 def test_exporters_of_its_nodes_tell_what_gpus_of_pods_do(
     cluster: LocalCluster, namespace: str
 ) -> None:
-    targets = httpx2.get(play_beside(cluster), trust_env=False).json()
+    targets = get_plain(play_beside(cluster)).json()
     urls = [f"http://{one['targets'][0]}{one['labels']['__metrics_path__']}" for one in targets]
     assert len(urls) == SMALL.count
     pod = template(gpus=8)
@@ -146,7 +145,7 @@ def test_exporters_of_its_nodes_tell_what_gpus_of_pods_do(
     engine = re.compile(rf'ENGINE_ACTIVE{{.*namespace="{namespace}".*}} 0\.7$', re.MULTILINE)
 
     def seen() -> list[int]:
-        texts = [httpx2.get(one, trust_env=False).text for one in urls]
+        texts = [get_plain(one).text for one in urls]
         return sorted(len(engine.findall(text)) for text in texts)
 
     wait_until(lambda: seen() == [0, 0, 0, 8], "8 busy GPUs of one node", 30)

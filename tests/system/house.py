@@ -25,7 +25,7 @@ from queuectl.demo.rest import ApiRefused, Rest
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
-from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster.client import Client, get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.progress import Lines
 from tests.support.controlplane import ENGINEER
@@ -186,7 +186,7 @@ class Room:
     def history(self, name: str) -> list[dict[str, Any]]:
         """Lines of a workload's history; none while the API does not know it."""
         path = f"/api/v1/namespaces/{self.namespace}/workloads/{name}/history?limit=500"
-        answer = httpx2.get(self.house.controller.api + path, trust_env=False)
+        answer = get_plain(self.house.controller.api + path)
         if answer.status_code == httpx2.codes.NOT_FOUND:
             return []
         answer.raise_for_status()

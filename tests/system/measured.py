@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-import httpx2
-
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
+from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.exporter import PROFILE
 from queuectl.localcluster.exporter import Exporters as PlainExporters
 from queuectl.localcluster.gpus import Load
@@ -87,7 +86,7 @@ class Measured:
 
     def _gauge(self, pattern: str) -> dict[str, float]:
         """Label to number, of those that are not 0: what is known to count is exported before it does."""
-        text = httpx2.get(f"{self.home.controller.metrics}/metrics", trust_env=False).text
+        text = get_plain(f"{self.home.controller.metrics}/metrics").text
         found = re.findall(rf"^queuectl_utilization_{pattern} (\S+)$", text, re.MULTILINE)
         return {label: float(value) for label, value in found if float(value)}
 

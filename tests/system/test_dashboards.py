@@ -9,13 +9,13 @@ from math import ceil
 from typing import Final
 from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 import yaml
 
 from deploy.grafana.dashboards.__main__ import BOARDS
 from queuectl.demo import manifests as m
 from queuectl.domain.quantity import GPU
+from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.prometheus import Prometheus
 from queuectl.objects.keys import MAX_EXECUTION, PREFIX
 from tests.support.metricnames import ROOT
@@ -141,6 +141,6 @@ def test_every_panel_shows_something_and_every_alert_has_something_to_go_by(
 def test_promtool_has_nothing_against_the_metrics_of_a_controller_that_leads(
     measured: Measured,
 ) -> None:
-    text = httpx2.get(f"{measured.home.controller.metrics}/metrics", trust_env=False).text
+    text = get_plain(f"{measured.home.controller.metrics}/metrics").text
     assert "queuectl_leader 1" in text
     assert checked(text) == ""

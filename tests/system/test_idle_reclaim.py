@@ -6,9 +6,9 @@ import re
 import time
 from typing import Any
 
-import httpx2
 import pytest
 
+from queuectl.localcluster.client import get_plain
 from queuectl.planner.cost import RESTART_COST
 from tests.system.house import Room
 from tests.system.measured import Measured, judged_quickly, playing
@@ -31,7 +31,7 @@ def told(room: Room, name: str) -> list[str]:
 
 def counted(measured: Measured, room: Room) -> dict[str, float]:
     """What came of the idle gangs of a room's queue, as exported; nothing that is 0."""
-    text = httpx2.get(f"{measured.home.controller.metrics}/metrics", trust_env=False).text
+    text = get_plain(f"{measured.home.controller.metrics}/metrics").text
     queue = re.escape(room.namespace)
     pattern = rf'^queuectl_idle_reclaim_total{{cluster_queue="{queue}",result="(\w+)"}} (\S+)$'
     found = re.findall(pattern, text, re.MULTILINE)

@@ -16,6 +16,7 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.controller import Controller
 from queuectl.demo.manifests import Pods
 from queuectl.demo.rest import Rest
+from queuectl.localcluster.client import get_plain
 from tests.system.acts import die, finish, outside_database
 from tests.system.house import QUICK, House, Room
 
@@ -119,7 +120,7 @@ def test_the_database_goes_away_and_comes_back(apart: tuple[House, EmbeddedServe
 
 def status(url: str) -> int:
     try:
-        return httpx2.get(url, trust_env=False, timeout=10).status_code
+        return get_plain(url, timeout=10).status_code
     except httpx2.HTTPError:
         return 0
 
@@ -152,7 +153,7 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(
 
 
 def metric(controller: Controller, name: str) -> float:
-    text = httpx2.get(f"{controller.metrics}/metrics", trust_env=False).text
+    text = get_plain(f"{controller.metrics}/metrics").text
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 

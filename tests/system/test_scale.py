@@ -6,11 +6,11 @@ import re
 import time
 from collections.abc import Iterator
 
-import httpx2
 import pytest
 
 from queuectl.demo.manifests import Pods
 from queuectl.localcluster import NodeSpec
+from queuectl.localcluster.client import get_plain
 from tests.system.house import RACK, House, house, since
 
 pytestmark = pytest.mark.system
@@ -26,7 +26,7 @@ def hall() -> Iterator[House]:
 
 
 def decision(home: House) -> str:
-    text = httpx2.get(f"{home.controller.metrics}/metrics", trust_env=False).text
+    text = get_plain(f"{home.controller.metrics}/metrics").text
     total = re.findall(r'stage_duration_seconds_sum\{stage="plan"\} ([\d.e+-]+)', text)
     count = re.findall(r'stage_duration_seconds_count\{stage="plan"\} ([\d.e+-]+)', text)
     return f"{1000 * float(total[0]) / float(count[0]):.0f} ms mean of {float(count[0]):.0f} plans"

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.exporter import Exporters, load_of
 from queuectl.localcluster.exposition import Dialect, render
 from queuectl.localcluster.gpus import Bay, Load, parse_profile
@@ -148,7 +149,7 @@ def exporters() -> Iterator[Exporters]:
 
 
 def get(url: str) -> httpx2.Response:
-    return httpx2.get(url, trust_env=False)
+    return get_plain(url)
 
 
 def test_exporters_are_found_scraped_killed_and_revived(exporters: Exporters) -> None:
