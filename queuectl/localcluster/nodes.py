@@ -231,8 +231,8 @@ class Nodes:
         self._client.patch(_path(name), {"metadata": {"labels": {KUBELET: "running"}}})
 
     def _list(self) -> list[Document]:
-        # From the watch cache: this is polled while thousands of nodes come up.
-        items: list[Document] = self._client.get("/api/v1/nodes", resourceVersion="0")["items"]
+        # As it is, not as the watch cache had it a moment ago; the server answers from that cache all the same.
+        items: list[Document] = self._client.get("/api/v1/nodes")["items"]
         return items
 
 
