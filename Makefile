@@ -46,7 +46,8 @@ test: test-fast test-system ## all tests; builds the control plane the first tim
 test-fast: setup ## everything that needs no control plane
 	$(RUN)/pytest $(TESTS) -m "not system and not bench" -n 3 $(PYTEST_ARGS)
 
-# In groups that share a control plane, the longest first, as tests/system/groups.py says.
+# In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
+# a lot, for gangs that run, windows that pass, and leases that end.
 test-system: controlplane ## on a real control plane, with a real Prometheus
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization) -m "system and not bench" \
 	  -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
