@@ -107,8 +107,8 @@ async def survives(
 ) -> None:
     """The story ends well wherever in its (commits, writes) the controller dies.
 
-    Whoever dies before a step leaves what he would have left just after the one before, so one side of each is enough; of a
-    Job the story below is told with both.
+    Whoever dies before a step leaves what he would have left just after the one before, so one side of each is enough; the
+    story below is told with both.
     """
 
     async def once(what: str, number: int, moment: Moment) -> None:
@@ -126,5 +126,6 @@ async def test_the_controller_may_die_at_any_step(postgres: TestPostgres, kind: 
         commits, writes = await count_steps(url, kind)
     assert commits >= 10, "the scenario commits at each transition"
     assert writes >= 10, "and writes for each start, pin and stop"
-    sides = tuple(Moment) if kind == "Job" else (Moment.AFTER,)
-    await survives(postgres, (commits, writes), lambda world: story(world, kind), sides=sides)
+    await survives(
+        postgres, (commits, writes), lambda world: story(world, kind), sides=tuple(Moment)
+    )
