@@ -57,6 +57,8 @@ PAGES: Final = (
     "/ui/decisions",
     "/ui/usage",
     "/ui/audit",
+    "/ui/config",
+    "/ui/config/clusterqueues/language",
 )
 PAINT: Final = """() => new Promise(done => new PerformanceObserver(list => {
   const [paint] = list.getEntriesByName("first-contentful-paint");

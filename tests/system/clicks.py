@@ -49,6 +49,18 @@ def press(page: Page, action: Action, **told: str) -> None:
     page.get_by_role("dialog").locator("button.go").click()
 
 
+def retype(page: Page, old: str, new: str) -> None:
+    """Change a word of the object that a configuration page shows, check it, and apply it."""
+    editor = page.get_by_label("The object as YAML")
+    text = editor.input_value()
+    assert old in text, text
+    editor.fill(text.replace(old, new))
+    page.get_by_role("button", name="Check").click()
+    expect(page.get_by_role("heading", name="1 field would change")).to_be_visible(timeout=WAIT)
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("status")).to_have_text("It is changed.", timeout=WAIT)
+
+
 def offered(page: Page) -> set[str]:
     """The actions that a workload's page has buttons for."""
     buttons = page.locator("button[data-action]").all()
@@ -79,11 +91,12 @@ def newest_decision(page: Page) -> str:
 
 
 def faults(page: Page, paths: list[str]) -> list[tuple[str, str, list[str]]]:
-    """What the scanner finds on pages that have become live."""
+    """What the scanner finds on pages, those that follow the cluster once they do."""
     axe, violations = scanner(), []
     for path in paths:
         page.goto(path)
-        expect(page.locator("#live")).to_have_text("live", timeout=WAIT)
+        for marker in page.locator("#live").all():
+            expect(marker).to_have_text("live", timeout=WAIT)
         expect(page.get_by_text("Looking for what would help")).to_have_count(0, timeout=WAIT)
         page.evaluate(axe)  # past the policy on scripts, as only a tool may
         result = page.evaluate("axe.run()")

@@ -13,7 +13,7 @@ from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
-from tests.system.acts import until_empty
+from tests.system.acts import until_empty, until_reason
 from tests.system.clicks import (
     WAIT,
     Teams,
@@ -23,6 +23,7 @@ from tests.system.clicks import (
     offered,
     path_of,
     press,
+    retype,
     start_under_eyes,
     state,
 )
@@ -294,3 +295,24 @@ def test_what_if_is_answered_from_the_cluster_and_changes_nothing(
     expect(page.locator("#answer")).to_contain_text(f"{room.namespace}/tried", timeout=WAIT)
     assert {str(pod.node) for pod in room.running("runs")} == nodes
     assert room.workload("tried") == {}
+
+
+def test_a_quota_raised_on_its_page_starts_who_waited_for_it(
+    visitors: Visitors, teams: Teams
+) -> None:
+    """And lowered again; a team's admin, who owns no ClusterQueue, is told that he may not."""
+    room = teams.mine
+    path = f"/ui/config/clusterqueues/{room.namespace}-spare"
+    room.job("wide", Pods(3, gpus=8), queue="spare")
+    until_reason(room, "wide", "Pending", "ExceedsMaxQuota")
+    refused = visitors.visit(teams.admin)
+    answer = refused.request.get(path)
+    assert answer.status == 403
+
+    page = visitors.visit(teams.platform, path)
+    retype(page, "nominalQuota: 16", "nominalQuota: 24")
+    expect(page.locator(".life")).to_contain_text(teams.platform.user)
+    room.until_state("wide", "Running")
+    retype(page, "nominalQuota: 24", "nominalQuota: 16")
+    assert room.state("wide") == "Running", "what runs is not taken back"
+    assert faults(page, ["/ui/config", path]) == []
