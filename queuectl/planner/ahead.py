@@ -19,11 +19,11 @@ from queuectl.planner.choose import Chooser
 from queuectl.planner.counting import Load, refuted_by_sums
 from queuectl.planner.decide import Decision, decide, moved
 from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import Kept, Spots, fits
 from queuectl.planner.partial import shrinks
 from queuectl.planner.queueing.order import barred
 from queuectl.planner.rearrange import arrange
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.spots import Kept, Spots, fits
 from queuectl.planner.topology import Ints
 
 _MOST: Final = 48  # gangs in one model, kept ones included
@@ -40,7 +40,9 @@ _FEWER: Final = (
 
 def look_ahead(walk: Walk, in_order: Sequence[Pending]) -> None:
     """Let a walk that has not begun do so."""
-    walk.chooser = Foreseeing(walk.arena, walk.ledger, walk.solver, walk=walk, in_order=in_order)
+    walk.sizing.chooser = Foreseeing(
+        walk.arena, walk.ledger, walk.solver, walk=walk, in_order=in_order
+    )
 
 
 @dataclass(eq=False)

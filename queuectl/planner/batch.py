@@ -26,24 +26,17 @@ from queuectl.planner.classes import Class, Classes
 from queuectl.planner.decide import Decision
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
-from queuectl.planner.flavors import Choice
 from queuectl.planner.leases import Leases, lease_end
-from queuectl.planner.ledger import Kept, Ledger
-from queuectl.planner.partial import (
-    Largest,
-    admissible,
-    at_least,
-    shrinks,
-    smallest,
-    with_counts,
-)
+from queuectl.planner.ledger import Ledger
+from queuectl.planner.partial import smallest
 from queuectl.planner.placing import placement_of
-from queuectl.planner.probing import Counts
 from queuectl.planner.queueing.allowances import Allowances
+from queuectl.planner.queueing.entitlement import entitled
 from queuectl.planner.queueing.order import NEVER, Head, StrictOrder, barred
 from queuectl.planner.queueing.quota import QuotaRow
+from queuectl.planner.sizing import Sizing
 from queuectl.planner.solve import Solver
-from queuectl.planner.split import split
+from queuectl.planner.spots import Kept
 from queuectl.planner.victims.find import Victims
 
 _NOT_YET = Reason(Code.PENDING_EVALUATION, "behind others; not looked at yet")
@@ -59,8 +52,8 @@ class Walk:
     leases: Leases
     classes: Classes
     strict: StrictOrder
-    chooser: Chooser = field(init=False)
     allowances: Allowances = field(init=False)
+    sizing: Sizing = field(init=False)
     starting: dict[str, Kept] = field(default_factory=dict)  # uid -> where it starts
     refused: dict[str, Refusal] = field(default_factory=dict)
     preempted: list[Preemption] = field(default_factory=list)
@@ -81,8 +74,11 @@ class Walk:
     give_way: Callable[[Pending, ClusterQueue | None, Class, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:
-        self.chooser = Chooser(self.arena, self.ledger, self.solver)
+        chooser = Chooser(self.arena, self.ledger, self.solver)
         self.allowances = Allowances(self.arena.snapshot)
+        self.sizing = Sizing(
+            chooser, self.classes, self.strict, self.allowances, self.solver, self._doubt
+        )
 
     def look(self, pending: Pending) -> None:
         """Decide one gang; it ends up in ``starting`` or in ``refused``."""
@@ -159,9 +155,9 @@ class Walk:
     # Search.
 
     def _search(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> None:
-        outcome = self.outcome(pending, queue, kind)
+        outcome = self.sizing.outcome(pending, queue, kind)
         if isinstance(outcome, Refuted) and self._overtakes(pending, queue, kind, outcome):
-            outcome = self.outcome(pending, queue, kind)
+            outcome = self.sizing.outcome(pending, queue, kind)
         if isinstance(outcome, Refuted) and self.give_way is not None:
             outcome = self.give_way(pending, queue, kind, outcome)
         if isinstance(outcome, Fit):
@@ -173,7 +169,7 @@ class Walk:
                 self._doubt(pending)
             self._hold(outcome.demand, queue, kind, outcome.victims)
         else:
-            self._learn(pending, kind, outcome)
+            self.sizing.learn(pending, kind, outcome)
             if isinstance(outcome, Unknown):
                 self._leave_open(
                     pending, queue, kind, explain.undecided(pending.budget, kind.alarm)
@@ -203,67 +199,6 @@ class Walk:
         if behind:
             self.classes.forget_refusals()
         return bool(behind)
-
-    def outcome(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
-        """What becomes of a gang: whole, else the largest part of it that may start."""
-        if not shrinks(pending.workload):
-            return self._ask(pending, queue, kind)
-        if self.allowances.short(pending.workload) is not None:
-            return self._largest(pending, queue)
-        outcome = self._ask(pending, queue, kind)
-        return self._largest(pending, queue) if isinstance(outcome, Refuted) else outcome
-
-    def _ask(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
-        """What becomes of a gang with exactly these pods."""
-        open_choices = [d for choice, d in kind.demands if self.strict.ahead(queue, choice) is None]
-        outcome = self.chooser.choose(pending, queue, open_choices)
-        if isinstance(outcome, Refuted) and not kind.options.complete:
-            outcome = Unknown()
-        if isinstance(outcome, Fit) or queue is None or not queue.split_flavors:
-            return outcome
-
-        def usable(choice: Choice) -> bool:
-            return self.strict.ahead(queue, choice) is None
-
-        return split(self.chooser, pending, queue, kind.options, usable, outcome)
-
-    def _learn(self, pending: Pending, kind: Class, outcome: Outcome) -> None:
-        """Keep for the equal gangs that follow what is known of this one."""
-        if isinstance(outcome, Refuted):
-            kind.refusal = outcome.why
-        elif isinstance(outcome, Unknown):
-            kind.undecided, kind.alarm = max(kind.undecided, pending.budget), outcome.alarm
-
-    def _largest(self, pending: Pending, queue: ClusterQueue | None) -> Outcome:
-        """What becomes of a gang that does not fit whole: the largest part of it that may start does."""
-        outcomes: dict[Counts, Outcome] = {}
-
-        def fits(counts: Counts) -> bool:
-            part = with_counts(pending, counts)
-            if self.allowances.short(part.workload) is not None:
-                return False
-            kind = self.classes.of(part, queue)
-            if kind.refusal is not None:
-                outcomes[counts] = Refuted(kind.refusal)
-            elif pending.budget <= kind.undecided:
-                outcomes[counts] = Unknown(kind.alarm)
-            else:
-                outcomes[counts] = self._ask(part, queue, kind)
-                self._learn(part, kind, outcomes[counts])
-            return isinstance(outcomes[counts], Fit | Clearing)
-
-        choices = [admissible(podset) for podset in pending.workload.podsets]
-        search = Largest(choices, fits, whole=False)
-        counts = search.find()
-        unknown = [o for o in outcomes.values() if isinstance(o, Unknown)]
-        if unknown and (counts is None or pending.budget < self.solver.limits.max_budget):
-            return unknown[0]
-        if counts is None:
-            (least,) = (o for o in outcomes.values() if isinstance(o, Refuted))
-            return Refuted(tuple(at_least(why, choices) for why in least.why))
-        if unknown or not search.exact:
-            self._doubt(pending)
-        return outcomes[counts]
 
     def _start(self, demand: Demand, decision: Decision) -> None:
         for kept, spots in decision.moved:
@@ -332,8 +267,8 @@ class Walk:
         else:
             self._wait(pending, queue, kind, *reasons)
             if queue is not None and self._keeps_its_quota(queue):
-                entitled = (d for _, d in kind.demands if self.ledger.entitled(d))
-                wanted = next(entitled, None)  # the first flavor its own quota would do for
+                # the first flavor its own quota would do for
+                wanted = next((d for _, d in kind.demands if entitled(self.ledger, d)), None)
                 if wanted is not None:
                     self.reserved[pending.workload.uid] = self.ledger.reserve(wanted)
 

@@ -27,8 +27,9 @@ from queuectl.planner.asking import demand_of
 from queuectl.planner.decide import Decision, decide, place
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
-from queuectl.planner.ledger import Heights, Ledger
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.packing.witness import fits_apart
+from queuectl.planner.queueing.entitlement import Heights, borrows, entitled
 from queuectl.planner.queueing.order import NEVER
 from queuectl.planner.queueing.shortage import short_of_quota
 from queuectl.planner.solve import Solver, Status
@@ -108,7 +109,7 @@ class Chooser:
             return short
         decision = self.decide(demand)
         if decision.status is Status.FOUND:
-            return Fit(demand, decision, self.ledger.borrows(demand))
+            return Fit(demand, decision, borrows(self.ledger, demand))
         if decision.status is not Status.REFUTED:
             return Unknown(decision.alarm)
         return self.why_nowhere(demand)
@@ -170,7 +171,7 @@ class Chooser:
         views = (self.ledger.quota_now, self.ledger.quota_after)
         for use, (row, amount) in product(views, charges):
             use.add(row, -amount)
-        heights = self.ledger.borrows(demand)
+        heights = borrows(self.ledger, demand)
         for use, (row, amount) in product(views, charges):
             use.add(row, amount)
         return heights
@@ -238,7 +239,7 @@ class _Search:
             return False
         if why.reason.code is not Code.WAITING_FOR_QUOTA:
             return True
-        return self.by.ledger.entitled(demand)
+        return entitled(self.by.ledger, demand)
 
     def end(self) -> Outcome:
         """The best of what was passed over."""

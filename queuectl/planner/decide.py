@@ -15,7 +15,7 @@ import numpy as np
 from queuectl.planner.arena import caps
 from queuectl.planner.counting import Load, held, refuted_by_sums
 from queuectl.planner.demand import ANYWHERE, Demand
-from queuectl.planner.ledger import Kept, Ledger, Spots, give_back, take
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.packing import witness
 from queuectl.planner.packing.cells import Cells, asked_pods
 from queuectl.planner.packing.joint import certify
@@ -24,6 +24,7 @@ from queuectl.planner.packing.unpack import Answer
 from queuectl.planner.queueing.quota_model import confirm_quota
 from queuectl.planner.rearrange import Arrangement, arrange, per_demand
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.spots import Kept, Spots, give_back, take
 from queuectl.planner.topology import Ints
 
 _MORE: Final = (0, 2)  # domains beside those that hold it by sums

@@ -20,10 +20,11 @@ from queuectl.planner import explain, owed
 from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
 from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import Kept, Ledger, Spots, fits
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.partial import as_placed
 from queuectl.planner.placing import spots_of
 from queuectl.planner.queueing.order import QueueOrder, barred, place
+from queuectl.planner.spots import Kept, Spots, fits
 from queuectl.planner.topology import Mask
 
 

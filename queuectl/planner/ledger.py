@@ -12,78 +12,17 @@ leases are owed the rest (:mod:`queuectl.planner.owed`). What quota leaves it, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 
-from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.arena import Arena, caps
-from queuectl.planner.demand import Demand, Pods, Shape, Unit
+from queuectl.planner.demand import Demand, Shape
 from queuectl.planner.queueing.quota import FlavorResource, QuotaRow, QuotaUse, use_of
+from queuectl.planner.spots import Kept, Promise, Spots, add_at, give_back, use_of_spots
 from queuectl.planner.topology import Ints
-
-Heights: TypeAlias = tuple[int, ...]  # per podset, how far up the cohorts it borrows; 0 = not
-Spots: TypeAlias = tuple[
-    tuple[Ints, Ints], ...
-]  # per pods of the demand: node indexes, pods on each
-
-
-@dataclass(eq=False, slots=True)
-class Kept:
-    """A gang this plan starts (or repairs), where it stands at this point of the walk.
-
-    Attributes:
-        fixed: it takes the placement leased to it; later gangs cannot have it moved.
-    """
-
-    demand: Demand
-    spots: Spots
-    fixed: bool = False
-
-    def per_unit(self) -> Iterator[tuple[Unit, Spots]]:
-        """Each unit of its demand with the spots of that unit's pods."""
-        at = 0
-        for unit in self.demand.units:
-            yield unit, self.spots[at : at + len(unit.pods)]
-            at += len(unit.pods)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Promise:
-    """A lease that can be claimed as soon as its own victims have left, whoever else still leaves.
-
-    Attributes:
-        victims: those of them that still hold something.
-        nodes: indexes (K,) of the nodes it is on, each once.
-        amounts: (R, K) it is owed there of what is free now.
-    """
-
-    demand: Demand
-    spots: Spots
-    victims: tuple[Admitted, ...]
-    nodes: Ints
-    amounts: Ints
-
-
-def use_of_spots(pods: Sequence[Pods], spots: Spots) -> Iterator[tuple[Ints, Ints]]:
-    """Node indexes (K,) and amounts (R, K) of each of these pods."""
-    for p, (nodes, counts) in zip(pods, spots, strict=True):
-        yield nodes, p.shape.vector[:, None] * counts
-
-
-def take(free: Ints, pods: Sequence[Pods], spots: Spots) -> None:
-    """Take what these pods use there off a free matrix (R, N)."""
-    for nodes, amounts in use_of_spots(pods, spots):
-        free[:, nodes] -= amounts
-
-
-def give_back(free: Ints, pods: Sequence[Pods], spots: Spots) -> None:
-    """Add what these pods use there to a free matrix (R, N)."""
-    for nodes, amounts in use_of_spots(pods, spots):
-        free[:, nodes] += amounts
 
 
 @dataclass(eq=False)
@@ -201,47 +140,6 @@ class Ledger:
         """Whether a demand without a lease fits its quota, in both views."""
         return all(self.quota_allows(demand, use) for use in self.quota_views)
 
-    def borrows(self, demand: Demand) -> Heights:
-        """How far up its cohorts each podset borrows, those before it charged already, in the tighter of the two views."""
-        heights = [0] * len(demand.flavors)
-        if demand.queue is None or self.quota_after.pools[demand.queue].parent is None:
-            return tuple(heights)
-        charged_for = self.arena.snapshot.config.rules.charged
-        charged: dict[FlavorResource, int] = {}
-        for i, (podset, flavors) in enumerate(
-            zip(demand.pending.workload.podsets, demand.flavors, strict=True)
-        ):
-            amounts = charged_for(podset.shape.requests)
-            for resource, flavor in flavors.items():
-                need = amounts[resource] * podset.count
-                row = (flavor, resource)
-                charged[row] = charged.get(row, 0) + need
-                for use in (self.quota_now, self.quota_after):
-                    reach = use.reach(demand.queue, row, charged[row])
-                    heights[i] = max(heights[i], reach.height if need else 0)
-        return tuple(heights)
-
-    def entitled(self, demand: Demand) -> bool:
-        """Whether what a demand lacks of quota is its ClusterQueue's to take from running gangs.
-
-        Kueue's rule: what fits the queue's own nominal quota, or that of a cohort below the root, is; more than that only
-        where the queue may preempt to borrow, or where shares decide.
-        """
-        queue, use = demand.queue, self.quota_after
-        if queue is None:
-            return False
-        config = self.arena.snapshot.config
-        policy = config.cluster_queues[queue]
-        reclaims = policy.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
-        if policy.preempts_to_borrow or (config.rules.fair_sharing and reclaims):
-            return True
-        nominal = self.nominal(queue)
-        return all(
-            need <= max(nominal.get(row, 0), use.left(queue, row))
-            or use.reach(queue, row, need).parent is not None
-            for row, need in demand.charges.items()
-        )
-
     def evictable(self) -> Iterator[Admitted]:
         """Gangs neither leaving, nor evicted or repaired by this plan; whether policy allows it is not judged."""
         for gang in self.arena.snapshot.admitted:
@@ -270,6 +168,12 @@ class Ledger:
             self.quota_after.add(row, sign * amount)
             if now:
                 self.charge_now(row, sign * amount)
+
+    def charge_now(self, row: QuotaRow, amount: int) -> None:
+        """Add to what is used of quota now."""
+        self.quota_now.add(row, amount)
+        if self.quota_open is not self.quota_now:
+            self.quota_open.add(row, amount)
 
     def reserve(self, demand: Demand) -> list[tuple[QuotaRow, int]]:
         """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it; what is kept."""
@@ -371,7 +275,7 @@ class Ledger:
     def _change_later(self, nodes: Ints, amounts: Ints) -> None:
         if self.one:
             self.later = self.now.copy()
-        _add(self.later, nodes, amounts)
+        add_at(self.later, nodes, amounts)
         self._touch(nodes)
 
     def _touch(self, nodes: Ints) -> None:
@@ -379,17 +283,6 @@ class Ledger:
         self._log.append(nodes)
         if self._free is not None:
             self._free[:, nodes] = np.minimum(self.open_now(nodes), self.later[:, nodes])
-
-    def charge_now(self, row: QuotaRow, amount: int) -> None:
-        """Add to what is used of quota now."""
-        self.quota_now.add(row, amount)
-        if self.quota_open is not self.quota_now:
-            self.quota_open.add(row, amount)
-
-
-def _add(matrix: Ints, nodes: Ints, amounts: Ints) -> None:
-    """Node indexes within one call are distinct only per pods of a demand, so add unbuffered."""
-    np.add.at(matrix.T, nodes, amounts.T)
 
 
 def open_ledger(arena: Arena) -> Ledger:
@@ -403,17 +296,3 @@ def open_ledger(arena: Arena) -> Ledger:
         use_of(config, usage.quota_held),
         use_of(config, usage.quota_staying),
     )
-
-
-def fits(free: Ints, pods: tuple[Pods, ...], spots: Spots) -> bool:
-    """Whether these pods, together, fit a free matrix on real vectors."""
-    touched = (
-        np.unique(np.concatenate([nodes for nodes, _ in spots])) if spots else np.zeros(0, int)
-    )
-    left = free[:, touched].copy()
-    asked = np.zeros(left.shape, dtype=np.bool_)
-    for p, (nodes, counts) in zip(pods, spots, strict=True):
-        at = np.searchsorted(touched, nodes)
-        _add(left, at, -np.outer(p.shape.vector, counts))
-        asked[np.ix_(np.array(p.shape.columns, dtype=np.int64), at)] = True
-    return bool(np.all(left[asked] >= 0))

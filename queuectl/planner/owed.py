@@ -18,8 +18,9 @@ import numpy as np
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.arena import Arena
 from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import Ledger, Promise, Spots, fits, use_of_spots
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import QuotaUse
+from queuectl.planner.spots import Promise, Spots, fits, use_of_spots
 from queuectl.planner.topology import Ints
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.arena import Arena
 from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import Spots
 from queuectl.planner.ranks import Layer, seats_of
 from queuectl.planner.shares import joined
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Tree
 
 

@@ -11,11 +11,11 @@ from itertools import accumulate
 
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Demand, Shape, Unit
-from queuectl.planner.ledger import Kept, Spots, fits, give_back, take
 from queuectl.planner.packing import witness
 from queuectl.planner.packing.cells import Cells
 from queuectl.planner.packing.joint import decide_together
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.spots import Kept, Spots, fits, give_back, take
 from queuectl.planner.topology import Ints, Mask
 
 

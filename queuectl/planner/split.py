@@ -35,6 +35,7 @@ from queuectl.planner.lexicographic import (
     Greatest,
 )
 from queuectl.planner.probing import Counts
+from queuectl.planner.queueing.entitlement import borrows
 from queuectl.planner.queueing.order import NEVER
 from queuectl.planner.shares import Cut, part_of, topologies
 from queuectl.planner.solve import Solver, Status
@@ -191,7 +192,7 @@ class _Search:
         demand = self._demand(counts)
         if not ledger.quota_fits(demand):
             return False
-        heights = ledger.borrows(demand)
+        heights = borrows(ledger, demand)
         if not borrowing and any(heights):
             return False
         decision = decide(ledger, demand, solver)

@@ -51,7 +51,7 @@ def at_its_turn(taken: Snapshot) -> tuple[Foreseeing, Demand]:
     """The chooser of a walk that has come to its only gang, and what that asks."""
     cycle = planning.begin(taken)
     look_ahead(cycle.walk, cycle.in_order)
-    chooser = cycle.walk.chooser
+    chooser = cycle.walk.sizing.chooser
     assert isinstance(chooser, Foreseeing)
     (pending,) = cycle.in_order
     queue = taken.config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)

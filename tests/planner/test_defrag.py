@@ -15,11 +15,12 @@ from queuectl.planner.asking import demand_of
 from queuectl.planner.cost import costs
 from queuectl.planner.demand import Demand
 from queuectl.planner.flavors import options_of
-from queuectl.planner.ledger import fits, open_ledger
+from queuectl.planner.ledger import open_ledger
 from queuectl.planner.moving import search as defrag
 from queuectl.planner.moving.movers import movers_of
 from queuectl.planner.moving.search import MoveSearch, Room, find_room
 from queuectl.planner.solve import Solver
+from queuectl.planner.spots import fits
 from queuectl.planner.victims.search import Found
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable

@@ -16,10 +16,11 @@ from queuectl.domain.workload import Placement
 from queuectl.planner import plan
 from queuectl.planner.arena import survey
 from queuectl.planner.asking import demand_of
-from queuectl.planner.ledger import Kept, Ledger, open_ledger
+from queuectl.planner.ledger import Ledger, open_ledger
 from queuectl.planner.queueing.lines import Lines, lines_of
 from queuectl.planner.queueing.quota_model import confirm_quota
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.spots import Kept
 from queuectl.planner.victims.prospect import Prospect
 from tests.planner.build import FLAVOR, NOW, config, gang, holding, node, podset, world
 from tests.planner.generate_cohorts import FLAVORS, contest

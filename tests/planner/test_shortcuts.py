@@ -82,7 +82,7 @@ def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.
         )
         after = free + bench.freed(free.shape[1], bench.mask(gone))
         spots = find(demand, after, partial(caps, after))
-        useful = useful_nodes(search.scenes.values(), search.parts, -1)
+        useful = useful_nodes(search.floors.scenes.values(), search.parts, -1)
         stage = stage_of(demand, free, bench, useful)
         assert stage.fits(bench.mask(gone)) is (spots is not None)
 

@@ -13,9 +13,9 @@ import pytest
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.planner import StopSignal, plan
-from queuectl.planner.ledger import Kept
 from queuectl.planner.rearrange import Arrangement, arrange
 from queuectl.planner.solve import Model, Solver, Status
+from queuectl.planner.spots import Kept
 from tests.planner import cases
 from tests.planner.test_model import TIGHT
 

@@ -20,10 +20,10 @@ from queuectl.domain.workload import Workload
 from queuectl.planner import plan, planning
 from queuectl.planner.arena import Arena, survey
 from queuectl.planner.asking import demand_of
-from queuectl.planner.ledger import Kept
 from queuectl.planner.packing.measure import Wholes, score, standings
 from queuectl.planner.placing import spots_of
 from queuectl.planner.solve import Model
+from queuectl.planner.spots import Kept
 from queuectl.planner.tidying.model import TidyModel
 from queuectl.planner.tidying.tidy import may_move
 from queuectl.planner.tidying.units import bundle

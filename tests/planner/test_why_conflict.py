@@ -10,8 +10,9 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.why import diagnose
 from queuectl.planner.why.conflict import conflict_of, world_of
+from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.trial import as_it_is, ask
-from queuectl.planner.why.turn import HOLDERS, turn_of
+from queuectl.planner.why.turn import turn_of
 from tests.planner.generate import contested, snapshots
 from tests.planner.relaxed import fits_without, starts
 

@@ -2,13 +2,13 @@
 
 # No postponed annotations here: see routes/config.py.
 
-from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
+from queuectl.api.desk import Finder
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import (
@@ -35,7 +35,6 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.objects.kinds import KINDS
 
-Finder = Callable[..., Awaitable[Entry]]
 P = ProblemType
 _TAGS: Final[list[str | Enum]] = ["Workload"]
 _ONE = responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER)

@@ -79,7 +79,7 @@ class Mending:
         for done in undone.values():
             done.undo(walk.ledger)
         known = walk.classes.set_aside()
-        outcome = walk.outcome(pending, queue, kind)
+        outcome = walk.sizing.outcome(pending, queue, kind)
         if isinstance(outcome, Fit | Clearing):
             self._forget(undone)
             walk.classes.forget_refusals()

@@ -25,11 +25,12 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.decide import Decision, decide, place
 from queuectl.planner.demand import ANYWHERE, Demand
 from queuectl.planner.leases import lease_end
-from queuectl.planner.ledger import Kept, Ledger, Spots
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.mending.pieces import Broken
 from queuectl.planner.packing import witness
 from queuectl.planner.placing import placement_of
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.spots import Kept, Spots
 from queuectl.planner.victims.find import Victims, find_victims
 
 _BUDGETS: Final = (0, 2)  # a running gang has no count of open answers to raise the limit by

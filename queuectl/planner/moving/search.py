@@ -23,11 +23,12 @@ import numpy as np
 from queuectl.domain.plan import Cost, Proof
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.demand import ANYWHERE, Demand
-from queuectl.planner.ledger import Ledger, Spots
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.moving.model import MoveModel
 from queuectl.planner.moving.movers import Movers
 from queuectl.planner.moving.settle import Settled, quick, settle
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints
 from queuectl.planner.victims.goal import Goal
 from queuectl.planner.victims.mixed import MixedSearch

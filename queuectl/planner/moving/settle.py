@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Demand
-from queuectl.planner.ledger import Spots, take
 from queuectl.planner.packing.cells import Cells
 from queuectl.planner.packing.joint import decide_together
 from queuectl.planner.packing.witness import find
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.spots import Spots, take
 from queuectl.planner.topology import Ints, Mask
 
 T = TypeVar("T")

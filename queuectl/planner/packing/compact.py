@@ -17,9 +17,9 @@ from typing import Final, Protocol, TypeAlias
 
 from queuectl.planner.counts import Counts
 from queuectl.planner.demand import ANYWHERE, Demand, Unit
-from queuectl.planner.ledger import Spots
 from queuectl.planner.packing.measure import prefers_in_vain, widths
 from queuectl.planner.packing.roomy import Roomy
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints, Tree
 
 Width: TypeAlias = tuple[int, ...]

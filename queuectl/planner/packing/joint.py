@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queuectl.planner.ledger import Spots
 from queuectl.planner.packing.cells import Cells
 from queuectl.planner.packing.model import Built
 from queuectl.planner.packing.unpack import Answer, hand_out, pack_all
 from queuectl.planner.solve import Outcome, Solver, Status
+from queuectl.planner.spots import Spots
 
 
 def decide_together(cells: Cells, solver: Solver, budget: int = 0) -> Answer:

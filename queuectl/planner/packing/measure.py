@@ -22,7 +22,7 @@ import numpy as np
 
 from queuectl.planner.arena import COMMON, Arena
 from queuectl.planner.demand import ANYWHERE, Unit
-from queuectl.planner.ledger import Kept, Spots
+from queuectl.planner.spots import Kept, Spots
 from queuectl.planner.topology import Ints, Mask, Tree
 
 Standing: TypeAlias = tuple[Unit, Spots]  # a unit and where its pods stand

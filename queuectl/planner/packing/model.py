@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuectl.planner.demand import ANYWHERE
-from queuectl.planner.ledger import Spots
 from queuectl.planner.packing.cells import Cells, Class
 from queuectl.planner.packing.pack import Exact, add_exact
 from queuectl.planner.solve import Model
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints, Mask
 
 Row: TypeAlias = dict[int, int]  # cell or domain -> variable

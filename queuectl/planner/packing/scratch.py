@@ -13,10 +13,10 @@ import numpy as np
 from queuectl.planner.arena import caps
 from queuectl.planner.counts import Counts
 from queuectl.planner.demand import ANYWHERE, Pods, Shape, Unit
-from queuectl.planner.ledger import take
 from queuectl.planner.packing.fill import Capacity, Filled
 from queuectl.planner.packing.site import Spot
 from queuectl.planner.packing.together import Together
+from queuectl.planner.spots import take
 from queuectl.planner.topology import Ints, Mask
 
 

@@ -9,11 +9,11 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.planner.demand import ANYWHERE
-from queuectl.planner.ledger import Spots
 from queuectl.planner.packing.cells import Cells, Class
 from queuectl.planner.packing.model import Built
 from queuectl.planner.packing.pack import add_exact, greedy
 from queuectl.planner.solve import Model, Outcome, Solver, Status
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints
 
 Packing: TypeAlias = dict[int, dict[int, Ints]]  # cell -> kind -> pods per node of the cell

@@ -14,12 +14,12 @@ import numpy as np
 
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Demand, Pods, Shape, Unit
-from queuectl.planner.ledger import Spots
 from queuectl.planner.packing.cells import asked_pods
 from queuectl.planner.packing.compact import Order, narrowed, told_in
 from queuectl.planner.packing.scratch import Beside, Scratch, inside
 from queuectl.planner.packing.site import Spot
 from queuectl.planner.packing.together import weight
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints, Mask, Tree
 
 

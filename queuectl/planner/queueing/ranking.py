@@ -23,8 +23,8 @@ from queuectl.domain.queues import ClusterQueue, WhenCan
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.batch import Walk
 from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import Heights
 from queuectl.planner.queueing.dominant import passed_up, share_of
+from queuectl.planner.queueing.entitlement import Heights, borrows
 from queuectl.planner.queueing.order import Rank, place
 from queuectl.planner.queueing.quota import FlavorResource, Pool
 
@@ -87,7 +87,7 @@ class _Heads:
         lowest: Heights = ()
         for demand in demands:
             if self._ledger.quota_fits(demand):
-                heights = self._ledger.borrows(demand)
+                heights = borrows(self._ledger, demand)
                 if best is None or heights < lowest:
                     best, lowest = demand, heights
                 if stops:
@@ -103,7 +103,7 @@ class _Heads:
         assert demand.queue is not None
         nominal = self._ledger.nominal(demand.queue)
         within = all(need <= nominal.get(row, 0) for row, need in demand.charges.items())
-        return 0 if within else max(self._ledger.borrows(demand), default=0)
+        return 0 if within else max(borrows(self._ledger, demand), default=0)
 
     def root(self, queue: str) -> Pool:
         """The pool at the top of a ClusterQueue's tree."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from queuectl.planner.arena import Arena, caps
 from queuectl.planner.demand import Unit
-from queuectl.planner.ledger import give_back
 from queuectl.planner.packing.measure import Standing, Wholes, device_columns, devices
+from queuectl.planner.spots import give_back
 from queuectl.planner.tidying.units import Bundled
 from queuectl.planner.topology import Ints, Tree
 

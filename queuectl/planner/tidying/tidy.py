@@ -18,10 +18,11 @@ import numpy as np
 
 from queuectl.planner.arena import Arena
 from queuectl.planner.demand import Unit
-from queuectl.planner.ledger import Kept, Ledger, Spots, give_back, take
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.packing.measure import Standing, Wholes, score, standings, widths
 from queuectl.planner.packing.unpack import hand_out, pack_all
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.spots import Kept, Spots, give_back, take
 from queuectl.planner.tidying.model import TidyModel
 from queuectl.planner.tidying.rounds import Round, rounds
 from queuectl.planner.tidying.units import Bundled, bundle, keeps_shape

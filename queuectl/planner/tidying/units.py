@@ -15,9 +15,9 @@ from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.quantity import total
 from queuectl.planner.arena import Arena
 from queuectl.planner.demand import ANYWHERE, Pods, Shape, Unit
-from queuectl.planner.ledger import Spots
 from queuectl.planner.packing.measure import Standing, widths
 from queuectl.planner.packing.scratch import levels_to_try
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints
 
 Content: TypeAlias = tuple[int, ...]  # pods of each podset of the unit in one bundle

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.planner.demand import ANYWHERE, Demand, Shape
-from queuectl.planner.ledger import Spots
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints, Mask, Tree
 from queuectl.planner.victims.model import VictimModel
 from queuectl.planner.victims.parts import Part

@@ -24,9 +24,10 @@ from queuectl.domain.plan import Preemption, Proof
 from queuectl.domain.queues import ClusterQueue, VictimKey
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import Demand, Shape
-from queuectl.planner.ledger import Ledger, Spots
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.packing.witness import find
 from queuectl.planner.solve import Solver
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints
 from queuectl.planner.victims.contest import Contest, Deficits, contest_of
 from queuectl.planner.victims.goal import Goal, complete, goals, layers

@@ -8,44 +8,40 @@ its victims, they are the optimum. If not, the cells are split into nodes, where
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from queuectl.planner.demand import ANYWHERE, Demand, Shape
-from queuectl.planner.ledger import Spots
+from queuectl.planner.demand import ANYWHERE, Demand
 from queuectl.planner.solve import Solver, Status
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints
 from queuectl.planner.victims.cells import MixedModel, useful_nodes
-from queuectl.planner.victims.dual import Shares, places_of, share_out
+from queuectl.planner.victims.dual import Shares
 from queuectl.planner.victims.goal import Goal
-from queuectl.planner.victims.ground import Ground, ground_of
+from queuectl.planner.victims.mixed_floors import WHOLE, Floors, Key
 from queuectl.planner.victims.model import VictimModel
 from queuectl.planner.victims.parts import Part
-from queuectl.planner.victims.price import Price, floor_of, prices
+from queuectl.planner.victims.price import floor_of
 from queuectl.planner.victims.roster import Bench
 from queuectl.planner.victims.scene import (
     Floats,
     Offers,
     Scene,
     floors,
-    offers,
-    scene_of,
 )
 from queuectl.planner.victims.search import (
     Found,
     Search,
     greedy_in,
     outsiders,
-    quota_floor,
     solve_legally,
 )
 from queuectl.planner.victims.stage import Stage, stage_of
 from queuectl.planner.victims.terms import Terms
 
 _GREEDY_SCOPES: Final = 2
-_WHOLE: Final = -1
 
 
 @dataclass(eq=False)
@@ -60,38 +56,30 @@ class MixedSearch:
     solver: Solver
     budget: int
     found: Found = field(default_factory=Found)
-    _grounds: dict[tuple[int, Shape, int], Ground] = field(default_factory=dict)
-    _prices: dict[tuple[int, Shape, int], list[Price]] = field(default_factory=dict)
     _stages: dict[int, Stage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.scenes = {
-            (number, shape): scene_of(part, shape, self.free, self.bench)
-            for number, part in enumerate(self.parts)
-            for shape, _ in part.counts
-        }
-        self.offers = {key: offers(scene, self.bench) for key, scene in self.scenes.items()}
-        self.by_domain = len(self.parts) == 1 and self.parts[0].level != ANYWHERE
+        self.floors = Floors(self.parts, self.free, self.bench, self.terms)
 
     def run(self, goals: Sequence[Goal]) -> Found:
         """Minimise the goals one after the other."""
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
-            self._prices.clear()
-            scopes = self._scopes(goal)
+            self.floors.renew()
+            scopes = self.floors.scopes(goal)
             if not earlier:
                 for floor, scope in scopes[:_GREEDY_SCOPES]:
-                    least = max(floor, self._floor_by_node(scope, goal))
+                    least = max(floor, self.floors.by_node(scope, goal))
                     if not self._beaten(least, goal):
                         self._try_greedy(scope, goal)
             for floor, scope in scopes:
                 if self._beaten(floor, goal):
                     break
-                if self._beaten(self._floor_by_node(scope, goal), goal):
+                if self._beaten(self.floors.by_node(scope, goal), goal):
                     continue
                 if not earlier and self._settled_by_one(scope, goal):
                     continue
-                shares = self._shared(scope, goal)
+                shares = self.floors.shared(scope, goal, self._best(goal))
                 if not any(self._beaten(part.floor, goal) for part in shares.values()):
                     self._solve(scope, goal, earlier, shares)
             if self.found.victims is None:
@@ -101,56 +89,30 @@ class MixedSearch:
 
     def _beaten(self, floor: float, goal: Goal) -> bool:
         """Whether nothing above this floor can be better than the best set known."""
-        best = self.found.victims
-        return best is not None and floor >= self._value(goal, best)
+        best = self._best(goal)
+        return best is not None and floor >= best
+
+    def _best(self, goal: Goal) -> int | None:
+        """What the best set known costs; None = none is known."""
+        return None if self.found.victims is None else self._value(goal, self.found.victims)
 
     def _value(self, goal: Goal, victims: frozenset[int]) -> int:
         return goal.value(self.bench.mask(victims), self.bench.rank)
 
-    # Where the gang could go, and the least each place must cost.
-
-    def _scopes(self, goal: Goal) -> list[tuple[float, int]]:
-        floor = quota_floor(self.terms.deficits, goal.weight)
-        per_part = [self._floor_of(number, goal) for number in range(len(self.parts))]
-        if self.by_domain:
-            (row,) = per_part
-            scopes = [(max(floor, float(f)), d) for d, f in enumerate(row) if np.isfinite(f)]
-            return sorted(scopes)
-        least = max(float(row.min(initial=np.inf)) for row in per_part)
-        return [(max(floor, least), _WHOLE)] if np.isfinite(least) else []
-
-    def _floor_of(self, number: int, goal: Goal) -> Floats:
-        """Per domain, the dearest floor of the part's shapes."""
-        rows = [
-            floors(self.scenes[number, shape], self.offers[number, shape], goal.weight)
-            for shape, _ in self.parts[number].counts
-        ]
-        dearest: Floats = np.max(np.stack(rows), axis=0)
-        return dearest
-
-    def _floor_by_node(self, scope: int, goal: Goal) -> float:
-        """The dearest node-by-node floor of a shape whose domain is known."""
-        dearest = 0.0
-        for number, shape in self.scenes:
-            if self.by_domain or self.parts[number].level == ANYWHERE:
-                least = floor_of(*self._priced(number, shape, max(scope, 0), goal))
-                dearest = max(dearest, np.inf if least is None else least)
-        return dearest
-
     def _settled_by_one(self, scope: int, goal: Goal) -> bool:
         """Whether the least victims of its dearest shape alone settle a scope: they make room for all, or cost too much."""
         known = [
-            (floor_of(*self._priced(number, shape, max(scope, 0), goal)) or 0, number, shape)
-            for number, shape in self.scenes
-            if not shape.slices and (self.by_domain or self.parts[number].level == ANYWHERE)
+            (floor_of(*self.floors.priced(number, shape, max(scope, 0), goal)) or 0, number, shape)
+            for number, shape in self.floors.scenes
+            if not shape.slices and (self.floors.by_domain or self.parts[number].level == ANYWHERE)
         ]
         if not known:
             return False
         _, number, shape = max(known, key=lambda each: each[0])
         domain = max(scope, 0)
-        ground, listed = self._priced(number, shape, domain, goal)
+        ground, listed = self.floors.priced(number, shape, domain, goal)
         alone = Search(
-            self.scenes[number, shape],
+            self.floors.scenes[number, shape],
             self.bench,
             self.terms,
             self.solver,
@@ -158,7 +120,7 @@ class MixedSearch:
             grounds={domain: ground},
             prices={domain: listed},
         )
-        found = alone.least_in(domain, goal, self.offers[number, shape])
+        found = alone.least_in(domain, goal, self.floors.offers[number, shape])
         if found.victims is None or not found.proved:
             return False
         if self._beaten(self._value(goal, found.victims), goal):
@@ -168,45 +130,6 @@ class MixedSearch:
             return False
         self._offer(found.victims, scope, goal, spots)
         return True
-
-    def _shared(self, scope: int, goal: Goal) -> dict[tuple[int, Shape], Shares]:
-        """The weights shared out over what could be gained, for each shape whose domain is known."""
-        found: dict[tuple[int, Shape], Shares] = {}
-        best = self.found.victims
-        known = self._value(goal, best) if best is not None else int(goal.weight.sum()) + 1
-        for number, shape in self.scenes:
-            if self.by_domain or self.parts[number].level == ANYWHERE:
-                ground, _ = self._priced(number, shape, max(scope, 0), goal)
-                places = places_of(ground) if ground.need else None
-                shares = share_out(places, ground.need, goal.weight, known) if places else None
-                if shares is not None:
-                    found[number, shape] = shares
-        return found
-
-    def _narrowed(
-        self, scope: int, goal: Goal, shares: Mapping[tuple[int, Shape], Shares]
-    ) -> dict[tuple[int, Shape], Scene]:
-        """The scenes without gains that only dearer victims than the best known have a use for."""
-        scenes, best = dict(self.scenes), self.found.victims
-        for key, shared in shares.items() if best is not None else ():
-            ground, _ = self._priced(*key, max(scope, 0), goal)
-            dear = ~shared.worth(self._value(goal, best or frozenset()))
-            delta = scenes[key].delta.copy()
-            nodes = np.array(ground.nodes, dtype=np.int64)[shared.places.node[dear]]
-            np.minimum.at(delta, nodes, shared.places.pods[dear] - 1)
-            scenes[key] = replace(scenes[key], delta=delta)
-        return scenes
-
-    def _priced(
-        self, number: int, shape: Shape, domain: int, goal: Goal
-    ) -> tuple[Ground, list[Price]]:
-        """One domain of one shape of a part, and what its nodes cost to clear."""
-        key = (number, shape, domain)
-        if key not in self._grounds:
-            self._grounds[key] = ground_of(self.scenes[number, shape], domain, self.terms)
-        if key not in self._prices:
-            self._prices[key] = prices(self._grounds[key], goal.weight)
-        return self._grounds[key], self._prices[key]
 
     # Upper bounds.
 
@@ -245,20 +168,20 @@ class MixedSearch:
     def _seeds(self, scope: int, goal: Goal) -> dict[int, None]:
         """What each shape by itself would evict in its domain, or in the one of least floor: together often enough."""
         seeds: dict[int, None] = {}
-        for (number, shape), scene in self.scenes.items():
-            offer = self.offers[number, shape]
+        for (number, shape), scene in self.floors.scenes.items():
+            offer = self.floors.offers[number, shape]
             domain = scope
-            if not self.by_domain:
+            if not self.floors.by_domain:
                 domain = int(np.argmin(floors(scene, offer, goal.weight)))
-            ground, listed = self._priced(number, shape, domain, goal)
+            ground, listed = self.floors.priced(number, shape, domain, goal)
             found = greedy_in(ground, listed, offer.at(domain), goal.weight)
             seeds.update(dict.fromkeys(sorted(found or ())))
         return seeds
 
     def _by_density(self, scope: int, weight: Ints) -> list[int]:
         share = np.zeros(self.bench.size)
-        for key, offer in self.offers.items():
-            _add_shares(share, self.scenes[key], offer, scope)
+        for key, offer in self.floors.offers.items():
+            _add_shares(share, self.floors.scenes[key], offer, scope)
         for amount, frees in self.terms.deficits:
             share += np.minimum(frees / amount, 1.0)
         useful = np.flatnonzero(share > 0)
@@ -293,7 +216,7 @@ class MixedSearch:
 
     def _stage(self, scope: int) -> Stage:
         if scope not in self._stages:
-            useful = useful_nodes(self.scenes.values(), self.parts, scope)
+            useful = useful_nodes(self.floors.scenes.values(), self.parts, scope)
             self._stages[scope] = stage_of(self.demand, self.free, self.bench, useful)
         return self._stages[scope]
 
@@ -312,10 +235,13 @@ class MixedSearch:
         scope: int,
         goal: Goal,
         earlier: list[tuple[Goal, int]],
-        shares: Mapping[tuple[int, Shape], Shares],
+        shares: Mapping[Key, Shares],
     ) -> None:
         """Cells first; nodes when the victims the cells suggest turn out not to make room."""
-        scenes = self._narrowed(scope, goal, shares)
+        best = self._best(goal)
+        scenes = self.floors.scenes
+        if best is not None:
+            scenes = self.floors.narrowed(scope, goal, best, shares)
         for by_node in (False, True):
             building, mixed = self._model(scope, goal, earlier, scenes, by_node=by_node)
             outcome = solve_legally(building, self.terms, self.solver, self.budget)
@@ -339,7 +265,7 @@ class MixedSearch:
         scope: int,
         goal: Goal,
         earlier: list[tuple[Goal, int]],
-        scenes: Mapping[tuple[int, Shape], Scene],
+        scenes: Mapping[Key, Scene],
         *,
         by_node: bool,
     ) -> tuple[VictimModel, MixedModel]:
@@ -358,5 +284,5 @@ class MixedSearch:
 def _add_shares(share: Floats, scene: Scene, offer: Offers, scope: int) -> None:
     """Add what part of the need each gang could fill, in the scope's domain or in its best one."""
     part = np.minimum(offer.gain / np.maximum(scene.need, 1)[offer.domain], 1.0)
-    here = offer.domain == scope if scope != _WHOLE else offer.domain >= 0
+    here = offer.domain == scope if scope != WHOLE else offer.domain >= 0
     np.maximum.at(share, offer.gang[here], part[here])

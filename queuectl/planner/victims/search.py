@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from queuectl.planner.ledger import Spots
 from queuectl.planner.solve import Outcome, Solver, Status
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints
 from queuectl.planner.victims.contest import Deficits
 from queuectl.planner.victims.dual import Shares, places_of, share_out

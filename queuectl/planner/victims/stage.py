@@ -8,9 +8,9 @@ import numpy as np
 
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import Spots
 from queuectl.planner.packing.compact import told_in
 from queuectl.planner.packing.witness import find, find_any, on_nodes
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.victims.roster import Bench, Rows
 

@@ -17,8 +17,9 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner.queueing.quota import FlavorResource
 from queuectl.planner.solve import Status
+from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.trial import World, as_it_is, ask, books, demands, shortage
-from queuectl.planner.why.turn import HOLDERS, Turn
+from queuectl.planner.why.turn import Turn
 
 _ORDER: Final = (
     Limit.HEALTH,

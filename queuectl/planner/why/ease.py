@@ -18,9 +18,10 @@ from queuectl.domain.diagnosis import Limit, Remedy, Way
 from queuectl.domain.fleet import PASSING_TAINTS, NodeRules, Toleration
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode, Workload
+from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.offer import Idea, offer
 from queuectl.planner.why.trial import ask, past_heads
-from queuectl.planner.why.turn import HOLDERS, Turn
+from queuectl.planner.why.turn import Turn
 from queuectl.planner.words import level_name
 
 _TAINTS_TRIED: Final = 4

@@ -19,10 +19,11 @@ from queuectl.planner.choose import Chooser, Clearing, Fit, Outcome, Refuted, Un
 from queuectl.planner.decide import Decision, decide
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
-from queuectl.planner.ledger import Spots, fits
 from queuectl.planner.partial import shrinks
 from queuectl.planner.placing import placement_of, spots_of
+from queuectl.planner.queueing.entitlement import borrows
 from queuectl.planner.solve import Status
+from queuectl.planner.spots import Spots, fits
 from queuectl.planner.victims.find import Victims
 
 
@@ -68,12 +69,12 @@ def of_walk(walk: Walk) -> Known:
 
 def know(walk: Walk, known: Known) -> None:
     """Let a walk that has not begun use what is known."""
-    walk.chooser = Knowing(walk.arena, walk.ledger, walk.solver, known=known)
+    walk.sizing.chooser = Knowing(walk.arena, walk.ledger, walk.solver, known=known)
 
 
 def is_refused(walk: Walk, uid: str) -> bool:
     """Whether what a walk knows tells that a gang fits nowhere."""
-    return isinstance(walk.chooser, Knowing) and uid in walk.chooser.known.refused
+    return isinstance(walk.sizing.chooser, Knowing) and uid in walk.sizing.chooser.known.refused
 
 
 @dataclass(eq=False)
@@ -110,7 +111,7 @@ class Knowing(Chooser):
         holds = spots is not None and fits(ledger.free(), demand.pods, spots)
         if spots is None or not holds or not ledger.quota_fits(demand):
             return super().fit(demand)
-        return Fit(demand, Decision(Status.FOUND, spots), ledger.borrows(demand))
+        return Fit(demand, Decision(Status.FOUND, spots), borrows(ledger, demand))
 
     def decide(self, demand: Demand) -> Decision:
         doubtful = demand.pending.workload.uid in self.known.waiting

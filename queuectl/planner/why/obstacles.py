@@ -19,8 +19,9 @@ from queuectl.planner.queueing.quota import FlavorResource
 from queuectl.planner.room import room_of, scarcest
 from queuectl.planner.topology import Mask
 from queuectl.planner.why.conflict import Member, world_of
+from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.trial import World, as_it_is, books, demands
-from queuectl.planner.why.turn import HOLDERS, Turn
+from queuectl.planner.why.turn import Turn
 from queuectl.planner.words import amount, asked_by, requests_of, some
 
 

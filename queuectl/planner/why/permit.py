@@ -33,9 +33,10 @@ from queuectl.planner.arena import survey
 from queuectl.planner.victims.idle import in_reach
 from queuectl.planner.victims.policy import schemes
 from queuectl.planner.victims.shield import protected_until
+from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.offer import turn_after
 from queuectl.planner.why.trial import ask, demands, past_heads
-from queuectl.planner.why.turn import HOLDERS, Turn
+from queuectl.planner.why.turn import Turn
 from queuectl.planner.words import some
 
 _WAYS: Final = 3

@@ -21,12 +21,14 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.asking import demand_of
 from queuectl.planner.decide import Decision, decide, place
 from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import Ledger, Spots
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import FlavorResource
 from queuectl.planner.solve import Status
+from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.merge import fits_in_pieces
-from queuectl.planner.why.turn import HOLDERS, Turn
+from queuectl.planner.why.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)

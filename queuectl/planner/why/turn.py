@@ -1,19 +1,15 @@
 """One pending gang at its turn: what everybody else holds at that moment, kept apart by who holds it.
 
-The walk has come to the gang and has not looked at it yet. What others hold of nodes and of quota is split into what runs,
-what is leased, and what this cycle gave to those before it, so that each part can be left out by itself. Leaving a part out
-never makes less room.
+The walk has come to the gang and has not looked at it yet. What others hold of nodes and of quota is kept in parts
+(:mod:`queuectl.planner.why.held`), so that each can be left out by itself.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
-
-import numpy as np
 
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.plan import Refusal
@@ -25,19 +21,16 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.batch import Walk
 from queuectl.planner.classes import Classes
 from queuectl.planner.decide import Decision
-from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import Ledger, Promise, Spots, use_of_spots
+from queuectl.planner.ledger import Ledger
 from queuectl.planner.owed import promise_of
 from queuectl.planner.partial import admissible, shrinks, with_counts
-from queuectl.planner.queueing.quota import QuotaRow, QuotaUse, use_of
 from queuectl.planner.solve import Solver
-from queuectl.planner.topology import Ints
 from queuectl.planner.victims.roster import Bench
 from queuectl.planner.victims.search import Found
+from queuectl.planner.why.held import HOLDERS, Held, books_of, evicted, held_before
 from queuectl.planner.why.known import Known, is_refused, of_walk
 from queuectl.planner.why.loosen import any_flavor
 
-HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
 # Reasons of gangs that would take what others get.
 _WANTING: Final = frozenset(
     {
@@ -52,22 +45,6 @@ _WANTING: Final = frozenset(
         Code.UNDECIDED,
     }
 )
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Held:
-    """What one kind of holder holds: nodes (R, N) in both views, and quota in both views; and what it is owed now besides."""
-
-    now: Ints
-    later: Ints
-    quota_now: Counter[QuotaRow]
-    quota_after: Counter[QuotaRow]
-    owed: tuple[Promise, ...] = ()
-
-    def equals(self, other: Held) -> bool:
-        quota = (self.quota_now, self.quota_after) == (other.quota_now, other.quota_after)
-        quota &= self.owed == other.owed
-        return quota and all(map(np.array_equal, (self.now, self.later), (other.now, other.later)))
 
 
 @dataclass(eq=False, slots=True)
@@ -187,7 +164,7 @@ class Turn:
                 still = [gang for gang in there if gang.workload.uid not in out]
                 ledger.promise(promise_of(ledger.arena, known.demand, known.spots, still))
 
-        ledger = _books(self.arena, config, [self.held[h] for h in sorted(HOLDERS & holders)])
+        ledger = books_of(self.arena, config, [self.held[h] for h in sorted(HOLDERS & holders)])
         ledger.gone.update(g.workload.uid for g in evicted(self.walk))
         promise(Limit.LEASE)
         if Limit.ORDER in holders:
@@ -202,14 +179,7 @@ def turn_of(walk: Walk, pending: Pending, before: Turn | None = None) -> Turn:
     snapshot = walk.arena.snapshot
     workload = pending.workload
     queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
-    running = _running(walk)
-    leases = _leased(walk, (held for held in walk.leases.held() if held[0] != workload.uid))
-    own = _leased(walk, (held for held in walk.leases.held() if held[0] == workload.uid))
-    held = {
-        Limit.RUNNING: running,
-        Limit.LEASE: leases,
-        Limit.ORDER: _promised(walk, [running, leases, own]),
-    }
+    held = held_before(walk, pending)
     solver = Solver(snapshot.limits, walk.solver.stop)
     least = least_of(pending)
     refused = is_refused(walk, workload.uid)
@@ -249,67 +219,6 @@ def least_of(pending: Pending) -> Pending:
     return with_counts(pending, [admissible(p)[0] for p in pending.workload.podsets])
 
 
-def _running(walk: Walk) -> Held:
-    """Gangs and strangers on nodes; victims of those before it count as leaving."""
-    arena, usage = walk.arena, walk.arena.usage
-    now, later = arena.index.allocatable - arena.now, arena.index.allocatable - arena.later
-    quota_after = Counter(dict(usage.quota_staying))
-    for gang in evicted(walk):
-        _add(later, *usage.slots(gang), -1)
-        for quota, amount in usage.charges(gang):
-            quota_after[quota] -= amount
-    return Held(now, later, Counter(dict(usage.quota_held)), quota_after)
-
-
-def evicted(walk: Walk) -> list[Admitted]:
-    """Running gangs that this walk takes down for those before."""
-    gone = {v.victim for v in walk.preempted} | {e.uid for e in walk.evicted}
-    if not gone:
-        return []
-    return [g for g in walk.arena.snapshot.admitted if g.workload.uid in gone and not g.leaving]
-
-
-def _leased(walk: Walk, leases: Iterable[tuple[str, Demand, Spots]]) -> Held:
-    """What leases hold: all of it later, and now what they are owed."""
-    zeros, leases = np.zeros_like(walk.arena.now), list(leases)
-    promises = walk.ledger.promises
-    owed = tuple(promises[uid] for uid, _, _ in leases if uid in promises)
-    held = Held(zeros, zeros.copy(), Counter(), Counter(), owed)
-    for _, demand, spots in leases:
-        for nodes, amounts in use_of_spots(demand.pods, spots):
-            _add(held.later, nodes, amounts, 1)
-        held.quota_after.update(dict(demand.rows()))
-    return held
-
-
-def _promised(walk: Walk, known: list[Held]) -> Held:
-    """What this walk keeps for gangs before that do not start now: all the books hold beyond what is known and kept."""
-    arena, books = walk.arena, walk.ledger
-    now, later = arena.index.allocatable - books.now, arena.index.allocatable - books.later
-    quota_now, quota_after = _rows(books.quota_now), _rows(books.quota_after)
-    for held in known:
-        now, later = now - held.now, later - held.later
-        quota_now.subtract(held.quota_now)
-        quota_after.subtract(held.quota_after)
-    for kept in books.kept:
-        for nodes, amounts in use_of_spots(kept.demand.pods, kept.spots):
-            _add(now, nodes, amounts, -1)
-            _add(later, nodes, amounts, -1)
-        quota_now.subtract(dict(kept.demand.rows()))
-        quota_after.subtract(dict(kept.demand.rows()))
-    owed = tuple(p for p in books.promises.values() if not any(p in held.owed for held in known))
-    return Held(now, later, +quota_now, +quota_after, owed)
-
-
-def _rows(use: QuotaUse) -> Counter[QuotaRow]:
-    """What each ClusterQueue itself uses."""
-    rows: Counter[QuotaRow] = Counter()
-    for name, pool in use.pools.items():
-        for (flavor, resource), used in use.used.get(pool, {}).items():
-            rows[name, flavor, resource] = used
-    return rows
-
-
 def restless(walk: Walk) -> bool:
     """Whether somebody before it would take of what is added: it waits, is repaired, or has a flavor it likes less."""
     return unsteady(walk) or any(map(wants, walk.refused.values()))
@@ -329,22 +238,3 @@ def unsteady(walk: Walk) -> bool:
     return any(
         len(g.flavors) > 1 for name in sorted(n for n in named if n) for g in queues[name].groups
     )
-
-
-def _books(arena: Arena, config: QueueConfig, shown: Iterable[Held]) -> Ledger:
-    now, later = arena.index.allocatable.copy(), arena.index.allocatable.copy()
-    quota_now: Counter[QuotaRow] = Counter()
-    quota_after: Counter[QuotaRow] = Counter()
-    for held in shown:
-        now -= held.now
-        later -= held.later
-        quota_now.update(held.quota_now)
-        quota_after.update(held.quota_after)
-    if config is not arena.snapshot.config:
-        arena = replace(arena, snapshot=replace(arena.snapshot, config=config))
-    return Ledger(arena, now, later, use_of(config, quota_now), use_of(config, quota_after))
-
-
-def _add(matrix: Ints, nodes: Ints, amounts: Ints, sign: int) -> None:
-    for row, amount in zip(matrix, amounts, strict=True):
-        np.add.at(row, nodes, sign * amount)

@@ -1,0 +1,139 @@
+"""The desk where actions on workloads are asked for: who may, whether it makes sense, and what it would cost and bring.
+
+What is taken is kept as a command, once per ``Idempotency-Key``; the leader carries it out.
+"""
+
+# No postponed annotations here: see routes/config.py.
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, NoReturn
+from uuid import uuid4
+
+from fastapi import Depends, Request, Response
+
+from queuectl.api.access import ANYBODY, Guard, caller_of
+from queuectl.api.command_views import (
+    CommandBody,
+    CommandView,
+    MoveBody,
+    PreviewView,
+    PriorityBody,
+    command_view,
+    own,
+    preview_view,
+    starter_view,
+)
+from queuectl.api.kinds import PREFIX
+from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.problems import Problem, ProblemType, wrong_parameter
+from queuectl.api.veil import veil_of
+from queuectl.domain.commands import Action, Command, objection
+from queuectl.domain.errors import Conflict
+from queuectl.domain.identity import Right
+from queuectl.domain.ledger import Entry
+from queuectl.domain.queries import DocumentKey
+
+P = ProblemType
+Finder = Callable[..., Awaitable[Entry]]  # of the workload that a request names
+
+
+class Desk:
+    """Takes what is asked of workloads."""
+
+    def __init__(self, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None) -> None:
+        self._guard = guard
+        self._store = store
+        self._diagnoser = diagnoser
+
+    def allowed(self, action: Action, finder: Finder) -> Finder:
+        """The same finder, for those who may do this to what it finds."""
+        Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+
+        async def find(request: Request, entry: Found) -> Entry:
+            right = Right("create", f"workloads/{action}", entry.namespace, entry.name)
+            await self._guard.require(request, right)
+            return entry
+
+        return find
+
+    async def keep(
+        self,
+        request: Request,
+        response: Response,
+        entry: Entry,
+        action: Action,
+        body: CommandBody | None,
+        request_id: str | None,
+    ) -> CommandView:
+        """Keep it for the leader."""
+        caller = caller_of(request)
+        given = body.by if body is not None else None
+        by = given if given is not None and caller is ANYBODY else caller.name
+        key = request_id or str(uuid4())
+        command = _command(entry, action, body, by, key if caller is ANYBODY else own(caller, key))
+        try:
+            await self._check(entry, command)
+        except Problem:  # once kept, it is answered alike for ever
+            if await self._store.get_command(command.request_id) is None:
+                raise
+        try:
+            kept = await self._store.add_command(command)
+        except Conflict as error:
+            raise Problem(P.REQUEST_ID_REUSED, str(error)) from error
+        response.headers["Location"] = f"{PREFIX}/commands/{kept.id}"
+        return command_view(kept, entry.ref)
+
+    async def _check(self, entry: Entry, command: Command) -> None:
+        """Refuse what can never be, and what makes no sense now unless earlier commands may yet change that."""
+        why = objection(entry, command.action)
+        if why is not None:
+            waiting = await self._store.commands()
+            if all(earlier.uid != entry.uid for earlier in waiting):
+                raise Problem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))
+        if command.until is not None and command.until <= command.at:
+            _refuse("until", "is not in the future")
+        if command.until is not None and command.priority is None:
+            _refuse("until", "is the end of a priority that is set; none is set here")
+        if command.queue is not None:
+            key = DocumentKey("LocalQueue", entry.namespace, command.queue)
+            if await self._store.get_config(key) is None:
+                text = f"LocalQueue {command.queue} does not exist in namespace {entry.namespace}"
+                _refuse("queue", text)
+
+    async def preview(self, request: Request, entry: Entry, action: Action) -> PreviewView:
+        """What it would cost and bring."""
+        why = objection(entry, action)
+        if why is not None:
+            raise Problem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))
+        told = await self._diagnoser.preview(entry, action) if self._diagnoser else None
+        starts = told.starts if told is not None else None
+        if starts is None:
+            return preview_view(entry, action, told, None)
+        names = await self._store.workload_names(starts) if starts else {}
+        veil = await veil_of(self._guard, request, self._store, names.values())
+        shown = {uid: veil.name(names.get(uid, uid)) for uid in starts}
+        views = [starter_view(uid, name) for uid, name in shown.items()]
+        return preview_view(entry, action, told, views)
+
+
+def _command(
+    entry: Entry, action: Action, body: CommandBody | None, by: str, request_id: str
+) -> Command:
+    until = body.until if isinstance(body, PriorityBody) else None
+    return Command(
+        id=0,
+        uid=entry.uid,
+        action=action,
+        by=by,
+        request_id=request_id,
+        at=time.time(),
+        priority=body.priority if isinstance(body, PriorityBody) else None,
+        until=until.timestamp() if until is not None else None,
+        queue=body.queue if isinstance(body, MoveBody) else None,
+        why=(body.why or "") if body is not None else "",
+    )
+
+
+def _refuse(field: str, reason: str) -> NoReturn:
+    raise wrong_parameter(field, reason, f"{field}: {reason}")

@@ -1,0 +1,133 @@
+"""Who holds what when a gang's turn comes: what runs, what is leased, and what this cycle gave to those before it.
+
+Each part can be left out of the books by itself. Leaving a part out never makes less room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.diagnosis import Limit
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.planner.arena import Arena
+from queuectl.planner.batch import Walk
+from queuectl.planner.demand import Demand
+from queuectl.planner.ledger import Ledger
+from queuectl.planner.queueing.quota import QuotaRow, QuotaUse, use_of
+from queuectl.planner.spots import Promise, Spots, use_of_spots
+from queuectl.planner.topology import Ints
+
+HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Held:
+    """What one kind of holder holds: nodes (R, N) in both views, and quota in both views; and what it is owed now besides."""
+
+    now: Ints
+    later: Ints
+    quota_now: Counter[QuotaRow]
+    quota_after: Counter[QuotaRow]
+    owed: tuple[Promise, ...] = ()
+
+    def equals(self, other: Held) -> bool:
+        quota = (self.quota_now, self.quota_after) == (other.quota_now, other.quota_after)
+        quota &= self.owed == other.owed
+        return quota and all(map(np.array_equal, (self.now, self.later), (other.now, other.later)))
+
+
+def held_before(walk: Walk, pending: Pending) -> dict[Limit, Held]:
+    """By kind of holder, what is held when the walk has come to this gang; its own lease, if any, is given back."""
+    uid = pending.workload.uid
+    running = _running(walk)
+    leases = _leased(walk, (held for held in walk.leases.held() if held[0] != uid))
+    own = _leased(walk, (held for held in walk.leases.held() if held[0] == uid))
+    order = _promised(walk, [running, leases, own])
+    return {Limit.RUNNING: running, Limit.LEASE: leases, Limit.ORDER: order}
+
+
+def books_of(arena: Arena, config: QueueConfig, shown: Iterable[Held]) -> Ledger:
+    """Books in which only this is held, under a (perhaps changed) configuration."""
+    now, later = arena.index.allocatable.copy(), arena.index.allocatable.copy()
+    quota_now: Counter[QuotaRow] = Counter()
+    quota_after: Counter[QuotaRow] = Counter()
+    for held in shown:
+        now -= held.now
+        later -= held.later
+        quota_now.update(held.quota_now)
+        quota_after.update(held.quota_after)
+    if config is not arena.snapshot.config:
+        arena = replace(arena, snapshot=replace(arena.snapshot, config=config))
+    return Ledger(arena, now, later, use_of(config, quota_now), use_of(config, quota_after))
+
+
+def evicted(walk: Walk) -> list[Admitted]:
+    """Running gangs that this walk takes down for those before."""
+    gone = {v.victim for v in walk.preempted} | {e.uid for e in walk.evicted}
+    if not gone:
+        return []
+    return [g for g in walk.arena.snapshot.admitted if g.workload.uid in gone and not g.leaving]
+
+
+def _running(walk: Walk) -> Held:
+    """Gangs and strangers on nodes; victims of those before it count as leaving."""
+    arena, usage = walk.arena, walk.arena.usage
+    now, later = arena.index.allocatable - arena.now, arena.index.allocatable - arena.later
+    quota_after = Counter(dict(usage.quota_staying))
+    for gang in evicted(walk):
+        _add(later, *usage.slots(gang), -1)
+        for quota, amount in usage.charges(gang):
+            quota_after[quota] -= amount
+    return Held(now, later, Counter(dict(usage.quota_held)), quota_after)
+
+
+def _leased(walk: Walk, leases: Iterable[tuple[str, Demand, Spots]]) -> Held:
+    """What leases hold: all of it later, and now what they are owed."""
+    zeros, leases = np.zeros_like(walk.arena.now), list(leases)
+    promises = walk.ledger.promises
+    owed = tuple(promises[uid] for uid, _, _ in leases if uid in promises)
+    held = Held(zeros, zeros.copy(), Counter(), Counter(), owed)
+    for _, demand, spots in leases:
+        for nodes, amounts in use_of_spots(demand.pods, spots):
+            _add(held.later, nodes, amounts, 1)
+        held.quota_after.update(dict(demand.rows()))
+    return held
+
+
+def _promised(walk: Walk, known: list[Held]) -> Held:
+    """What this walk keeps for gangs before that do not start now: all the books hold beyond what is known and kept."""
+    arena, books = walk.arena, walk.ledger
+    now, later = arena.index.allocatable - books.now, arena.index.allocatable - books.later
+    quota_now, quota_after = _rows(books.quota_now), _rows(books.quota_after)
+    for held in known:
+        now, later = now - held.now, later - held.later
+        quota_now.subtract(held.quota_now)
+        quota_after.subtract(held.quota_after)
+    for kept in books.kept:
+        for nodes, amounts in use_of_spots(kept.demand.pods, kept.spots):
+            _add(now, nodes, amounts, -1)
+            _add(later, nodes, amounts, -1)
+        quota_now.subtract(dict(kept.demand.rows()))
+        quota_after.subtract(dict(kept.demand.rows()))
+    owed = tuple(p for p in books.promises.values() if not any(p in held.owed for held in known))
+    return Held(now, later, +quota_now, +quota_after, owed)
+
+
+def _rows(use: QuotaUse) -> Counter[QuotaRow]:
+    """What each ClusterQueue itself uses."""
+    rows: Counter[QuotaRow] = Counter()
+    for name, pool in use.pools.items():
+        for (flavor, resource), used in use.used.get(pool, {}).items():
+            rows[name, flavor, resource] = used
+    return rows
+
+
+def _add(matrix: Ints, nodes: Ints, amounts: Ints, sign: int) -> None:
+    for row, amount in zip(matrix, amounts, strict=True):
+        np.add.at(row, nodes, sign * amount)
