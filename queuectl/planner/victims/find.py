@@ -34,9 +34,10 @@ from queuectl.planner.victims.goal import Goal, complete, goals, layers
 from queuectl.planner.victims.idle import Candidates
 from queuectl.planner.victims.mixed import MixedSearch
 from queuectl.planner.victims.parts import Part, parts_of
-from queuectl.planner.victims.policy import Scheme, schemes
+from queuectl.planner.victims.policy import schemes
 from queuectl.planner.victims.roster import Bench
 from queuectl.planner.victims.scene import domains_of, empty_scene, holding, scene_of
+from queuectl.planner.victims.scheme import Scheme
 from queuectl.planner.victims.search import Found, Search
 from queuectl.planner.victims.terms import Terms, charges_of
 
