@@ -200,6 +200,15 @@ class Room:
         problems = [problem for finding in found for problem in finding.problems]
         assert not problems, "\n".join(problems)
 
+    def clear(self) -> None:
+        """Empty it for another test, which may use the same names: queuectl knows that nobody is there any more."""
+        self.empty()
+        self.made.clear()
+        self.until(
+            lambda: all(one["state"] == "Finished" for one in self.workloads().values()),
+            f"{self.namespace} clear",
+        )
+
     def empty(self) -> None:
         """Delete every job made here and wait until its pods are gone."""
         for path in self.made:

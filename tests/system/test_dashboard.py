@@ -67,8 +67,7 @@ def running_browser(settled: Teams) -> Iterator[Browser]:
 def teams(settled: Teams) -> Iterator[Teams]:
     yield settled
     for room in (settled.mine, settled.theirs):
-        room.empty()
-        room.made.clear()
+        room.clear()
 
 
 @pytest.fixture
