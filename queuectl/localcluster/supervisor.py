@@ -189,9 +189,9 @@ class Supervisor:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(_REQUEST_SECONDS)
                 connection.connect(f"/proc/self/fd/{directory}/{keeper.SOCKET}")
-                with connection.makefile("rwb") as stream:
-                    stream.write(line)
-                    stream.flush()
+                # Not by a buffer: interrupted, it would be written once more as it is closed, to a keeper that has hung up.
+                connection.sendall(line)
+                with connection.makefile("rb") as stream:
                     answer = json.loads(stream.readline() or b'{"error": "the keeper hung up"}')
         finally:
             os.close(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -191,6 +193,25 @@ def test_the_keeper_says_what_it_cannot_do(supervisor: Supervisor) -> None:
         supervisor.start("x", [home / "no-such-program"], env={}, cwd=home, log=home / "log")
     with pytest.raises(LocalClusterError, match="no program y was started"):
         supervisor.signal("y", signal.SIGTERM)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+)
+def test_an_interrupt_while_the_keeper_is_asked_stays_an_interrupt(tmp_path: Path) -> None:
+    """Wherever it comes, be it right after a socket is made: a Ctrl-C must not turn into a keeper that does not answer."""
+    supervisor, moments = Supervisor.spawn(tmp_path, remove=False), Random(1)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(60):
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it comes at any step
+                signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-6, 4e-4))
+                while True:
+                    supervisor.programs()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        supervisor.shutdown()
+        gc.collect()
 
 
 def test_the_end_of_the_keeper_takes_whole_process_groups(tmp_path: Path) -> None:
