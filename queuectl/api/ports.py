@@ -222,10 +222,10 @@ class Diagnoser(Protocol):
         """What runs and would be over quota under another configuration; None when this process cannot tell now."""
 
     def gang_use(self, uid: str) -> GangUse | None:
-        """What a gang did with its GPUs at the last look; None where nobody looks, or not from this process."""
+        """What a gang did with its GPUs at the last look; None where nobody looks."""
 
     def estimated_start(self, uid: str) -> float | None:
-        """When a waiting gang may start, unix seconds; None where nobody knows, or not from this process."""
+        """When a waiting gang may start, unix seconds; None where nobody knows."""
 
 
 class Health(Protocol):

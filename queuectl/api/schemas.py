@@ -191,15 +191,15 @@ class WorkloadView(View):
     gates: list[str] = Field(description="Admission gates that hold it.")
     estimated_start: datetime | None = Field(
         description="When it may start, should nobody come, go or borrow in an unusual way: an estimate. null = nobody "
-        "knows, it does not wait, or this process does not lead."
+        "knows, or it does not wait."
     )
     executed_seconds: float = Field(
         description="How long its earlier attempts held their places, together."
     )
     conditions: list[ConditionView]
     use: UseView | None = Field(
-        description="What it does with its GPUs. null = it holds none now, no source of GPU utilization is configured, "
-        "or this process does not lead."
+        description="What it does with its GPUs. null = it holds none now, nobody has looked yet, or no source of GPU "
+        "utilization is configured."
     )
 
 
@@ -273,7 +273,7 @@ class ExplainView(View):
     details: dict[str, Any]
     conflict: list[ObstacleView] = Field(
         description="What keeps it from starting, reduced to what cannot be left out; found by solving. Empty when it "
-        "does not wait, and when this process does not lead."
+        "does not wait, and while this process cannot tell."
     )
     ways: list[WayView] = Field(description="What would let it start, each by itself; solved.")
     position: int | None = Field(

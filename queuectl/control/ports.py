@@ -13,6 +13,7 @@ from queuectl.domain.accounting import Books, Free, Mark
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.decisions import Decision
 from queuectl.domain.estimates import Run
+from queuectl.domain.findings import Findings
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Loaded
 from queuectl.domain.pastuse import Used
@@ -169,6 +170,16 @@ class Store(Protocol):
 
     async def past_use(self) -> tuple[Used, ...]:
         """Past use as last sampled, or taken over from elsewhere."""
+
+    async def keep_findings(self, found: Findings, *, epoch: int) -> None:
+        """Write what the leader found out over what it, or another before it, found.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def findings(self, known: float) -> Findings | None:
+        """What the leader found out last; None where that is as of ``known``, unix seconds."""
 
     async def close(self) -> None:
         """Give back all connections."""

@@ -23,16 +23,20 @@ from queuectl.state.usage import Usage
 
 
 class Standby:
-    """Of one process, from when it is asked first while it does not lead."""
+    """Of one process, from when it is asked first while it does not lead.
+
+    Attributes:
+        ledger: the copy, as of the last look.
+    """
 
     def __init__(self, store: Store, mirror: Mirror, limits: SolverLimits, clock: Clock) -> None:
         """``limits``: of plans that are made on its pictures."""
         self._store = store
         self._limits = limits
         self._clock = clock
-        self._ledger = Ledger()
-        self._usage = Usage(mirror, self._ledger)
-        self._freezer = Freezer(mirror, self._ledger, self._usage)
+        self.ledger = Ledger()
+        self._usage = Usage(mirror, self.ledger)
+        self._freezer = Freezer(mirror, self.ledger, self._usage)
         self._loaded: Loaded | None = None
         self._stated = self._config = QueueConfig()
         self._turns_at: float | None = None  # when an override begins or ends next
@@ -61,9 +65,9 @@ class Standby:
         )
 
     def _adopt(self, loaded: Loaded) -> None:
-        gone = {entry.uid for entry in self._ledger} - {entry.uid for entry in loaded.entries}
+        gone = {entry.uid for entry in self.ledger} - {entry.uid for entry in loaded.entries}
         for uid in gone:
             self._freezer.forget(uid)
-        self._ledger.replace(loaded.entries)
+        self.ledger.replace(loaded.entries)
         self._usage.refresh_all()
         self._loaded = loaded

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import structlog
 
+from queuectl.control import estimate
 from queuectl.control.books import Books
+from queuectl.control.findings import Hearsay, share
 from queuectl.control.leader import Leadership, LeadershipLost
 from queuectl.control.loop import Loop
 from queuectl.control.neighbour import Neighbour
@@ -66,6 +68,8 @@ class Supervisor:
         self._neighbour = Neighbour(cluster, store)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
+        fresh = max(settings.utilization.fresh_seconds, 2 * estimate.EVERY_SECONDS)
+        self._hearsay = Hearsay(store, clock, fresh)
         self.viewer = Viewer(
             store,
             self._mirror,
@@ -73,6 +77,7 @@ class Supervisor:
             clock,
             leading=self._books,
             watching=self._synced.is_set,
+            heard=lambda: self._hearsay.now.uses,
         )
         self.tryouts = TryOut(self.viewer.latest, store, self._mirror, settings.planning_share)
         self.previewer = Previewer(self.viewer.latest, settings.planning_share)
@@ -104,14 +109,14 @@ class Supervisor:
         return leading.books if leading is not None and leading.loaded else None
 
     def gang_use(self, uid: str) -> GangUse | None:
-        """What a gang did with its GPUs at the last look; None where nobody looks, or while this process does not lead."""
+        """What a gang did with its GPUs at the leader's last look; None where nobody looks."""
         leading = self._leading
-        return leading.books.gang_uses.get(uid) if leading is not None else None
+        return (leading.books.gang_uses if leading else self._hearsay.now.uses).get(uid)
 
     def estimated_start(self, uid: str) -> float | None:
-        """When a waiting gang may start, unix seconds; None where nobody knows, or while this process does not lead."""
+        """When a waiting gang may start, unix seconds; None where nobody knows."""
         leading = self._leading
-        return leading.books.estimates.starts.get(uid) if leading is not None else None
+        return (leading.books.estimates.starts if leading else self._hearsay.now.starts).get(uid)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set.
@@ -122,6 +127,8 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch(), name="watch")
             lead = group.create_task(self._lead(), name="lead")
+            follow = self._hearsay.follow(lambda: self._leading is None)
+            hear = group.create_task(follow, name="findings of others")
             await stop.wait()
             log.info("stopping")
             self.tryouts.stop()
@@ -129,8 +136,8 @@ class Supervisor:
             self.previewer.stop()
             if self._leading is not None:
                 await self._leading.wind_down(self._settings.shutdown_seconds)
-            lead.cancel()
-            watch.cancel()
+            for task in (lead, hear, watch):
+                task.cancel()
         await self._leadership.release()
 
     async def _watch(self) -> None:
@@ -185,6 +192,8 @@ class Supervisor:
             group.create_task(loop.run(epoch), name="loop")
             group.create_task(self._follow_configuration(loop), name="configuration")
             group.create_task(self._follow_commands(loop), name="commands")
+            sharing = share(loop.books, self._store, self._clock, epoch)
+            group.create_task(sharing, name="findings")
             if self._use_source is not None:
                 watch = self._use_watch(self._use_source)
                 group.create_task(

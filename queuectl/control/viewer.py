@@ -1,8 +1,8 @@
 """What this process can show of the cluster, whether it leads or stands by.
 
 While it leads, from its own books. While it stands by, from its watch and a copy of the ledger that is brought up to date when
-somebody asks, and is about a second old at most: so replicas answer alike. Who plans on it gets it as it is when he asks. A
-standby does not look at what GPUs do.
+somebody asks, and is about a second old at most: so replicas answer alike. Who plans on it gets it as it is when he asks. What
+GPUs do a standby has from the leader (:mod:`queuectl.control.findings`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.floor import floor_of
+from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
 LOOK_SECONDS: Final = 1.0  # how old what is shown may be
@@ -55,12 +56,24 @@ class Viewer:
         *,
         leading: Callable[[], Books | None],
         watching: Callable[[], bool],
+        heard: Callable[[], Mapping[str, GangUse]],
     ) -> None:
-        """``leading``: our books while we lead and they are loaded; ``watching``: whether the watch has listed everything."""
+        """Show nothing yet.
+
+        Args:
+            store: the database.
+            mirror: of the cluster.
+            limits: of plans.
+            clock: of the process.
+            leading: our books while we lead and they are loaded.
+            watching: whether the watch has listed everything.
+            heard: what gangs do with their GPUs as the leader says, by uid.
+        """
         self._stand_by = partial(Standby, store, mirror, limits, clock)
         self._standby: Standby | None = None  # while we are asked and do not lead
         self._leading = leading
         self._watching = watching
+        self._heard = heard
         self._lock = asyncio.Lock()
         # Taken before the other, never after: looking does not wait for a plan.
         self._planning = asyncio.Lock()
@@ -114,7 +127,8 @@ class Viewer:
         books = self._leading()
         if books is not None:
             self._standby = None
-            seen: Seen | None = _of_books(books)
+            uses = _present(books.gang_uses, books.ledger)
+            seen: Seen | None = Seen(books.snapshot(seek_room=True), uses)
         else:
             seen = await self._copied()
         if seen is not None:
@@ -127,10 +141,11 @@ class Viewer:
             return None
         standby = self._standby = self._standby or self._stand_by()
         try:
-            return Seen(await standby.snapshot())
+            snapshot = await standby.snapshot()
         except BadInput as error:  # only a hand in the database gets here
             _log.warning("configuration_unreadable", why=str(error))
             return None
+        return Seen(snapshot, _present(self._heard(), standby.ledger))
 
     async def _planned(self) -> bool:
         """Whether the consultation knows a plan that is not too old."""
@@ -153,10 +168,10 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _of_books(books: Books) -> Seen:
-    uses = {
+def _present(uses: Mapping[str, GangUse], ledger: Ledger) -> dict[str, GangUse]:
+    """Those that are of what holds GPUs now, not of an attempt before."""
+    return {
         uid: use
-        for uid, use in books.gang_uses.items()
-        if (entry := books.ledger.get(uid)) is not None and entry.attempt == use.attempt
+        for uid, use in uses.items()
+        if (entry := ledger.get(uid)) is not None and entry.attempt == use.attempt
     }
-    return Seen(books.snapshot(seek_room=True), uses)

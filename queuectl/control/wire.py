@@ -92,11 +92,11 @@ class Controller:
         return await self.supervisor.tryouts.try_out(asked)
 
     def gang_use(self, uid: str) -> GangUse | None:
-        """What a gang did with its GPUs at the last look; None where nobody looks, or while another process leads."""
+        """What a gang did with its GPUs at the leader's last look; None where nobody looks."""
         return self.supervisor.gang_use(uid)
 
     def estimated_start(self, uid: str) -> float | None:
-        """When a waiting gang may start, unix seconds; None where nobody knows, or while another process leads."""
+        """When a waiting gang may start, unix seconds; None where nobody knows."""
         return self.supervisor.estimated_start(uid)
 
     async def ready(self) -> Sequence[str]:

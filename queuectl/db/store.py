@@ -7,7 +7,17 @@ from typing import Final, Self
 
 from sqlalchemy import func, update
 
-from queuectl.db import commands, decisions, documents, pastuse, reads, standings, usage, writes
+from queuectl.db import (
+    commands,
+    decisions,
+    documents,
+    findings,
+    pastuse,
+    reads,
+    standings,
+    usage,
+    writes,
+)
 from queuectl.db.audit import AuditLog
 from queuectl.db.connections import Connections
 from queuectl.db.engine import DatabaseSettings
@@ -16,6 +26,7 @@ from queuectl.db.sessions import SessionBooks
 from queuectl.db.tables import leadership
 from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.decisions import Decided, Decision
+from queuectl.domain.findings import Findings
 from queuectl.domain.ledger import Change, Document, Entry, Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import (
@@ -143,6 +154,16 @@ class PostgresStore:
         """Past use as last sampled, by account."""
         async with self._statement("reading past use") as connection:
             return await pastuse.load(connection)
+
+    async def keep_findings(self, found: Findings, *, epoch: int) -> None:
+        """Write what the leader found out over what it found before; see the Protocol."""
+        async with self._transaction("writing findings") as connection:
+            await findings.keep(connection, found, epoch=epoch)
+
+    async def findings(self, known: float) -> Findings | None:
+        """What the leader found out last; None where that is of ``known``, unix seconds."""
+        async with self._statement("reading findings") as connection:
+            return await findings.load(connection, known)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
 four change only together, by the leader, in :meth:`queuectl.db.store.PostgresStore.commit`. ``history`` only grows.
-``past_use`` is what the leader samples; nothing refers to it.
+``past_use`` is what the leader samples, ``findings`` what it tells replicas that stand by; nothing refers to them.
 ``commands`` is the one table in which others ask the leader for changes.
 ``sessions`` and ``audit`` are the REST API's own; nothing refers to them. No extension of Postgres is used.
 
@@ -267,4 +267,12 @@ leadership: Final = single_row(
     words("holder"),
     Column("taken_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     comment="the fence: who commits must name this epoch",
+)
+
+findings: Final = single_row(
+    "findings",
+    seconds("at"),
+    json("uses"),
+    json("starts"),
+    comment="what the leader saw last of GPU use, and when it expects those that wait to start",
 )

@@ -28,6 +28,7 @@ from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.consistency import violations
 from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import Fenced
+from queuectl.domain.findings import Findings
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
 from queuectl.domain.pastuse import Used
@@ -158,6 +159,12 @@ class KillingStore:
 
     async def past_use(self) -> tuple[Used, ...]:
         return await self.store.past_use()
+
+    async def keep_findings(self, found: Findings, *, epoch: int) -> None:
+        await self.store.keep_findings(found, epoch=epoch)
+
+    async def findings(self, known: float) -> Findings | None:
+        return await self.store.findings(known)
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         return await self.store.configuration()

@@ -24,6 +24,7 @@ async def asked(world: Rig, question: WhatIf) -> Trial:
         world.clock,
         leading=lambda: loop.books,
         watching=lambda: True,
+        heard=dict,
     )
     trial = await TryOut(viewer.latest, world.store, loop._mirror, 1.0).try_out(question)
     assert trial is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.floor import Floor
 from queuectl.domain.ledger import State
 from queuectl.domain.records import Delta
+from queuectl.domain.utilization import GangUse, UseState
 from queuectl.objects.config import build
 from queuectl.objects.kinds import KINDS
 from queuectl.state.mirror import Mirror
@@ -60,7 +61,14 @@ async def standby(world: Rig) -> AsyncIterator[Viewer]:
         yield made(world, mirror, leads=False)
 
 
-def made(world: Rig, mirror: Mirror, *, leads: bool, watches: bool = True) -> Viewer:
+def made(
+    world: Rig,
+    mirror: Mirror,
+    *,
+    leads: bool,
+    watches: bool = True,
+    heard: Mapping[str, GangUse] | None = None,
+) -> Viewer:
     limits = world.settings.solver.limits
     loop = world.loop
     return Viewer(
@@ -70,6 +78,7 @@ def made(world: Rig, mirror: Mirror, *, leads: bool, watches: bool = True) -> Vi
         world.clock,
         leading=lambda: loop.books if leads and loop is not None else None,
         watching=lambda: watches,
+        heard=lambda: heard or {},
     )
 
 
@@ -97,6 +106,22 @@ async def test_a_standby_shows_what_the_leader_shows(database_url: str) -> None:
         ("small", 16, "pool"),
     ]
     assert sum(spot.free_gpus for spot in shown.spots) == 24
+
+
+async def test_a_standby_shows_what_gangs_do_as_the_leader_says(database_url: str) -> None:
+    """But for what is of an attempt before, or of a gang that has ended."""
+    async with rig(database_url, 4) as world, watching_too(world) as mirror:
+        uids = [world.cluster.submit(gang("Job", name, 1)) for name in ("works", "again")]
+        for uid in uids:
+            await world.until_state(uid, State.RUNNING)
+        works, again = (
+            GangUse(uid, attempt, UseState.ACTIVE, 0.0, 1.0, 0.75, 1.0, "busy", 0.75)
+            for uid, attempt in zip(uids, (1, 0), strict=True)
+        )
+        heard = {works.uid: works, again.uid: again, "gone": replace(works, uid="gone")}
+        seen = await made(world, mirror, leads=False, heard=heard).latest()
+        assert seen is not None
+        assert seen.uses == {works.uid: works}
 
 
 async def test_a_gang_that_the_last_plan_started_counts_where_somebody_asks_who_is_over_quota(
@@ -133,6 +158,7 @@ async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
             world.clock,
             leading=lambda: world.loop.books if leads and world.loop is not None else None,
             watching=lambda: True,
+            heard=dict,
         )
         pictures = []
 

@@ -33,6 +33,7 @@ from queuectl.domain.events import (
     Refuse,
     RetryDue,
 )
+from queuectl.domain.findings import Findings
 from queuectl.domain.ledger import Change, Entry, Spent, State
 from queuectl.domain.pastuse import Account, Scope, Used
 from queuectl.domain.plan import Proof
@@ -40,6 +41,7 @@ from queuectl.domain.queries import ConfigChanges, DocumentKey, Line, WorkloadFi
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Retention
+from queuectl.domain.utilization import GangUse, UseState
 from tests.db.lives import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
 from tests.doubles.store import MemoryStore
 
@@ -56,6 +58,14 @@ QUEUE = {
 
 BUSY = Used(Account.of_local_queue("team", "busy"), 7.5, {"cpu": 0.1, "nvidia.com/gpu": 8.0})
 CQ = Used(Account(Scope.CLUSTER_QUEUE, "gpus"), 8.0, {"nvidia.com/gpu": 1 / 3})
+FOUND = Findings(
+    10.5,
+    {
+        "u1": GangUse("u1", 2, UseState.ACTIVE, 3.0, 10.25, 1 / 3, 1.0, "busy: Größe", 0.5),
+        "u2": GangUse("u2", 1, UseState.UNKNOWN, 3.0, 10.25, None, 0.0, "nobody knows", None),
+    },
+    {"w1": 1e9 / 7},
+)
 USER = Used(Account(Scope.USER, "ann's"), 7.0, {"nvidia.com/gpu": 1e-9})
 
 
@@ -859,6 +869,25 @@ class StoreConformance:
         with pytest.raises(Fenced):
             await old.keep_use([BUSY], 0.0, epoch=epoch)
         assert await new.past_use() == ()
+
+    async def test_what_the_leader_found_out_is_told_elsewhere(self, open_store: OpenStore):
+        store, other = await open_store(), await open_store()
+        epoch = await leader(store)
+        assert await other.findings(0.0) is None
+        await store.keep_findings(FOUND, epoch=epoch)
+        assert await other.findings(0.0) == FOUND
+        assert await other.findings(FOUND.at) is None
+        less = Findings(FOUND.at - 3, {}, {"w2": 1 / 3})  # a successor's clock may be behind
+        await store.keep_findings(less, epoch=epoch)
+        assert await other.findings(FOUND.at) == less
+
+    async def test_a_deposed_leader_cannot_tell_what_it_finds_out(self, open_store: OpenStore):
+        old, new = await open_store(), await open_store()
+        epoch = await old.take_over("old", 0)
+        await new.take_over("new", epoch)
+        with pytest.raises(Fenced):
+            await old.keep_findings(FOUND, epoch=epoch)
+        assert await new.findings(0.0) is None
 
     async def test_past_use_outlives_the_queue_it_is_of(self, open_store: OpenStore):
         store = await open_store()

@@ -25,6 +25,7 @@ from queuectl.domain.errors import (
     StaleSnapshot,
     StoreUnavailable,
 )
+from queuectl.domain.findings import Findings
 from queuectl.domain.identity import Session
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, Spent, State
 from queuectl.domain.pastuse import Account, Used
@@ -70,6 +71,7 @@ class MemoryDatabase:
     decisions: list[Decided] = field(default_factory=list)
     commands: dict[int, Command] = field(default_factory=dict)
     used: dict[Account, Used] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
     usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
     sessions: dict[str, Session] = field(default_factory=dict)
     audit: list[AuditLine] = field(default_factory=list)
@@ -234,6 +236,16 @@ class MemoryStore:
     async def past_use(self) -> tuple[Used, ...]:
         used = (await self._reach()).used
         return tuple(used[account] for account in sorted(used))
+
+    async def keep_findings(self, found: Findings, *, epoch: int) -> None:
+        database = await self._reach()
+        if database.epoch != epoch:
+            raise Fenced(f"epoch {epoch} is over")
+        database.findings = found
+
+    async def findings(self, known: float) -> Findings | None:
+        found = (await self._reach()).findings
+        return found if found.at != known else None
 
     # -- commands -----------------------------------------------------------------------------------------------------
 

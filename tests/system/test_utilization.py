@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 
+from queuectl.db.embedded import EmbeddedServer
+from queuectl.demo.controller import Controller
+from queuectl.demo.rest import Rest
 from queuectl.planner.cost import RESTART_COST
+from tests.system.house import QUICK, House, Room
 from tests.system.measured import Measured, judged_quickly, playing
 from tests.system.transcript import Page, shell
 
 pytestmark = pytest.mark.system
+
+
+@contextmanager
+def beside(house: House) -> Iterator[Rest]:
+    """A replica that stands by while the house's controller leads. It looks at no GPU: it has been told of no source."""
+    (folder,) = (house.controller.home / "queuectl").glob("pg*")
+    url = {"QUEUECTL_DATABASE_URL": EmbeddedServer(folder).url()}
+    controller = Controller.start(house.cluster, QUICK | url, replica="-beside")
+    try:
+        controller.wait_ready()
+        with Rest(controller.api) as rest:
+            yield rest
+    finally:
+        controller.stop()
+
+
+def uses_in(rest: Rest, room: Room) -> dict[str, Any]:
+    """What the gangs of a room do, as this API tells it."""
+    told = rest.workloads().values()
+    return {one["name"]: one["use"] for one in told if one["namespace"] == room.namespace}
+
+
+def states(rest: Rest, room: Room) -> dict[str, Any]:
+    """What each of them does, and since when."""
+    uses = uses_in(rest, room).items()
+    return {name: use and (use["state"], use["since"]) for name, use in uses}
 
 
 def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(
@@ -27,12 +61,16 @@ def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(
         )
         assert measured.alarms() == {}
         assert f"{room.namespace}/idle" in dict(measured.called_idle())
-        uses = {name: one["use"] for name, one in room.workloads().items()}
+        uses = uses_in(room.rest, room)
         assert {name: use["state"] for name, use in uses.items()} == {
             "idle": "Idle",
             "busy": "Active",
         }
         assert uses["idle"]["utilization"] < 0.02 < 0.5 < uses["busy"]["utilization"]
+        with beside(measured.home) as replica:
+            room.until(
+                lambda: states(replica, room) == states(room.rest, room), "both say the same"
+            )
         with shell({"QUEUECTL_SERVER": measured.home.controller.api}) as typed:
             page = Page("utilization.md", typed)
             page.type("queuectl explain", instead={"team-b/idle-64": f"{room.namespace}/idle"})

@@ -1,0 +1,41 @@
+"""What the leader has found out beside the ledger: one row, written anew each time.
+
+The write does not take the leader's fence, so no commit waits for it. A leader that was deposed a moment ago may still
+write; its successor writes soon after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+from sqlalchemy import exists, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.tables import findings, leadership
+from queuectl.domain.errors import Fenced
+from queuectl.domain.findings import Findings
+from queuectl.domain.utilization import GangUse, UseState
+
+
+async def keep(connection: AsyncConnection, found: Findings, *, epoch: int) -> None:
+    """Write them over what was found before.
+
+    Raises:
+        Fenced: the epoch is no longer the caller's.
+    """
+    mine = exists(select(leadership.c.epoch).where(leadership.c.epoch == epoch))
+    uses = [astuple(use) for use in found.uses.values()]
+    row = {"at": found.at, "uses": uses, "starts": dict(found.starts)}
+    if (await connection.execute(update(findings).where(mine).values(row))).rowcount != 1:
+        raise Fenced(f"epoch {epoch} is over: another leader has taken over")
+
+
+async def load(connection: AsyncConnection, known: float) -> Findings | None:
+    """What was found last; None where that is of ``known``, unix seconds."""
+    row = (await connection.execute(select(findings).where(findings.c.at != known))).one_or_none()
+    if row is None:
+        return None
+    uses = (
+        GangUse(uid, attempt, UseState(state), *rest) for uid, attempt, state, *rest in row.uses
+    )
+    return Findings(row.at, {use.uid: use for use in uses}, row.starts)

@@ -1,0 +1,22 @@
+"""What the leader finds out beside the ledger, kept so that replicas that stand by tell the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from queuectl.domain.utilization import GangUse
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """As of ``at``, unix seconds of the leader's clock.
+
+    Attributes:
+        uses: what gangs did with their GPUs at the last look, by uid.
+        starts: estimated starts of gangs that wait, unix seconds, by uid.
+    """
+
+    at: float = 0.0
+    uses: Mapping[str, GangUse] = field(default_factory=dict)
+    starts: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,120 @@
+"""What the leader finds out beside the ledger is told by those who stand by: as it told it last, while that is fresh."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from queuectl.control import findings
+from queuectl.control.books import Books
+from queuectl.control.findings import Hearsay, share
+from queuectl.domain.errors import Fenced
+from queuectl.domain.findings import Findings
+from queuectl.domain.snapshot import SolverLimits
+from queuectl.domain.utilization import GangUse, UseState
+from queuectl.state.mirror import Mirror
+from tests.doubles.store import MemoryStore
+
+IDLE = GangUse("u1", 1, UseState.IDLE, 0.0, 5.0, 0.0, 1.0, "idle for 5 s", 0.0)
+FRESH = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "EVERY_SECONDS", 0.0)
+
+
+class World:
+    """A leader's books and its store, one who stands by, and the clock of both."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.store = MemoryStore()
+        self.books = Books(Mirror({}), SolverLimits(), 10.0, self.clock, 10.0)
+        self.other = Hearsay(MemoryStore(self.store.database), self.clock, FRESH)
+
+    def clock(self) -> float:
+        return self.now
+
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[asyncio.Task[None]]:
+        epoch = await self.store.take_over("leader", 0)
+        sharing = asyncio.create_task(share(self.books, self.store, self.clock, epoch))
+        following = asyncio.create_task(self.other.follow(lambda: True))
+        yield sharing
+        for task in (sharing, following):
+            task.cancel()
+        await asyncio.wait({sharing, following})
+
+    async def hears(self, uses: dict[str, GangUse], starts: dict[str, float]) -> None:
+        for _ in range(500):
+            if (self.other.now.uses, self.other.now.starts) == (uses, starts):
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"it hears {self.other.now}")
+
+
+async def test_each_new_look_and_estimate_is_heard() -> None:
+    world = World()
+    async with world.leading():
+        await world.hears({}, {})
+        world.books.gang_uses = {"u1": IDLE}
+        await world.hears({"u1": IDLE}, {})
+        world.now += 1
+        world.books.estimates.starts = {"w1": 160.0}
+        await world.hears({"u1": IDLE}, {"w1": 160.0})
+        world.now += 1
+        world.books.gang_uses = {}
+        await world.hears({}, {"w1": 160.0})
+
+
+async def test_what_is_too_old_is_not_told() -> None:
+    world = World()
+    world.books.gang_uses = {"u1": IDLE}
+    async with world.leading():
+        await world.hears({"u1": IDLE}, {})
+    world.now += FRESH
+    assert world.other.now.uses == {"u1": IDLE}
+    world.now += 0.001
+    assert world.other.now == Findings()
+
+
+async def test_without_a_database_what_is_known_stays_and_the_newest_is_told_afterwards() -> None:
+    world = World()
+    world.books.gang_uses = {"u1": IDLE}
+    async with world.leading() as sharing:
+        await world.hears({"u1": IDLE}, {})
+        world.store.database.down = True
+        world.now += 1
+        world.books.gang_uses = {}
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not sharing.done()
+        assert world.other.now.uses == {"u1": IDLE}
+        world.store.database.down = False
+        await world.hears({}, {})
+
+
+async def test_a_deposed_leader_tells_nothing_more() -> None:
+    world = World()
+    async with world.leading() as sharing:
+        await world.hears({}, {})
+        await world.store.take_over("another", 0)
+        world.books.gang_uses = {"u1": IDLE}
+        with pytest.raises(Fenced):
+            await sharing
+        assert world.other.now.uses == {}
+
+
+async def test_who_leads_does_not_listen() -> None:
+    world = World()
+    await world.store.keep_findings(Findings(100.0, {"u1": IDLE}, {}), epoch=0)
+    following = asyncio.create_task(world.other.follow(lambda: False))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert world.other.now == Findings()
+    following.cancel()
+    await asyncio.wait({following})
