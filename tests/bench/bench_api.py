@@ -196,7 +196,7 @@ def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Median, 99th percentile and the worst, in milliseconds."""
     if len(values) < 2:
         return (0.0, 0.0, 0.0)
-    cuts = statistics.quantiles(values, n=100)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
     return (cuts[49] * 1000, cuts[98] * 1000, max(values) * 1000)
 
 
