@@ -115,7 +115,7 @@ class ConfigApplied(View):
     over_quota: list[ExcessView] | None = Field(
         default=None,
         description="In the answer to one document's dry run: what runs and would be over quota. "
-        "null = not asked, or this process cannot tell because it does not lead.",
+        "null = not asked, or this process has just started and cannot tell yet.",
     )
 
 

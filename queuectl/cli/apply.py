@@ -113,7 +113,7 @@ def _rehearse(client: Client, documents: Iterable[Document], namespace: str) -> 
 def _tell_excesses(excesses: list[dict[str, Any]] | None) -> None:
     if excesses is None:
         typer.echo(
-            "which running gangs would be over quota is not known: this server does not lead"
+            "which running gangs would be over quota is not known: the server has just started"
         )
     elif not excesses:
         typer.echo("no running gang would be over quota")

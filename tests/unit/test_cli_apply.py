@@ -149,7 +149,7 @@ class TestDryRun:
         result = queuectl("apply", "--dry-run", "-f", "-", stdin=stream(CLUSTER_QUEUE))
         assert result.code == 0
         assert result.out.endswith(
-            "which running gangs would be over quota is not known: this server does not lead\n"
+            "which running gangs would be over quota is not known: the server has just started\n"
         )
 
     def test_every_wrong_document_is_named_and_the_others_are_shown(

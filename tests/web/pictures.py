@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "images"
 
 @dataclass(frozen=True)
 class Picture:
-    """``chosen``: by what the map of nodes is coloured."""
+    """``chosen``: by what the map of nodes is coloured; ``retyped``: what is changed in an object, and checked."""
 
     name: str
     path: str
@@ -26,12 +26,14 @@ class Picture:
     height: int = 860
     theme: Literal["light", "dark"] = "light"
     chosen: str = ""
+    retyped: tuple[str, str] | None = None
 
 
 PICTURES = (
     Picture("overview", "/ui/"),
     Picture("nodes", "/ui/nodes", chosen="queue"),
     Picture("usage", "/ui/usage?by=user&span=168h"),
+    Picture("config", "/ui/config/clusterqueues/language", retyped=("18000", "6000")),
     Picture("workload", "/ui/workloads/wait-00000", height=760, theme="dark"),
     Picture("phone", "/ui/queues/language", width=390, height=844),
 )
@@ -49,6 +51,11 @@ async def draw(browser: Browser, address: str, picture: Picture) -> None:
     if picture.chosen:
         await page.locator(f"input[value={picture.chosen}] + span").click()
         await page.wait_for_timeout(500)
+    if picture.retyped:
+        editor = page.get_by_label("The object as YAML")
+        await editor.fill((await editor.input_value()).replace(*picture.retyped))
+        await page.get_by_role("button", name="Check").click()
+        await page.wait_for_timeout(1500)
     await page.screenshot(path=FOLDER / f"ui-{picture.name}.png")
     await context.close()
 

@@ -28,7 +28,7 @@ NOW = 1_795_000_000.0
 BLOCK, RACK = "topology.queuectl.dev/block", "topology.queuectl.dev/rack"
 QUEUES = ("language", "platform", "speech", "vision")
 HOST_GPUS = 8
-FLAVORS = dict.fromkeys((GPU, CPU, MEMORY, PODS), "h100")
+FLAVORS = {GPU: "h100"}
 WORDS = ("llama", "diffusion", "whisper", "retrieval", "rlhf", "eval", "sweep", "distill", "tts")
 
 
@@ -144,6 +144,7 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
     )
     diagnoser = FixedDiagnoser(_diagnosis())
     diagnoser.uses = uses
+    diagnoser.running = snapshot
     diagnoser.starts = {entry.uid: NOW + rng.uniform(600, 90_000) for entry in waiting}
     return Sample(database, MemoryStore(database), Scene(snapshot, uses), diagnoser)
 
