@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.domain.queues import ClusterQueue, Protection, ReclaimWithinCohort, WithinClusterQueue
+from queuectl.domain.queues import (
+    ClusterQueue,
+    Protection,
+    ReclaimWithinCohort,
+    VictimKey,
+    WithinClusterQueue,
+)
 from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.planner import plan
@@ -114,6 +120,24 @@ def test_where_it_may_take_nothing_back_both_go() -> None:
     history = small_and_large(LOWER)
     assert complaints(history) == set()
     assert history.running() == {"a-all"}
+
+
+def test_that_one_would_come_back_keeps_nobody_who_would_not() -> None:
+    """b-high costs less and may take a-all's place again, for it reclaims from lower ones; b-low is like it but for that."""
+    queues = (
+        cq("a", 2, reclaim_within_cohort=ANY, victim_order=(VictimKey.LOST_WORK,)),
+        cq("b", 1, reclaim_within_cohort=LOWER, within_cluster_queue=WITHIN),
+        cq("bank", 3),
+    )
+    steps = (
+        Step(Arrives("b", 2, name="low"), 1000.0),
+        Step(Arrives("b", 2, name="high", priority=2), 10.0),
+        Step(Arrives("a", 4, name="all", priority=1), 10.0),
+    )
+    history = play(Story(Scene(queues, (cohort("all"),), rules=Rules((INITIAL,))), steps))
+    assert complaints(history) == set()
+    assert [(e.uid, e.preemptor) for e in history.preempted] == [("b-low", "a-all")]
+    assert history.running() == {"b-high", "a-all"}
 
 
 def test_nor_is_a_circle_closed_by_a_third_queue_that_alone_takes_from_higher_ones() -> None:

@@ -35,7 +35,9 @@ DIES, REVIVES, RESTARTS, ENDS = 4.25, 8.5, 7.0, 12.0
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
 RULES_OVER = 2.0
 TEAM = "team"
-ALWAYS_THERE = (f'{NVIDIA.busy.name}{{Hostname="n-busy",gpu="0"}}', "queuectl:gpus")
+DYING = ("n-gap", "n-exporter-dies")
+SCRAPED = f'up{{instance!~"{"|".join(DYING)}"}}'
+RECORDED = "queuectl:gpus"
 
 Source = PrometheusSource | ExporterSource
 
@@ -280,11 +282,10 @@ class Stage:
         counts = [
             float(one["value"][1])
             for server in self.servers.values()
-            for series in ALWAYS_THERE
-            for one in server.query(f"count_over_time({series}{span})")
+            for samples in (f"sum_over_time({SCRAPED}{span})", f"count_over_time({RECORDED}{span})")
+            for one in server.query(samples)
         ]
-        whole = len(counts) == 2 * len(self.servers) and min(counts) >= ENDS / SCRAPE - 2
-        return whole and self.late <= SCRAPE
+        return min(counts) >= ENDS / SCRAPE - 2 and self.late <= SCRAPE
 
 
 @contextmanager
@@ -302,7 +303,8 @@ def first_in_turn() -> Iterator[None]:
 @asynccontextmanager
 async def played(folder: Path) -> AsyncIterator[Stage]:
     """Play it, look all the while, and leave everything up for further questions."""
-    with Exporters() as exporters, Exporters() as radeons:
+    # First of all: threads and programs inherit it from who starts them, the exporters' too.
+    with first_in_turn(), Exporters() as exporters, Exporters() as radeons:
         nodes, cards = add_nodes(exporters, PLAYS), add_nodes(radeons, AMD_PLAYS)
         jobs = {
             honor: [
@@ -314,7 +316,6 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
         }
         rules = [quick_rules(folder)]
         with (
-            first_in_turn(),
             Prometheus.start(
                 jobs[True], scrape_seconds=SCRAPE, rules=rules, progress=Lines()
             ) as honored,
@@ -339,7 +340,7 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
             watchers = {name: Watcher(name, source) for name, source in sources.items()}
             try:
                 for server in (honored, renamed):
-                    await until(partial(all_there, server))
+                    await until(partial(all_there, server, len(nodes) + len(cards) + 1))
                 now = time.time()
                 world, amd = World(exporters, now), World(radeons, now)
                 for play in PLAYS:
@@ -354,9 +355,9 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
                     await source.close()
 
 
-def all_there(server: Prometheus) -> bool:
-    """Whether it scrapes and records: it learns of its targets only some seconds after it answers."""
-    return all(server.query(series) for series in ALWAYS_THERE)
+def all_there(server: Prometheus, targets: int) -> bool:
+    """Whether it scrapes all and records: it learns of its targets only some seconds after it answers."""
+    return len(server.query("up == 1")) == targets and bool(server.query(RECORDED))
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -385,11 +386,11 @@ def twice(exporters: Exporters, *, honor: bool) -> dict[str, object]:
 async def play_through(world: World, amd: World, watchers: Mapping[str, Watcher]) -> float:
     """Look until the end; on the way exporters die and gangs restart. Returns how late anything came at most, in seconds."""
     acts: list[tuple[float, Callable[[], None]]] = [
-        (DIES, partial(world.fail, "n-gap")),
+        (DIES, partial(world.fail, DYING[0])),
         (RESTARTS, partial(world.restart, "again", "busy")),
         (RESTARTS, partial(world.restart, "again-by-uid", "busy")),
-        (REVIVES, partial(world.mend, "n-gap")),
-        (ENDS - 3.0, partial(world.fail, "n-exporter-dies")),
+        (REVIVES, partial(world.mend, DYING[0])),
+        (ENDS - 3.0, partial(world.fail, DYING[1])),
     ]
     async with asyncio.TaskGroup() as group:
         acting = group.create_task(asyncio.to_thread(act, world.began, acts))
