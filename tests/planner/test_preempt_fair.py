@@ -171,3 +171,8 @@ def test_least_of_all_sets_with_a_fair_order(block: int) -> None:
 def test_least_of_all_sets_with_a_fair_order_where_room_is_short_too(block: int) -> None:
     for seed in range(60 * block, 60 * (block + 1)):
         agrees_with_brute_force(cohorts(seed, fair=True, nodes=True))
+
+
+def test_that_one_would_come_back_keeps_nobody_like_it_from_leaving() -> None:
+    """A set is illegal only for whom it would bring back: what is cut off with it must not be others of the same size."""
+    agrees_with_brute_force(cohorts(1530, fair=True, gangs=9))
