@@ -20,7 +20,7 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import QuotaUse
-from queuectl.planner.spots import Promise, Spots, fits, use_of_spots
+from queuectl.planner.spots import Promise, Spots, add_at, fits, use_of_spots
 from queuectl.planner.topology import Ints
 
 
@@ -127,11 +127,11 @@ def _on_nodes(
     need = np.zeros((len(arena.resources), len(nodes)), dtype=np.int64)
     held = np.zeros_like(need)
     for at, used in use_of_spots(demand.pods, spots):
-        np.add.at(need.T, np.searchsorted(nodes, at), used.T)
+        add_at(need, np.searchsorted(nodes, at), used)
     for gang in victims:
         at, used = arena.use_of(gang)
         inside = np.isin(at, nodes)
-        np.add.at(held.T, np.searchsorted(nodes, at[inside]), used[:, inside].T)
+        add_at(held, np.searchsorted(nodes, at[inside]), used[:, inside])
     return nodes, need, held
 
 

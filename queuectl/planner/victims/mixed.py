@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from queuectl.planner.demand import ANYWHERE, Demand
+from queuectl.planner.demand import Demand
 from queuectl.planner.solve import Solver, Status
 from queuectl.planner.spots import Spots
 from queuectl.planner.topology import Ints
@@ -104,7 +104,7 @@ class MixedSearch:
         known = [
             (floor_of(*self.floors.priced(number, shape, max(scope, 0), goal)) or 0, number, shape)
             for number, shape in self.floors.scenes
-            if not shape.slices and (self.floors.by_domain or self.parts[number].level == ANYWHERE)
+            if not shape.slices and self.floors.settled(number)
         ]
         if not known:
             return False

@@ -58,6 +58,10 @@ class Floors:
         """Prices are of one goal; another follows."""
         self._prices.clear()
 
+    def settled(self, number: int) -> bool:
+        """Whether a scope says in which domain a part is, so that it can be priced alone."""
+        return self.by_domain or self.parts[number].level == ANYWHERE
+
     def scopes(self, goal: Goal) -> list[tuple[float, int]]:
         floor = quota_floor(self.terms.deficits, goal.weight)
         per_part = [self._of_part(number, goal) for number in range(len(self.parts))]
@@ -81,7 +85,7 @@ class Floors:
         """The dearest node-by-node floor of a shape whose domain is known."""
         dearest = 0.0
         for number, shape in self.scenes:
-            if self.by_domain or self.parts[number].level == ANYWHERE:
+            if self.settled(number):
                 least = floor_of(*self.priced(number, shape, max(scope, 0), goal))
                 dearest = max(dearest, np.inf if least is None else least)
         return dearest
@@ -94,7 +98,7 @@ class Floors:
         found: dict[Key, Shares] = {}
         known = best if best is not None else int(goal.weight.sum()) + 1
         for number, shape in self.scenes:
-            if self.by_domain or self.parts[number].level == ANYWHERE:
+            if self.settled(number):
                 ground, _ = self.priced(number, shape, max(scope, 0), goal)
                 places = places_of(ground) if ground.need else None
                 shares = share_out(places, ground.need, goal.weight, known) if places else None

@@ -20,7 +20,7 @@ from queuectl.planner.batch import Walk
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import QuotaRow, QuotaUse, use_of
-from queuectl.planner.spots import Promise, Spots, use_of_spots
+from queuectl.planner.spots import Promise, Spots, add_at, use_of_spots
 from queuectl.planner.topology import Ints
 
 HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
@@ -81,7 +81,8 @@ def _running(walk: Walk) -> Held:
     now, later = arena.index.allocatable - arena.now, arena.index.allocatable - arena.later
     quota_after = Counter(dict(usage.quota_staying))
     for gang in evicted(walk):
-        _add(later, *usage.slots(gang), -1)
+        nodes, amounts = usage.slots(gang)
+        add_at(later, nodes, -amounts)
         for quota, amount in usage.charges(gang):
             quota_after[quota] -= amount
     return Held(now, later, Counter(dict(usage.quota_held)), quota_after)
@@ -95,7 +96,7 @@ def _leased(walk: Walk, leases: Iterable[tuple[str, Demand, Spots]]) -> Held:
     held = Held(zeros, zeros.copy(), Counter(), Counter(), owed)
     for _, demand, spots in leases:
         for nodes, amounts in use_of_spots(demand.pods, spots):
-            _add(held.later, nodes, amounts, 1)
+            add_at(held.later, nodes, amounts)
         held.quota_after.update(dict(demand.rows()))
     return held
 
@@ -111,8 +112,8 @@ def _promised(walk: Walk, known: list[Held]) -> Held:
         quota_after.subtract(held.quota_after)
     for kept in books.kept:
         for nodes, amounts in use_of_spots(kept.demand.pods, kept.spots):
-            _add(now, nodes, amounts, -1)
-            _add(later, nodes, amounts, -1)
+            add_at(now, nodes, -amounts)
+            add_at(later, nodes, -amounts)
         quota_now.subtract(dict(kept.demand.rows()))
         quota_after.subtract(dict(kept.demand.rows()))
     owed = tuple(p for p in books.promises.values() if not any(p in held.owed for held in known))
@@ -126,8 +127,3 @@ def _rows(use: QuotaUse) -> Counter[QuotaRow]:
         for (flavor, resource), used in use.used.get(pool, {}).items():
             rows[name, flavor, resource] = used
     return rows
-
-
-def _add(matrix: Ints, nodes: Ints, amounts: Ints, sign: int) -> None:
-    for row, amount in zip(matrix, amounts, strict=True):
-        np.add.at(row, nodes, sign * amount)

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Admitted, Pending
@@ -24,8 +22,8 @@ from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import FlavorResource
 from queuectl.planner.solve import Status
-from queuectl.planner.spots import Spots
-from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.spots import Spots, add_at
+from queuectl.planner.topology import Mask
 from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.merge import fits_in_pieces
 from queuectl.planner.why.turn import Turn
@@ -192,13 +190,8 @@ def _release(ledger: Ledger, gang: Admitted) -> None:
     nodes, amounts = usage.slots(gang)
     staying = not gang.leaving and gang.workload.uid not in ledger.gone
     for matrix in (ledger.now, ledger.later) if staying else (ledger.now,):
-        _give_back(matrix, nodes, amounts)
+        add_at(matrix, nodes, amounts)
     for row, amount in usage.charges(gang):
         ledger.charge_now(row, -amount)
         if staying:
             ledger.quota_after.add(row, -amount)
-
-
-def _give_back(matrix: Ints, nodes: Ints, amounts: Ints) -> None:
-    for row, amount in zip(matrix, amounts, strict=True):
-        np.add.at(row, nodes, amount)

@@ -24,6 +24,7 @@ from queuectl.planner.demand import ANYWHERE, Demand, Shape, Unit
 from queuectl.planner.packing.cells import asked_pods
 from queuectl.planner.queueing.order import NEVER
 from queuectl.planner.solve import Status
+from queuectl.planner.spots import add_at
 from queuectl.planner.topology import Ints
 from queuectl.planner.victims.idle import may_evict
 from queuectl.planner.why.turn import Turn, least_of, unsteady, wants
@@ -67,7 +68,7 @@ def _room(turn: Turn, changes: Sequence[Change]) -> _Room:
             for gang in turn.snapshot.admitted:
                 if gang.workload.uid in gone:
                     nodes, amounts = turn.arena.use_of(gang)
-                    np.add.at(free.T, nodes, amounts.T)
+                    add_at(free, nodes, amounts)
     return _Room(free, tuple(new))
 
 
