@@ -15,14 +15,13 @@ import sys
 import time
 from collections.abc import Callable
 
-import httpx2
-
 from queuectl.demo import manifests as m
 from queuectl.demo.audit import Finding
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.rest import ApiRefused
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
+from queuectl.localcluster.client import get_plain
 from tests.bench.stage import BLOCK, RACK, Stage, stage
 
 SPACE = "bench"
@@ -164,7 +163,7 @@ def gang() -> None:
 def stages(play: Stage) -> str:
     """Mean of each stage of a cycle, ms."""
     assert play.controller is not None
-    text = httpx2.get(f"{play.controller.metrics}/metrics", trust_env=False).text
+    text = get_plain(f"{play.controller.metrics}/metrics").text
     name = "queuectl_cycle_stage_duration_seconds"
     sums = dict(re.findall(rf'{name}_sum\{{stage="(\w+)"\}} ([\d.e+-]+)', text))
     counts = dict(re.findall(rf'{name}_count\{{stage="(\w+)"\}} ([\d.e+-]+)', text))

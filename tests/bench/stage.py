@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx2
-
 from queuectl.demo.audit import Finding, checks
 from queuectl.demo.controller import Controller, install
 from queuectl.demo.manifests import Document, namespaces
@@ -23,6 +21,7 @@ from queuectl.demo.recorder import Recorder, Recording
 from queuectl.demo.rest import Rest
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
+from queuectl.localcluster.client import get_plain
 
 TICKS = os.sysconf("SC_CLK_TCK")
 BLOCK = "topology.queuectl.dev/block"
@@ -139,7 +138,7 @@ class Stage:
 
 def writes_of(controller: Controller) -> dict[tuple[str, str], float]:
     """Writes to the API server by (kind, result)."""
-    text = httpx2.get(f"{controller.metrics}/metrics", trust_env=False).text
+    text = get_plain(f"{controller.metrics}/metrics").text
     pattern = r'queuectl_cluster_writes_total\{kind="(\w+)",result="(\w+)"\} ([\d.e+]+)'
     return {(kind, result): float(n) for kind, result, n in re.findall(pattern, text)}
 

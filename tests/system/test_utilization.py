@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.controller import Controller
 from queuectl.demo.rest import Rest
 from queuectl.planner.cost import RESTART_COST
-from tests.system.house import QUICK, House, Room
+from tests.system.house import QUICK, Room
 from tests.system.measured import Measured, judged_quickly, playing
 from tests.system.transcript import Page, shell
 
@@ -20,29 +21,28 @@ pytestmark = pytest.mark.system
 
 
 @contextmanager
-def beside(house: House) -> Iterator[Rest]:
-    """A replica that stands by while the house's controller leads. It looks at no GPU: it has been told of no source."""
+def beside(room: Room) -> Iterator[Room]:
+    """The room as a replica tells of it that stands by. It looks at no GPU: it has been told of no source."""
+    house = room.house
     (folder,) = (house.controller.home / "queuectl").glob("pg*")
     url = {"QUEUECTL_DATABASE_URL": EmbeddedServer(folder).url()}
     controller = Controller.start(house.cluster, QUICK | url, replica="-beside")
     try:
         controller.wait_ready()
         with Rest(controller.api) as rest:
-            yield rest
+            yield replace(room, house=replace(house, controller=controller, rest=rest))
     finally:
         controller.stop()
 
 
-def uses_in(rest: Rest, room: Room) -> dict[str, Any]:
-    """What the gangs of a room do, as this API tells it."""
-    told = rest.workloads().values()
-    return {one["name"]: one["use"] for one in told if one["namespace"] == room.namespace}
+def uses(room: Room) -> dict[str, Any]:
+    """What its gangs do with their GPUs, by name."""
+    return {name: one["use"] for name, one in room.workloads().items()}
 
 
-def states(rest: Rest, room: Room) -> dict[str, Any]:
+def states(room: Room) -> dict[str, Any]:
     """What each of them does, and since when."""
-    uses = uses_in(rest, room).items()
-    return {name: use and (use["state"], use["since"]) for name, use in uses}
+    return {name: use and (use["state"], use["since"]) for name, use in uses(room).items()}
 
 
 def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(
@@ -61,16 +61,14 @@ def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(
         )
         assert measured.alarms() == {}
         assert f"{room.namespace}/idle" in dict(measured.called_idle())
-        uses = uses_in(room.rest, room)
-        assert {name: use["state"] for name, use in uses.items()} == {
+        seen = uses(room)
+        assert {name: use["state"] for name, use in seen.items()} == {
             "idle": "Idle",
             "busy": "Active",
         }
-        assert uses["idle"]["utilization"] < 0.02 < 0.5 < uses["busy"]["utilization"]
-        with beside(measured.home) as replica:
-            room.until(
-                lambda: states(replica, room) == states(room.rest, room), "both say the same"
-            )
+        assert seen["idle"]["utilization"] < 0.02 < 0.5 < seen["busy"]["utilization"]
+        with beside(room) as told:
+            room.until(lambda: states(told) == states(room), "both say the same")
         with shell({"QUEUECTL_SERVER": measured.home.controller.api}) as typed:
             page = Page("utilization.md", typed)
             page.type("queuectl explain", instead={"team-b/idle-64": f"{room.namespace}/idle"})

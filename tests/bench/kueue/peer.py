@@ -37,7 +37,7 @@ import yaml
 from queuectl.demo.manifests import Document
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.certificates import Authority
-from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.client import get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import free_ports
@@ -193,7 +193,7 @@ class Kueue:
 
     def _ready(self) -> bool:
         try:
-            return httpx2.get(self._health, timeout=5.0, trust_env=False).is_success
+            return get_plain(self._health).is_success
         except httpx2.HTTPError:
             return False
 
