@@ -61,9 +61,14 @@ class Pen:
         self._ahead: asyncio.Task[None] | None = None  # observations on their way to the database
 
     async def reload(self) -> None:
-        """Read everything from the database, however long it is away; what memory says is not trusted any more."""
+        """Read everything from the database, however long it is away; what memory says is not trusted any more.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
         while True:
             try:
+                await self._store.commits_ended(epoch=self.epoch)
                 loaded = await self._store.load()
                 break
             except StoreUnavailable as error:

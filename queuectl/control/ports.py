@@ -100,6 +100,13 @@ class Store(Protocol):
     async def take_over(self, holder: str, floor: int) -> int:
         """Become the one who may commit: raise the epoch to ``max(stored, floor) + 1`` and return it."""
 
+    async def commits_ended(self, *, epoch: int) -> None:
+        """Wait until no commit under this epoch is under way, those included that the caller has given up.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
     async def load(self) -> Loaded:
         """Read everything the leader works on, in one consistent snapshot."""
 
@@ -130,7 +137,7 @@ class Store(Protocol):
             Fenced: the epoch is no longer the caller's.
             StaleConfiguration: the configuration is no longer at ``revision``; nothing was written.
             StaleSnapshot: a row changed, or a command was answered before; nothing was written.
-            StoreUnavailable: the outcome is unknown: load again.
+            StoreUnavailable: the outcome is unknown: wait for :meth:`commits_ended`, then load again.
         """
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:

@@ -93,6 +93,15 @@ class PostgresStore:
         async with self._transaction("taking over") as connection:
             return int((await connection.scalars(raised)).one())
 
+    async def commits_ended(self, *, epoch: int) -> None:
+        """Wait until no commit under this epoch is under way; see the Protocol.
+
+        A commit holds the fence until it has ended. One that does not hold it yet never ends in a commit once its client has
+        given up, because the client sends COMMIT only after the fence has been answered.
+        """
+        async with self._transaction("waiting for earlier commits") as connection:
+            await writes.fence(connection, epoch)
+
     async def load(self) -> Loaded:
         """Read everything the leader works on, in one consistent snapshot."""
         async with self._snapshot("loading the ledger") as connection:

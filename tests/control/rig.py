@@ -118,6 +118,9 @@ class KillingStore:
     async def take_over(self, holder: str, floor: int) -> int:
         return await self.store.take_over(holder, floor)
 
+    async def commits_ended(self, *, epoch: int) -> None:
+        await self.store.commits_ended(epoch=epoch)
+
     async def load(self) -> Loaded:
         return await self.store.load()
 
@@ -461,14 +464,18 @@ async def rig(
     *,
     cluster: FakeCluster | None = None,
     clock: Callable[[], float] = time.time,
+    answer_timeout: float = PATIENT,
 ) -> AsyncIterator[Rig]:
-    """A world with so many 8-GPU nodes, or ``cluster`` as it is, and a queue over all of them."""
+    """A world with so many 8-GPU nodes, or ``cluster`` as it is, and a queue over all of them.
+
+    ``answer_timeout``: seconds after which the controller gives a database operation up.
+    """
     patient = DatabaseSettings(
         url,
         connect_timeout=PATIENT,
         statement_timeout=PATIENT,
         lock_timeout=PATIENT,
-        answer_timeout=PATIENT,
+        answer_timeout=answer_timeout,
     )
     store = await PostgresStore.connect(patient)
     world = Rig(cluster or FakeCluster(nodes(machines), clock=clock), store, clock=clock)

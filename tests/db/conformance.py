@@ -321,6 +321,14 @@ class StoreConformance:
         rest = await store.decisions(before=newest[-1].id, limit=10)
         assert [decided.cycle for decided in (*newest, *rest)] == [4, 3, 2, 1, 0]
 
+    async def test_only_the_leader_waits_for_its_commits(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        await store.commits_ended(epoch=epoch)
+        await store.take_over("next", 0)
+        with pytest.raises(Fenced):
+            await store.commits_ended(epoch=epoch)
+
     async def test_a_commit_that_fails_keeps_no_decision(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)

@@ -22,7 +22,7 @@ from queuectl.domain.events import Admit
 from tests.db.conformance import QUEUE, commit, loaded
 from tests.db.lives import HERE, step, submitted
 from tests.support.lossy import lossy_relay
-from tests.support.postgres import server_directory
+from tests.support.postgres import lock_waiters, server_directory
 
 
 @pytest_asyncio.fixture
@@ -174,9 +174,13 @@ def change_quota(store: PostgresStore) -> Awaitable[int]:
     return store.put_config(QUEUE)
 
 
-@pytest.mark.parametrize("other", [take_over, change_quota])
+def wait_for_commits(store: PostgresStore) -> Awaitable[None]:
+    return store.commits_ended(epoch=1)
+
+
+@pytest.mark.parametrize("other", [take_over, change_quota, wait_for_commits])
 async def test_who_would_make_a_commit_stale_waits_for_the_one_in_flight(
-    store: PostgresStore, database_url: str, other: Callable[[PostgresStore], Awaitable[int]]
+    store: PostgresStore, database_url: str, other: Callable[[PostgresStore], Awaitable[object]]
 ):
     epoch = await store.take_over("old", 0)
     change = submitted("u1")
@@ -217,9 +221,8 @@ async def test_history_becomes_visible_in_the_order_of_its_ids(
 
 async def until_waiting(connection: asyncpg.Connection, number: int) -> None:
     """Until so many sessions of this database wait for a lock."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     for _ in range(500):
-        if await connection.fetchval(waiting) >= number:
+        if await lock_waiters(connection) >= number:
             return
         await connection.execute("SELECT pg_stat_clear_snapshot(), pg_sleep(0.01)")
     raise AssertionError(f"never {number} sessions waiting for a lock")

@@ -111,6 +111,10 @@ class MemoryStore:
         database.holder = holder
         return database.epoch
 
+    async def commits_ended(self, *, epoch: int) -> None:
+        if (await self._reach()).epoch != epoch:
+            raise Fenced(f"epoch {epoch} is over")
+
     async def follow(self, before: Loaded) -> Loaded:
         now, known = await self.load(), {entry.uid: entry for entry in before.entries}
         entries = tuple(known[e.uid] if e == known.get(e.uid) else e for e in now.entries)

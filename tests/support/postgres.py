@@ -145,3 +145,9 @@ async def database_url(postgres: TestPostgres) -> AsyncIterator[str]:
     name = await postgres.fresh()
     yield postgres.server.url(name)
     await postgres.drop(name)
+
+
+async def lock_waiters(connection: asyncpg.Connection) -> int:
+    """How many sessions of this database wait for a lock."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return int(await connection.fetchval(waiting))
