@@ -180,7 +180,7 @@ class Books:
     def take_in(self, changes: Sequence[Change]) -> None:
         """What plans are made from."""
         self.ledger.apply(changes)
-        self._usage.refresh_owned(change.after.uid for change in changes)
+        self._usage.refresh_owned(change.after for change in changes)
         for change in changes:
             if change.after.state is State.FINISHED:
                 self._freezer.forget(change.after.uid)
@@ -234,7 +234,7 @@ class Books:
         if entry is None or job is None or uid in self.unwritten:
             return []
         nodes = self._mirror.fleet.by_name
-        return owed(entry, job, self._mirror.pods_of(uid), nodes, self.config.flavors)
+        return owed(entry, job, self._mirror.pods_of(job), nodes, self.config.flavors)
 
     def entry(self, uid: str) -> Entry | None:
         """A workload of the ledger as it is now."""

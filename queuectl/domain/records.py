@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Node, Toleration
@@ -16,6 +17,14 @@ from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
 from queuectl.domain.workload import PodSet
+
+
+class OwnerKey(NamedTuple):
+    """What tells an object that owns pods from every other: a uid alone can be copied into another namespace."""
+
+    kind: str
+    namespace: str
+    uid: str
 
 
 class Outcome(StrEnum):
@@ -144,6 +153,7 @@ class PodRecord:
 
     Attributes:
         owner: uid of the controller owner reference, "" if none.
+        owner_kind: kind in that reference. Both are a claim of the creator of the pod; see ``owned_by``.
         pin: hostname its nodeSelector names, None if none. A pinned pod counts on that node before it is bound.
         node: node it is bound to, None before.
         gated: it still carries the gate ``queuectl.dev/placement``.
@@ -177,6 +187,12 @@ class PodRecord:
     tolerations: tuple[Toleration, ...] = ()
     started_at: float | None = None
     checkpoint_at: float | None = None
+    owner_kind: str = ""
+
+    @property
+    def owned_by(self) -> OwnerKey:
+        """The object it names as its controller, which can only be one of its own namespace."""
+        return OwnerKey(self.owner_kind, self.namespace, self.owner)
 
     @property
     def terminal(self) -> bool:

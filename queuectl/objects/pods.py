@@ -44,10 +44,10 @@ def read_pod(wire: WirePod) -> PodRecord:
     status = wire.status or _NO_STATUS
     gates = tuple([gate.name for gate in spec.scheduling_gates]) if spec.scheduling_gates else ()
     gated = keys.GATE in gates
-    owner = ""
+    owner = owner_kind = ""
     for reference in meta.owner_references or ():
         if reference.controller:
-            owner = _share(reference.uid)
+            owner, owner_kind = _share(reference.uid), intern(reference.kind)
     attempt, podset, rank = _membership(meta.labels)
     ready, unschedulable = _conditions(status)
     pin = spec.node_selector.get(HOSTNAME) if spec.node_selector else None
@@ -58,6 +58,7 @@ def read_pod(wire: WirePod) -> PodRecord:
         version=version_of(meta.resource_version),
         requests=pod_requests(spec),
         owner=owner,
+        owner_kind=owner_kind,
         pin=intern(pin) if pin is not None else None,
         node=intern(spec.node_name) if spec.node_name else None,
         gated=gated,

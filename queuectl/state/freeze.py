@@ -257,7 +257,7 @@ class Freezer:
             and pod.attempt == entry.attempt
             and not pod.terminating
             and not pod.terminal
-            for pod in self._mirror.pods_of(entry.uid)
+            for pod in self._mirror.pods_of(entry)
         )
 
 

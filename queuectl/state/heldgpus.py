@@ -55,7 +55,7 @@ def held_gangs(mirror: Mirror, ledger: Ledger, config: QueueConfig) -> list[Held
     gangs = []
     for entry in ledger.entries(State.STARTING, State.RUNNING):
         weights = config.rules.accounting.gpus
-        pods = tuple(_pods(entry, mirror.pods_of(entry.uid), weights))
+        pods = tuple(_pods(entry, mirror.pods_of(entry), weights))
         if pods:
             gangs.append(
                 HeldGang(

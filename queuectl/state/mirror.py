@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limitrange import LimitRange, Ranges
@@ -17,6 +17,7 @@ from queuectl.domain.records import (
     Listed,
     NamespaceRecord,
     NodeRecord,
+    OwnerKey,
     PodRecord,
     PriorAdmission,
     PriorityClassRecord,
@@ -38,6 +39,21 @@ LIMIT_RANGES: Final = "limitranges"
 _asks: Final = attrgetter(
     *(field.name for field in fields(JobRecord) if field.name not in ("version", "status"))
 )
+
+
+class Owner(Protocol):
+    """A job, or its entry in the ledger."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+
+
+def _key(owner: Owner) -> OwnerKey:
+    return OwnerKey(owner.kind, owner.namespace, owner.uid)
 
 
 def _eased(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
@@ -76,10 +92,9 @@ class Mirror:
         self._limit_ranges: dict[str, LimitRangeRecord] = {}
         self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace, where there is any
         self.prior: dict[str, PriorAdmission] = {}  # by uid of the job
-        self._by_owner: dict[str, dict[str, PodRecord]] = {}
-        self._savers: dict[
-            str, dict[str, PodRecord]
-        ] = {}  # likewise, those that declare checkpoints
+        self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
+        # likewise, those that declare checkpoints
+        self._savers: dict[OwnerKey, dict[str, PodRecord]] = {}
         self.touched: set[str] = set()
         self.moved_pods: set[str] = set()
         self.planning_changed = True
@@ -122,12 +137,12 @@ class Mirror:
         for uid in self._found_running & self.jobs.keys():
             job = self.jobs[uid]
             if not job.suspended:
-                self.jobs[uid] = no_less(job, self.pods_of(uid))
+                self.jobs[uid] = no_less(job, self.pods_of(job))
         self._found_running.clear()
 
-    def pods_of(self, owner: str) -> Iterable[PodRecord]:
-        """Pods whose controller is the object with this uid."""
-        return self._by_owner.get(owner, {}).values()
+    def pods_of(self, owner: Owner) -> Iterable[PodRecord]:
+        """Pods that name this object as their controller: its kind and its uid, from its own namespace."""
+        return self._by_owner.get(_key(owner), {}).values()
 
     @property
     def fleet(self) -> Fleet:
@@ -197,7 +212,7 @@ class Mirror:
 
         Where several pods declare their own, the gang has saved what the last of them has.
         """
-        savers = self._savers.get(job.uid)
+        savers = self._savers.get(_key(job))
         if not savers:
             return job.checkpoint_at
         saved = [p.checkpoint_at for p in savers.values() if p.attempt == attempt]
@@ -235,12 +250,15 @@ class Mirror:
             return
         self.pods[pod.uid] = pod
         self.moved_pods.add(pod.uid)
+        key = pod.owned_by
+        if old is not None and old.owned_by != key:
+            self._forget_owned(old)
         if pod.owner:
-            self._by_owner.setdefault(pod.owner, {})[pod.uid] = pod
+            self._by_owner.setdefault(key, {})[pod.uid] = pod
             if pod.checkpoint_at is not None:
-                self._savers.setdefault(pod.owner, {})[pod.uid] = pod
+                self._savers.setdefault(key, {})[pod.uid] = pod
             elif old is not None and old.checkpoint_at is not None:
-                self._savers[pod.owner].pop(pod.uid, None)
+                self._savers.get(key, {}).pop(pod.uid, None)
             self.touched.add(pod.owner)
             if pod.unschedulable_since is not None:
                 self.unschedulable.add(pod.owner)
@@ -272,11 +290,12 @@ class Mirror:
                 self._ranges_changed(record.namespace)
 
     def _forget_owned(self, pod: PodRecord) -> None:
-        siblings = self._by_owner.get(pod.owner)
+        key = pod.owned_by
+        siblings = self._by_owner.get(key)
         if siblings is not None:
             siblings.pop(pod.uid, None)
-            self._savers.get(pod.owner, {}).pop(pod.uid, None)
+            self._savers.get(key, {}).pop(pod.uid, None)
             self.touched.add(pod.owner)
             if not siblings:
-                del self._by_owner[pod.owner]
-                self._savers.pop(pod.owner, None)
+                del self._by_owner[key]
+                self._savers.pop(key, None)

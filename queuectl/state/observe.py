@@ -205,7 +205,7 @@ class Observer:
         if before is None:
             return self._submitted(job, config, now) if job and job.outcome is None else None
         last: Change | None = None
-        pods = list(self._mirror.pods_of(uid))
+        pods = list(self._mirror.pods_of(before))
         terms = self._terms(before, config)
         for event in observe(before, job, pods, now, terms):
             change = handle(last.after if last else before, event, now, config.rules)
@@ -303,7 +303,7 @@ class Observer:
     def _running(
         self, job: JobRecord, config: QueueConfig, prior: PriorAdmission | None = None
     ) -> Placement | None:
-        pods = self._mirror.pods_of(job.uid)
+        pods = self._mirror.pods_of(job)
         return running_placement(job, pods, self._mirror.fleet.by_name, config, prior)
 
     def _described(self, job: JobRecord, config: QueueConfig) -> Described:

@@ -45,7 +45,7 @@ def _coming(entry: Entry, mirror: Mirror) -> Iterator[Coming]:
     job = mirror.jobs.get(entry.uid)
     if job is None or entry.placement is None:
         return
-    pods = [pod for pod in mirror.pods_of(entry.uid) if pod.attempt == entry.attempt]
+    pods = [pod for pod in mirror.pods_of(entry) if pod.attempt == entry.attempt]
     started = {p.podset: p.pods for p in entry.placement.podsets if p.pods is not None}
     for podset in job.podsets:
         most = started.get(podset.name, podset.count)

@@ -1,13 +1,14 @@
 """Which pod counts where.
 
 A node's use is the committed slots of live attempts plus every non-terminal pod that fills no such slot: strangers, pods
-of older attempts, pods of evicted gangs. A pinned pod counts on its node before it is bound; a gated pod without a pin
-counts nowhere.
+of older attempts, pods of evicted gangs. A slot is filled by one pod: of the pods of a gang on a node, those beyond its
+slots there count as strangers. A pinned pod counts on its node before it is bound; a gated pod without a pin counts nowhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
@@ -25,15 +26,14 @@ def node_of(pod: PodRecord, names: Mapping[str, str]) -> str | None:
     return None
 
 
-def fills_slot(pod: PodRecord, node: str, entry: Entry | None) -> bool:
-    """Whether the pod is one of those the committed placement of a live attempt already counts on ``node``."""
-    if entry is None or not entry.state.live or entry.placement is None:
-        return False
-    if pod.attempt != entry.attempt:
-        return False
-    placed = entry.placement.of(pod.podset)
-    # Without nodes the placement is quota only: its pods are counted where they run.
-    return placed is not None and any(name == node for name, _ in placed.nodes)
+@dataclass(slots=True)
+class _Seats:
+    """The slots that a gang's placement has on one node for one podset, and the pods that claim to fill them."""
+
+    owner: str
+    podset: str
+    node: str
+    pods: set[str] = field(default_factory=set)
 
 
 class Usage:
@@ -46,6 +46,8 @@ class Usage:
         self._mirror = mirror
         self._ledger = ledger
         self._counted: dict[str, tuple[str, Resources]] = {}
+        self._seats: dict[tuple[str, str, str], _Seats] = {}  # by owner, podset and node
+        self._seated: dict[str, _Seats] = {}  # by uid of the pod
         self._strangers: dict[str, dict[str, int]] = {}
         self._names: dict[str, str] = {}
         self._fleet: object = None
@@ -65,24 +67,31 @@ class Usage:
         return self._names
 
     def refresh(self, pods: Iterable[str]) -> bool:
-        """Count these pods anew (by uid; gone ones too). Returns whether any node's use changed."""
+        """Count these pods again (by uid; gone ones too). Returns whether any node's use changed."""
         changed = False
+        looked_at: dict[int, _Seats] = {}
         for uid in pods:
+            before = self._seated.get(uid)
             changed |= self._recount(uid)
+            for seats in (before, self._seated.get(uid)):
+                if seats is not None:
+                    looked_at[id(seats)] = seats
+        for seats in looked_at.values():
+            changed |= self._recount_seats(seats)
         return changed
 
     def refresh_all(self) -> bool:
-        """Count every pod anew."""
-        return self.refresh({*self._counted, *self._mirror.pods})
+        """Count every pod again."""
+        return self.refresh({*self._counted, *self._seated, *self._mirror.pods})
 
-    def refresh_owned(self, owners: Iterable[str]) -> bool:
-        """Count all pods of these jobs anew, after their ledger entry changed."""
-        return self.refresh([pod.uid for owner in owners for pod in self._mirror.pods_of(owner)])
+    def refresh_owned(self, entries: Iterable[Entry]) -> bool:
+        """Count all pods of these jobs again, after their ledger entry changed."""
+        return self.refresh([pod.uid for entry in entries for pod in self._mirror.pods_of(entry)])
 
     def held_by(self, entry: Entry) -> dict[str, dict[str, int]]:
         """Podset -> node -> number of non-terminal pods an evicted gang still has there."""
         held: dict[str, dict[str, int]] = {}
-        for pod in self._mirror.pods_of(entry.uid):
+        for pod in self._mirror.pods_of(entry):
             node = None if pod.terminal else node_of(pod, self.names)
             if node is not None:
                 podset = held.setdefault(pod.podset, {})
@@ -91,8 +100,53 @@ class Usage:
 
     def _recount(self, uid: str) -> bool:
         pod = self._mirror.pods.get(uid)
+        node = None if pod is None or pod.terminal else node_of(pod, self.names)
+        seats = counted = None
+        if pod is not None and node is not None:
+            entry = self._entry_of(pod)
+            seats = self._seats_for(pod, node, entry)
+            if seats is None and (entry is None or entry.state is not State.EVICTING):
+                counted = node, pod.requests
+        self._seat(uid, seats)
+        return self._charge(uid, counted) if seats is None else False
+
+    def _entry_of(self, pod: PodRecord) -> Entry | None:
+        entry = self._ledger.get(pod.owner) if pod.owner else None
+        owned = entry is not None and pod.owned_by == (entry.kind, entry.namespace, entry.uid)
+        return entry if owned else None
+
+    def _seats_for(self, pod: PodRecord, node: str, entry: Entry | None) -> _Seats | None:
+        """The slots one of which the pod may fill: those of a live attempt that is its own."""
+        if entry is None or pod.attempt != entry.attempt or not _slots(entry, pod.podset, node):
+            return None
+        key = (entry.uid, pod.podset, node)
+        return self._seats.get(key) or self._seats.setdefault(key, _Seats(*key))
+
+    def _seat(self, uid: str, seats: _Seats | None) -> None:
+        before = self._seated.pop(uid, None)
+        if before is not None:
+            before.pods.discard(uid)
+            if not before.pods:
+                self._seats.pop((before.owner, before.podset, before.node), None)
+        if seats is not None:
+            seats.pods.add(uid)
+            self._seats[seats.owner, seats.podset, seats.node] = seats
+            self._seated[uid] = seats
+
+    def _recount_seats(self, seats: _Seats) -> bool:
+        """Which of its pods have no slot."""
+        entry = self._ledger.get(seats.owner)
+        slots = _slots(entry, seats.podset, seats.node) if entry is not None else 0
+        changed = False
+        there = sorted(uid for uid in seats.pods if uid in self._mirror.pods)
+        for number, uid in enumerate(there):
+            extra = seats.node, self._mirror.pods[uid].requests
+            changed |= self._charge(uid, extra if number >= slots else None)
+        return changed
+
+    def _charge(self, uid: str, new: tuple[str, Resources] | None) -> bool:
+        """Count a pod as a stranger where ``new`` says. Returns whether that is different from before."""
         old = self._counted.pop(uid, None)
-        new = self._count(pod) if pod is not None else None
         if new is not None:
             self._counted[uid] = new
         if old == new:
@@ -104,13 +158,8 @@ class Usage:
                     use[name] = use.get(name, 0) + sign * amount
         return True
 
-    def _count(self, pod: PodRecord) -> tuple[str, Resources] | None:
-        if pod.terminal:
-            return None
-        node = node_of(pod, self.names)
-        if node is None:
-            return None
-        entry = self._ledger.get(pod.owner) if pod.owner else None
-        if fills_slot(pod, node, entry) or (entry is not None and entry.state is State.EVICTING):
-            return None
-        return node, pod.requests
+
+def _slots(entry: Entry, podset: str, node: str) -> int:
+    """How many slots a live attempt has there. A placement without nodes has none: its pods are counted where they run."""
+    placed = entry.placement.of(podset) if entry.state.live and entry.placement else None
+    return sum(count for name, count in placed.nodes if name == node) if placed is not None else 0

@@ -318,7 +318,7 @@ class World:
 
     def _commit(self, changes: Sequence[Change]) -> None:
         self._ledger.apply(changes)
-        self._usage.refresh_owned([c.after.uid for c in changes])
+        self._usage.refresh_owned([c.after for c in changes])
         self._idleness.note(changes)
         for change in changes:
             self._note(change)
@@ -373,7 +373,7 @@ class World:
 
     def _bring_up(self, entry: Entry, job: JobRecord) -> None:
         assert entry.placement is not None
-        there = {pod.name for pod in self._mirror.pods_of(entry.uid)}
+        there = {pod.name for pod in self._mirror.pods_of(entry)}
         for podset, placed in zip(job.podsets, entry.placement.podsets, strict=True):
             slots: list[tuple[str | None, int]] = [
                 (node, i) for node, count in placed.nodes for i in range(count)
@@ -386,24 +386,26 @@ class World:
                 if name in there or (node is not None and not self._ready(node)):
                     continue
                 pod = PodRecord(NAMESPACE, name, name, 0, podset.shape.requests, entry.uid)
-                alive = replace(pod, node=node, attempt=entry.attempt, podset=podset.name)
+                alive = replace(
+                    pod, node=node, attempt=entry.attempt, podset=podset.name, owner_kind=entry.kind
+                )
                 self._see(replace(alive, phase=PodPhase.RUNNING, ready=True))
 
     def _take_down(self, entry: Entry, job: JobRecord) -> None:
         if not job.suspended:
             job = replace(job, suspended=True)
             self._see(job)
-        for pod in list(self._mirror.pods_of(entry.uid)):
+        for pod in list(self._mirror.pods_of(entry)):
             if pod.uid not in self._ending:
                 self._ending[pod.uid] = self.now + self.history.drains[entry.uid]
                 self._see(replace(pod, terminating=True, ready=False))
             if self._ending[pod.uid] <= self.now:
                 self._gone("pods", pod.uid)
-        if not job.drained and not self._mirror.pods_of(entry.uid):
+        if not job.drained and not self._mirror.pods_of(entry):
             self._see(replace(job, drained=True))
 
     def _end_pods(self, uid: str) -> None:
-        for pod in list(self._mirror.pods_of(uid)):
+        for pod in [p for p in self._mirror.pods.values() if p.owner == uid]:
             self._gone("pods", pod.uid)
 
     def _ready(self, node: str) -> bool:

@@ -68,8 +68,8 @@ GONE = replace(RESUMED, version=9, suspended=True, drained=True)
 
 
 def pod(name: str, **changes: Any) -> PodRecord:
-    base = PodRecord("a", name, name, 5, SHAPE.requests, "u1", attempt=1, podset="main", gated=True)
-    return replace(base, **changes)
+    base = PodRecord("a", name, name, 5, SHAPE.requests, "u1", owner_kind="Job")
+    return replace(base, **{"attempt": 1, "podset": "main", "gated": True, **changes})
 
 
 def on(name: str, node: str, **changes: Any) -> PodRecord:
@@ -95,7 +95,7 @@ class World:
         self.mirror.touched |= {*self.mirror.jobs, *(e.uid for e in self.ledger)}
         seen = observer.look(config, now)
         self.ledger.apply(seen.changes)
-        self.usage.refresh_owned([c.after.uid for c in seen.changes])
+        self.usage.refresh_owned([c.after for c in seen.changes])
         return seen
 
     def freeze(self, now: float = 20.0, config: QueueConfig = CONFIG) -> Snapshot:
@@ -155,7 +155,7 @@ class TestMirror:
         gone: list[Delta] = [Listed("jobs", frozenset(), 50), Listed("pods", frozenset(), 50)]
         world.mirror.apply(gone)
         assert set(world.mirror.jobs) == {"u2"}
-        assert list(world.mirror.pods_of("u1")) == []
+        assert list(world.mirror.pods_of(JOB)) == []
 
     def test_a_heartbeat_of_a_node_does_not_make_a_new_fleet(self) -> None:
         world = World()
@@ -206,6 +206,35 @@ class TestUsage:
     ) -> None:
         world = World(*([entry] if entry else []), records=[RESUMED, seen])
         assert set(world.freeze().strangers) == set(strangers)
+
+    def test_a_slot_is_filled_by_one_pod(self) -> None:
+        """Pods of the gang beyond its slots on a node use more than what was planned there."""
+        seen = [RESUMED, on("p1", "n1"), on("p2", "n1"), on("p3", "n1")]
+        world = World(LIVE, records=seen)
+        assert world.freeze().strangers == {"n1": SHAPE.requests * 2}
+        world.see(on("p1", "n1", version=6, terminating=True))
+        assert world.freeze().strangers == {"n1": SHAPE.requests * 2}
+        world.mirror.apply([Deleted("pods", "p1", 9)])
+        world.usage.refresh(["p1"])
+        assert world.freeze().strangers == {"n1": SHAPE.requests}
+        world.mirror.apply([Deleted("pods", "p3", 9)])
+        world.usage.refresh(["p3"])
+        assert world.usage.strangers == {}
+
+    @pytest.mark.parametrize("forged", [{"namespace": "b"}, {"owner_kind": "PyTorchJob"}], ids=str)
+    def test_a_pod_that_only_names_the_uid_of_a_job_is_a_stranger(
+        self, forged: dict[str, str]
+    ) -> None:
+        """Who creates a pod writes its owner reference; an owner is always in the namespace of what it owns."""
+        claims = on("evil", "n1", **forged, requests=SHAPE.requests * 2, checkpoint_at=15.0)
+        world = World(RUNNING, records=[RESUMED, *READY, claims])
+        assert world.freeze().strangers == {"n1": claims.requests}
+        assert world.look().changes == [], "the gang is not evicted for pods larger than asked"
+        assert saved(world) is None
+        evicting = World(replace(NOTIFIED, stop_at=None), records=[GONE, claims])
+        assert evicting.freeze().strangers == {"n1": claims.requests}
+        (drained,) = evicting.look().changes
+        assert drained.after.state is State.PENDING, "it does not wait for that pod to go"
 
     def test_what_left_is_given_back(self) -> None:
         world = World(records=[on("p", "n1", owner="")])
