@@ -139,14 +139,16 @@ class Walk:
     ) -> bool:
         """Start a gang on its lease, or let it go on waiting; False when the lease was given up."""
         uid = pending.workload.uid
-        if head is not None and not head.leased:
-            self.leases.give_up(uid)  # what waits before it in its queue may use the capacity
+        leased = self.leases.workload(uid)
+        # What waits before it in its queue may use the capacity; so may the gang itself, with fewer pods.
+        if (head is not None and not head.leased) or self.allowances.short(leased) is not None:
+            self.leases.give_up(uid)
             self.classes.forget_refusals()
             return False
         if head is None and (kept := self.leases.claim(uid)) is not None:
             self._keep(kept)
             return True
-        self.allowances.take(pending.workload)
+        self.allowances.take(leased)
         reason = self.leases.reason(uid)
         self._wait(pending, queue, kind, reason, lease=pending.lease)
         self.opened += 1

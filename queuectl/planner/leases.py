@@ -45,6 +45,10 @@ class Leases:
     def holds(self, uid: str) -> bool:
         return uid in self._standing
 
+    def workload(self, uid: str) -> Workload:
+        """The gang with as many pods as its lease is for."""
+        return self._standing[uid].demand.pending.workload
+
     def held(self) -> Iterator[tuple[str, Demand, Spots]]:
         """Every lease that stands: whose, and what it holds."""
         for uid, standing in self._standing.items():

@@ -12,7 +12,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import Defragment, QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
-from queuectl.domain.workload import Workload
+from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.documents import as_document
 from queuectl.objects.snapshots import read_snapshot
 from queuectl.planner import plan
@@ -166,6 +166,34 @@ def test_a_lease_is_his_as_much_as_what_runs() -> None:
         started, waiting = decided(capped(most, [Pending(vip, lease), first], [leaving]))
         assert started == starts
         assert waiting["vip"] is Code.WAITING_FOR_PREEMPTED
+
+
+def elastic(most: int, nodes: list[str], *others: Pending | Workload) -> Snapshot:
+    """Gang ``vip`` of 1 or 2 pods of 8 GPUs has a lease for a pod on each of these nodes."""
+    asked = replace(podset(gpu=8, count=2), min_count=1)
+    vip = replace(gang("vip", asked, priority=9), user="ann")
+    (place,) = placed(vip, dict.fromkeys(nodes, 1)).podsets
+    lease = CapacityLease(Placement((replace(place, pods=len(nodes)),)), ("low",), NOW, NOW + 60)
+    return capped(most, [Pending(vip, lease), *others])
+
+
+@pytest.mark.parametrize(("most", "pods"), [(16, 2), (15, 1), (8, 1), (7, 0)])
+def test_a_lease_for_more_pods_than_its_user_may_hold_now_is_given_up(most: int, pods: int) -> None:
+    """The cap was lowered since; the gang may start with fewer pods than the lease is for."""
+    snapshot = elastic(most, ["n0", "n1"], of("ben", "other", 4))
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    started = {a.uid: a.placement.podsets[0].count for a in made.admitted}
+    assert started == ({"vip": pods} if pods else {}) | {"other": 1}
+
+
+def test_a_gang_that_starts_with_more_pods_than_it_had_a_lease_for_counts_with_all_of_them() -> (
+    None
+):
+    """The node that was leased to it is gone, so it is planned without the lease."""
+    later = of("ann", "later", 8)
+    assert decided(elastic(16, ["gone"], later))[0] == ["vip"]
+    assert decided(elastic(24, ["gone"], later))[0] == ["vip", "later"]
 
 
 def test_the_verifier_knows_it_by_itself() -> None:

@@ -13,7 +13,7 @@ from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
-from queuectl.domain.workload import Workload
+from queuectl.domain.workload import Placement, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
 from queuectl.planner.why import diagnose
@@ -263,6 +263,37 @@ class TestLeases:
             snapshot.pending[0].lease,
         )
         assert verify(snapshot, made) == ()
+
+
+@pytest.mark.parametrize(
+    ("hard", "pods", "starting"),
+    [(24, 2, ["vip", "other"]), (16, 2, ["vip"]), (15, 1, ["vip"]), (8, 1, ["vip"]), (7, 0, [])],
+)
+def test_a_lease_for_more_pods_than_the_quota_allows_now_is_given_up(
+    hard: int, pods: int, starting: list[str]
+) -> None:
+    """The quota was lowered since; the gang may start with fewer pods than the lease is for."""
+    vip = gang("vip", replace(podset(gpu=8, count=2), min_count=1), priority=9)
+    place = Placement((replace(placed(vip, {"n0": 1, "n1": 1}).podsets[0], pods=2),))
+    lease = CapacityLease(place, ("low",), NOW, NOW + 60)
+    snapshot = world(NODES, [Pending(vip, lease), gang("other", podset(gpu=8))])
+    snapshot = allowed(snapshot, Limit(GPUS, GPU, hard, 0))
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    assert [a.uid for a in made.admitted] == starting
+    assert [a.placement.podsets[0].count for a in made.admitted if a.uid == "vip"] == [pods][:pods]
+
+
+def test_a_gang_that_waits_on_its_lease_takes_of_the_quota_what_it_starts_with() -> None:
+    vip = gang("vip", replace(podset(gpu=8, count=3), min_count=1), priority=9)
+    place = Placement((replace(placed(vip, {"n0": 1}).podsets[0], pods=1),))
+    lease = CapacityLease(place, ("low",), NOW, NOW + 60)
+    leaving = holding(gang("low", podset(gpu=8)), {"n0": 1}, leaving=True)
+    snapshot = world(NODES, [Pending(vip, lease), gang("other", podset(gpu=8))], [leaving])
+    snapshot = allowed(snapshot, Limit(GPUS, GPU, 24, 8))
+    made = plan(snapshot)
+    assert [a.uid for a in made.admitted] == ["other"]
+    assert verify(snapshot, made) == ()
 
 
 def test_the_verifier_knows_it_by_itself() -> None:

@@ -103,8 +103,9 @@ class UserCaps:
     def take(self, workload: Workload) -> None:
         """It starts, or waits for capacity that is leased to it."""
         queue = self._capped(workload)
-        # What a standing lease promises is counted already.
-        if queue is not None and workload.uid not in self._leased:
+        if queue is not None:
+            promised = self._leased.pop(workload.uid, {})  # by the lease it came with
+            self._add(workload, {resource: -amount for resource, amount in promised.items()})
             self._add(workload, self._asked(workload, queue))
 
     def _capped(self, workload: Workload) -> ClusterQueue | None:
