@@ -47,7 +47,10 @@ class FleetIndex:
         self._trees: dict[tuple[str, ...], Tree] = {}
 
     def with_more(self, fleet: Fleet) -> FleetIndex:
-        """The index of a fleet that has all these nodes and a few more, which offer nothing that none of these offers."""
+        """The index of a fleet that has all these nodes and a few more, which offer nothing that none of these offers.
+
+        A plan in another thread may add to this index meanwhile, so what grows is copied before it is gone through.
+        """
         index = copy(self)
         index.nodes, index.size, index.position = fleet.nodes, len(fleet.nodes), fleet.index
         names = [node.name for node in fleet.nodes]
@@ -58,17 +61,18 @@ class FleetIndex:
         index.allocatable = np.insert(self.allocatable, at, np.array(amounts).T, axis=1)
         index.allocatable.flags.writeable = False
         index.ready = np.insert(self.ready, at, [node.ready for node in more])
-        index.never = {asked: never for asked, never in self.never.items() if not never}
-        index._fitting = dict(self._fitting)
+        index.never = {asked: never for asked, never in self.never.copy().items() if not never}
+        index._fitting = self._fitting.copy()
         own = self._taints.max(initial=0) + 1 + np.arange(len(new))  # finer classes than need be
         index._taints = np.insert(self._taints, at, own)
         index._labels = {}
         index._masks = {
             rules: np.insert(mask, at, [rules.refusal(node) is None for node in more])
-            for rules, mask in self._masks.items()
+            for rules, mask in self._masks.copy().items()
         }
         index._trees = {
-            levels: tree.with_more(fleet.nodes, new) for levels, tree in self._trees.items()
+            levels: tree.with_more(fleet.nodes, new)
+            for levels, tree in self._trees.copy().items()
         }
         return index
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.changes import AddNodes
-from queuectl.domain.fleet import HOSTNAME, Node, NodeRules
+from queuectl.domain.fleet import HOSTNAME, Fleet, Node, NodeRules
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.arena import Arena, survey
+from queuectl.planner.fleetindex import index_of
 from queuectl.planner.topology import Tree
 from queuectl.planner.why.enlarged import enlarged
 from tests.planner.build import gang, holding, node, podset, world
@@ -87,3 +94,36 @@ def test_new_nodes_may_make_a_rack_of_their_own() -> None:
 
 def test_new_nodes_stand_between_the_old_ones_by_name() -> None:
     _check(_cluster(), AddNodes("r1-a", 2, {"rack": "r2"}))
+
+
+def test_a_plan_in_another_thread_may_add_to_the_index_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between any two steps over the masks and the trees that are known, the plan asks for one more of each."""
+    small = Fleet(tuple(node(f"n{i}", gpu=8) for i in range(3)))
+    index = index_of(small)
+    for key in range(3):
+        index.mask(NodeRules(((f"key-{key}", "value"),)))
+        index.tree(_LEVELS[key])
+    asked = count()
+
+    def plan_asks() -> None:
+        key = f"asked-{next(asked)}"
+        index.mask(NodeRules(((key, "value"),)))
+        index.tree((key,))
+
+    def meanwhile(step: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                thread = threading.Thread(target=plan_asks)
+                thread.start()
+                thread.join()
+            return step(*arguments)
+
+        return wrapped
+
+    monkeypatch.setattr(NodeRules, "refusal", meanwhile(NodeRules.refusal))
+    monkeypatch.setattr(Tree, "with_more", meanwhile(Tree.with_more))
+    larger = index.with_more(Fleet((*small.nodes, node("n3", gpu=8))))
+    assert next(asked) > 0
+    assert larger.mask(NodeRules((("key-0", "value"),))).tolist() == [False] * 4
