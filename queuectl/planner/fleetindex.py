@@ -71,8 +71,7 @@ class FleetIndex:
             for rules, mask in self._masks.copy().items()
         }
         index._trees = {
-            levels: tree.with_more(fleet.nodes, new)
-            for levels, tree in self._trees.copy().items()
+            levels: tree.with_more(fleet.nodes, new) for levels, tree in self._trees.copy().items()
         }
         return index
 

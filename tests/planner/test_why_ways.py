@@ -25,6 +25,7 @@ from queuectl.domain.fleet import Effect, Taint
 from queuectl.domain.queues import (
     Protection,
     QueueingStrategy,
+    ReclaimWithinCohort,
     ResourceFlavor,
     WithinClusterQueue,
 )
@@ -194,6 +195,60 @@ def test_gangs_that_policy_protects_are_named_with_the_policy(
 ) -> None:
     running = [holding(gang("a", podset("w", 8, gpu=8), priority=5), {n.name: 1 for n in RACKS})]
     snapshot = world(RACKS, [gang("w0", podset("w", 1, gpu=8))], running, queue(within=within))
+    way = _way(diagnose(snapshot, "w0"), Remedy.END_OTHERS)
+    assert way.details["gangs"] == [{"workload": "team/a", "policy": said}]
+
+
+@pytest.mark.parametrize(
+    ("priority", "queued_at", "said"),
+    [
+        (0, 50.0, "policy allows it, but it alone is not enough"),
+        (0, 0.5, "it has the same priority 0 and is not newer"),
+        (1, 50.0, "its priority 1 is not below 0"),
+    ],
+)
+def test_an_equal_gang_is_protected_only_if_it_is_not_newer(
+    priority: int, queued_at: float, said: str
+) -> None:
+    policy = queue(within=WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY)
+    running = [
+        holding(gang("a", podset(gpu=8), priority=priority, queued_at=queued_at), {"r1-0": 1}),
+        holding(gang("high", podset("w", 7, gpu=8), priority=9), {n.name: 1 for n in RACKS[1:]}),
+    ]
+    blocked = gang("w0", podset("w", 8, gpu=8), queued_at=1.0)
+    way = _way(diagnose(world(RACKS, [blocked], running, policy), "w0"), Remedy.END_OTHERS)
+    assert {"workload": "team/a", "policy": said} in way.details["gangs"]
+
+
+@pytest.mark.parametrize(
+    ("nominal", "theirs", "reclaim", "said"),
+    [
+        pytest.param(
+            64, 64, ReclaimWithinCohort.ANY,
+            "ClusterQueue theirs uses no more than its nominal quota", id="within its own",
+        ),
+        pytest.param(
+            64, 32, ReclaimWithinCohort.NEVER, "reclaimWithinCohort of ours is Never", id="never"
+        ),
+        pytest.param(
+            64, 32, ReclaimWithinCohort.LOWER_PRIORITY, "its priority 5 is not below 0", id="higher"
+        ),
+        pytest.param(
+            0, 32, ReclaimWithinCohort.ANY,
+            "ours would have to borrow, and may not evict it then", id="to borrow",
+        ),
+    ],
+)  # fmt: skip
+def test_a_gang_of_another_queue_is_named_with_the_rule_that_protects_it(
+    nominal: int, theirs: int, reclaim: ReclaimWithinCohort, said: str
+) -> None:
+    ours = replace(queue("ours", gpu=nominal), cohort="c", reclaim_within_cohort=reclaim)
+    others = replace(queue("theirs", gpu=theirs), cohort="c")
+    spare = replace(queue("spare", gpu=64), cohort="c")
+    low = gang("a", podset("w", 8, gpu=8), priority=5, queue="theirs")
+    running = [holding(low, {n.name: 1 for n in RACKS})]
+    blocked = gang("w0", podset("w", 1, gpu=8), queue="ours")
+    snapshot = world(RACKS, [blocked], running, ours, others, spare)
     way = _way(diagnose(snapshot, "w0"), Remedy.END_OTHERS)
     assert way.details["gangs"] == [{"workload": "team/a", "policy": said}]
 

@@ -63,6 +63,38 @@ def schemes(
         queue: the ClusterQueue whose policies count.
         candidates: who of them is asked.
     """
+    policy = _policy_of(ledger, demand, queue, candidates)
+    if not policy.conceivable():
+        return []
+    found = [policy.idle_alone()] if policy.idle.any() else []
+    if candidates is Candidates.LEGAL:
+        found += policy.by_share() if policy.fair else policy.classic()
+    return found
+
+
+def allowed(ledger: Ledger, demand: Demand, queue: ClusterQueue) -> frozenset[str]:
+    """Uids of all gangs that some rule lets ``demand`` evict, whether or not their exits would be enough."""
+    policy = _policy_of(ledger, demand, queue, Candidates.LEGAL)
+    found = policy.by_share() if policy.fair else policy.classic()
+    together = (scheme for alternatives in found for scheme in alternatives)
+    return frozenset(gang.workload.uid for scheme in together for gang in scheme.bench.gangs)
+
+
+def within_nominal(ledger: Ledger, demand: Demand, queue: ClusterQueue, other: str) -> str | None:
+    """The ClusterQueue ``other``, or the first cohort above it, that uses no more than its own of what ``demand`` lacks.
+
+    None where each of them does: what they use beyond that may be reclaimed.
+    """
+    policy = _policy_of(ledger, demand, queue, Candidates.LEGAL)
+    meeting = policy.contest.meeting(other)
+    pools = meeting.below if meeting is not None else ()
+    checked = pools[:1] if policy.fair else pools
+    return next((pool.name for pool in checked if not policy.all_over((pool,))), None)
+
+
+def _policy_of(
+    ledger: Ledger, demand: Demand, queue: ClusterQueue, candidates: Candidates
+) -> _Policy:
     dry = candidates is Candidates.DRY_RUN
     contest = contest_of(ledger, demand, queue.name)
     waits = demand.queue is not None
@@ -76,13 +108,7 @@ def schemes(
     if idlers:
         idle = _yielding(roster, queue, demand.pending.workload, dry=dry) & staying(ledger, roster)
     guarded = _guarded(ledger, roster, queue, idle)
-    policy = _Policy(ledger, demand, queue, contest, roster, idle, guarded)
-    if not policy.conceivable():
-        return []
-    found = [policy.idle_alone()] if idle.any() else []
-    if candidates is Candidates.LEGAL:
-        found += policy.by_share() if policy.fair else policy.classic()
-    return found
+    return _Policy(ledger, demand, queue, contest, roster, idle, guarded)
 
 
 def _yielding(roster: Roster, queue: ClusterQueue, preemptor: Workload, *, dry: bool) -> Mask:

@@ -23,6 +23,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
+from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
 from queuectl.planner.cost import ages_of
 from queuectl.planner.demand import Demand
@@ -31,9 +32,11 @@ from queuectl.planner.queueing.quota import Pool, QuotaRow, pools_of
 from queuectl.planner.solve import Model, Outcome, Solver, Status
 from queuectl.planner.victims.find import Blocked
 from queuectl.planner.victims.goal import layers
+from queuectl.planner.victims.policy import allowed, within_nominal
 from queuectl.planner.victims.roster import Bench, rows_of
 from queuectl.planner.victims.search import Found
 from queuectl.planner.victims.shield import protected_until
+from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.offer import Idea, finish, offer
 from queuectl.planner.why.trial import ask, books, demands, past_heads
 from queuectl.planner.why.turn import Turn
@@ -185,24 +188,27 @@ def shield(turn: Turn, gang: Admitted) -> str:
     if turn.queue is None:
         return f"ClusterQueue {theirs.name} is not its own"
     return (
-        _within(turn.queue, gang, own.priority)
+        _within(turn.queue, gang, own)
         if theirs.name == turn.queue.name
-        else _across(turn, theirs, gang)
+        else _across(turn, turn.queue, theirs, gang)
     )
 
 
-def _within(queue: ClusterQueue, gang: Admitted, priority: int) -> str:
-    if queue.within_cluster_queue is WithinClusterQueue.NEVER:
+def _within(queue: ClusterQueue, gang: Admitted, own: Workload) -> str:
+    policy, priority = queue.within_cluster_queue, gang.workload.priority
+    if policy is WithinClusterQueue.NEVER:
         return f"withinClusterQueue of {queue.name} is Never"
-    if gang.workload.priority >= priority:
-        return f"its priority {gang.workload.priority} is not below {priority}"
+    if policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY and priority == own.priority:
+        newer = gang.workload.queued_at > own.queued_at
+        return _NOT_ALONE if newer else f"it has the same priority {priority} and is not newer"
+    if priority >= own.priority:
+        return f"its priority {priority} is not below {own.priority}"
     return _NOT_ALONE
 
 
-def _across(turn: Turn, theirs: ClusterQueue, gang: Admitted) -> str:
+def _across(turn: Turn, queue: ClusterQueue, theirs: ClusterQueue, gang: Admitted) -> str:
     """The same for a gang of another ClusterQueue."""
-    queue, priority = turn.queue, turn.pending.workload.priority
-    assert queue is not None
+    priority = turn.pending.workload.priority
     if queue.cohort is None or _root(turn, queue.name) is not _root(turn, theirs.name):
         return f"ClusterQueue {theirs.name} shares no cohort with {queue.name}"
     if queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
@@ -210,7 +216,16 @@ def _across(turn: Turn, theirs: ClusterQueue, gang: Admitted) -> str:
     lower = queue.reclaim_within_cohort is ReclaimWithinCohort.LOWER_PRIORITY
     if lower and gang.workload.priority >= priority:
         return f"its priority {gang.workload.priority} is not below {priority}"
-    return _NOT_ALONE
+    ledger = turn.ledger(HOLDERS, turn.snapshot.config)
+    asked = list(demands(turn, past_heads(turn), turn.arena))
+    if any(gang.workload.uid in allowed(ledger, demand, queue) for demand in asked):
+        return _NOT_ALONE
+    within = (within_nominal(ledger, demand, queue, theirs.name) for demand in asked)
+    pool = next(filter(None, within), None)
+    if pool is not None:
+        kind = "ClusterQueue" if pool == theirs.name else "cohort"
+        return f"{kind} {pool} uses no more than its nominal quota"
+    return f"{queue.name} would have to borrow, and may not evict it then"
 
 
 def _root(turn: Turn, name: str) -> Pool:
