@@ -11,7 +11,13 @@ from dataclasses import replace
 import structlog
 
 from queuectl.control.ports import Clock, Cluster, Store
-from queuectl.domain.errors import ClusterError, ClusterUnavailable, StoreUnavailable, WriteConflict
+from queuectl.domain.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    ObjectGone,
+    StoreUnavailable,
+    WriteConflict,
+)
 from queuectl.domain.records import LeaderRecord
 
 log = structlog.get_logger()
@@ -41,6 +47,7 @@ class Leadership:
         self._duration = duration
         self._renew = renew
         self._held: LeaderRecord | None = None
+        self._deadline = 0.0  # of the event loop's clock: others may take the lease after it
         self.trouble = ""  # why the lease could not be read or written the last time
         # A foreign lease counts as expired only after we ourselves saw it unchanged for its whole duration: clocks differ.
         self._seen: tuple[str, float] = ("", 0.0)
@@ -53,9 +60,7 @@ class Leadership:
                 self.trouble = ""
                 if record is not None:
                     epoch = await self._store.take_over(self._holder, record.epoch)
-                    self._held = await self._cluster.write_leader(
-                        replace(record, epoch=epoch, renewed=self._clock()), record
-                    )
+                    await self._write(record, epoch)
                     log.info("leading", holder=self._holder, epoch=epoch)
                     return epoch
             except (ClusterError, StoreUnavailable) as error:
@@ -83,33 +88,51 @@ class Leadership:
         Raises:
             LeadershipLost: when the lease ran out unrenewed or is somebody else's.
         """
-        assert self._held is not None
-        deadline = asyncio.get_running_loop().time() + self._duration
-        while True:
-            await asyncio.sleep(self._renew)
-            now = asyncio.get_running_loop().time()
-            try:
-                self._held = await self._cluster.write_leader(
-                    replace(self._held, renewed=self._clock()), self._held
-                )
-                deadline = now + self._duration
-                self.trouble = ""
-            except ClusterUnavailable as error:
-                self._worry("lease_not_renewed", error)
-                if now >= deadline:
-                    raise LeadershipLost("the LeaderLease ran out") from error
-            except ClusterError as error:
-                await self._reread(error)
+        try:
+            async with asyncio.timeout_at(self._deadline) as lease:
+                while True:
+                    await asyncio.sleep(self._renew)
+                    await self._renewed()
+                    lease.reschedule(self._deadline)
+        except TimeoutError:
+            raise LeadershipLost(f"the LeaderLease ran out: {self.trouble}") from None
 
-    async def _reread(self, error: ClusterError) -> None:
-        """The write conflicted: ours landed unanswered, or somebody else took over."""
+    async def _renewed(self) -> None:
+        """Try once; what goes wrong is tried again until the lease runs out."""
+        assert self._held is not None
+        try:
+            await self._write(self._held)
+        except (WriteConflict, ObjectGone):  # ours landed unanswered, or it is another's
+            await self._reread()
+        except ClusterError as error:
+            self._worry("lease_not_renewed", error)
+
+    async def _write(self, over: LeaderRecord, epoch: int | None = None) -> None:
+        """Write the lease, with another epoch if one is given.
+
+        It lasts from when the write is sent: no standby can have seen it before. A write that gets no answer is given up
+        while there is time for another one.
+        """
+        sent = asyncio.get_running_loop().time()
+        ours = replace(over, renewed=self._clock(), epoch=over.epoch if epoch is None else epoch)
+        patience = (self._duration - self._renew) / 2
+        try:
+            async with asyncio.timeout(patience):
+                self._held = await self._cluster.write_leader(ours, over)
+        except TimeoutError:
+            raise ClusterUnavailable(f"no answer to a renewal in {patience:g} s") from None
+        self._deadline = sent + self._duration
+        self.trouble = ""
+
+    async def _reread(self) -> None:
+        """After a write was refused because the lease is not as we know it: write over what it is, if it is ours."""
         try:
             current = await self._cluster.read_leader()
-        except ClusterUnavailable:
-            return
-        if current is None or current.holder != self._holder:
-            raise LeadershipLost("somebody else holds the LeaderLease") from error
-        self._held = current
+            if current is None or current.holder != self._holder:
+                raise LeadershipLost("somebody else holds the LeaderLease")
+            await self._write(current)
+        except ClusterError as error:
+            self._worry("lease_not_renewed", error)
 
     def _worry(self, event: str, error: Exception) -> None:
         if not self.trouble:  # once is enough for the log; /readyz tells it all the while

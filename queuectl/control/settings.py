@@ -5,12 +5,13 @@ Every field says what it rules and in which unit. There is no setting that nothi
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from queuectl.domain.snapshot import SolverLimits
@@ -166,7 +167,20 @@ class Settings(BaseSettings):
     )
 
     lease_duration: float = Field(15.0, gt=0, description="seconds a LeaderLease lasts unrenewed")
-    lease_renew: float = Field(3.0, gt=0, description="seconds between renewals")
+    lease_renew: float = Field(
+        3.0, gt=0, description="seconds between renewals; less than a third of the duration"
+    )
+
+    @field_validator("lease_renew")
+    @classmethod
+    def _time_for_two_renewals(cls, renew: float, given: ValidationInfo) -> float:
+        """One renewal that gets no answer must not end a leadership."""
+        duration = given.data.get("lease_duration", math.inf)
+        if 3 * renew >= duration:
+            raise ValueError(
+                f"{renew:g} s is not less than a third of QUEUECTL_LEASE_DURATION, {duration:g} s"
+            )
+        return renew
 
     unschedulable_seconds: float = Field(
         30.0, gt=0, description="kube-scheduler's refusal of a pin before it is given up"

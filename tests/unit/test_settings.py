@@ -35,7 +35,13 @@ def test_nested_settings_are_read_from_the_environment(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("QUEUECTL_IN_FLIGHT", "0"), ("QUEUECTL_SOLVER__NOPE", "1"), ("QUEUECTL_LEASE_RENEW", "soon")],
+    [
+        ("QUEUECTL_IN_FLIGHT", "0"),
+        ("QUEUECTL_SOLVER__NOPE", "1"),
+        ("QUEUECTL_LEASE_RENEW", "soon"),
+        ("QUEUECTL_LEASE_RENEW", "5"),
+        ("QUEUECTL_LEASE_DURATION", "9"),
+    ],
 )
 def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)

@@ -1,0 +1,136 @@
+"""A leader gives its LeaderLease up before a standby can take it, whatever the API server does with the renewals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from queuectl.control.leader import Leadership, LeadershipLost
+from queuectl.domain.errors import ClusterUnavailable, WriteRefused
+from queuectl.domain.records import LeaderRecord
+from tests.doubles.cluster import FakeCluster
+from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.support.virtualtime import run
+
+DURATION, RENEW = 15.0, 3.0
+TWICE = 2  # writes of the lease until its holder leads
+Write = Callable[[], Awaitable[LeaderRecord]]
+Answer = Callable[[int, Write], Awaitable[LeaderRecord]]
+
+
+class SlowServer(FakeCluster):
+    """``answer`` decides what becomes of each write of the lease, numbered from 1."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self._answer = answer
+        self._number = 0
+        self.landed = 0.0  # when a write had its effect last
+
+    async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
+        self._number += 1
+
+        async def write() -> LeaderRecord:
+            written = await FakeCluster.write_leader(self, record, over)
+            self.landed = now()
+            return written
+
+        return await self._answer(self._number, write)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def hangs() -> None:
+    await asyncio.sleep(15.0)  # the time-out of a request
+    raise ClusterUnavailable("no answer in 15 s")
+
+
+async def never_answered(number: int, write: Write) -> LeaderRecord:
+    if number > TWICE:
+        await hangs()
+    return await write()
+
+
+async def answered_too_late(number: int, write: Write) -> LeaderRecord:
+    """The write has its effect; nobody hears of it."""
+    written = await write()
+    if number > TWICE:
+        await hangs()
+    return written
+
+
+async def forbidden(number: int, write: Write) -> LeaderRecord:
+    if number > TWICE:
+        raise WriteRefused("403: not with these rights")
+    return await write()
+
+
+async def refused_at_once(number: int, write: Write) -> LeaderRecord:
+    if number > TWICE:
+        raise ClusterUnavailable("connection refused")
+    return await write()
+
+
+def leadership(cluster: FakeCluster) -> Leadership:
+    store = MemoryStore(MemoryDatabase())
+    return Leadership(cluster, store, now, holder="a", duration=DURATION, renew=RENEW)
+
+
+@pytest.mark.parametrize("answer", [never_answered, forbidden, refused_at_once, answered_too_late])
+def test_a_leader_whose_renewals_fail_ends_before_its_lease(answer: Answer) -> None:
+    async def story() -> None:
+        server = SlowServer(answer)
+        leader = leadership(server)
+        await leader.acquire()
+        with pytest.raises(LeadershipLost):
+            async with asyncio.timeout(100.0):
+                await leader.keep()
+        assert now() <= server.landed + DURATION
+
+    run(story())
+
+
+async def every_other_hangs(number: int, write: Write) -> LeaderRecord:
+    if number > TWICE and number % 2:
+        await hangs()
+    return await write()
+
+
+async def an_answer_is_lost(number: int, write: Write) -> LeaderRecord:
+    """The write that follows it meets a lease that has changed, and is sent again over that."""
+    written = await write()
+    if number % 3 == 0:
+        await hangs()
+    return written
+
+
+@pytest.mark.parametrize("answer", [every_other_hangs, an_answer_is_lost])
+def test_a_renewal_without_an_answer_is_tried_again_in_time(answer: Answer) -> None:
+    async def story() -> None:
+        leader = leadership(SlowServer(answer))
+        await leader.acquire()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1000.0):
+                await leader.keep()
+
+    run(story())
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_lease_that_another_holds_or_that_is_gone_ends_the_leadership(deleted: bool) -> None:
+    async def story() -> None:
+        server = FakeCluster()
+        leader = leadership(server)
+        await leader.acquire()
+        assert server.leader is not None
+        server.leader = None if deleted else replace(server.leader, holder="b", version="stolen")
+        with pytest.raises(LeadershipLost, match="somebody else"):
+            await leader.keep()
+        assert now() <= RENEW
+
+    run(story())
