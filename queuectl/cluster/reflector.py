@@ -226,4 +226,5 @@ class Reflector:
             self._deliver(nothing)
             self._absent = True
         self._listed = False
+        self._hooks.received(self._resource.name, 0)  # an answer, however often it is the same
         await self._sleep(self._pace.absent)

@@ -181,7 +181,7 @@ class Metrics:
         self._relists = self._counter("watch_relists_total", "Complete lists read.", "kind")
         self._heard = self._gauge(
             "watch_last_event_timestamp_seconds",
-            "When the watch last said anything, bookmarks included; its age is time() minus this.",
+            "When the API server last answered the watch, bookmarks included; its age is time() minus this.",
             "kind",
         )
 

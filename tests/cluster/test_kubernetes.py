@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,13 @@ from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
 from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.reflector import Pace, Reflector
+from queuectl.cluster.resources import watched
 from queuectl.cluster.review import PROTECTING, probe_policies
+from queuectl.control.wire import WatchMeter
 from queuectl.domain.errors import BadInput, ClusterUnavailable, WriteRefused
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
+from queuectl.telemetry.metrics import Metrics
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.kubernetes_world import KubernetesWorld, refusals
 from tests.cluster.world import RESOURCES, a_node, patched, place, start, submitted
@@ -24,6 +29,7 @@ from tests.support.jobs import batch_job, pytorch_job
 
 pytestmark = pytest.mark.system
 
+PYTORCHJOBS = next(resource for resource in watched() if resource.name == "pytorchjobs")
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 
 
@@ -444,6 +450,24 @@ async def test_every_write_finds_a_connection_while_all_watches_run(
     with contextlib.suppress(asyncio.CancelledError):
         await watch
     await cluster.close()
+
+
+async def test_a_watch_of_a_kind_that_is_not_installed_is_not_silent(admin: Api) -> None:
+    """Each look that finds no such kind is an answer, so the alert on silent watches does not fire."""
+    metrics = Metrics()
+    absent = replace(PYTORCHJOBS, path="/apis/jobs.queuectl.test/v1/pytorchjobs")
+    heard: set[float | None] = set()
+    pace = Pace(absent=0.01)
+    reflector = Reflector(admin, absent, lambda _: None, lambda _: None, WatchMeter(metrics), pace)
+    following = asyncio.create_task(reflector.run())
+    async with asyncio.timeout(20):
+        while len(heard) < 4:
+            await asyncio.sleep(0.01)
+            name = "queuectl_watch_last_event_timestamp_seconds"
+            heard.add(metrics.registry.get_sample_value(name, {"kind": "pytorchjobs"}))
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
 
 
 async def refused(

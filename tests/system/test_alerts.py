@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -15,11 +17,13 @@ from queuectl.localcluster.progress import Silent
 from queuectl.localcluster.prometheus import check_rules
 from queuectl.localcluster.versions import PROMETHEUS
 from tests.support.metricnames import ROOT
+from tests.system.transcript import transcript
 from tests.unit.test_telemetry_metrics import busy
 
 pytestmark = pytest.mark.system
 
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.yaml"))
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 STORIES = Path(__file__).parent / "prometheus" / "alerts.yaml"
 
 
@@ -39,8 +43,29 @@ def test_the_rules_are_well_formed() -> None:
     assert check_rules(*RULES).count("SUCCESS") == len(RULES)
 
 
-def test_every_story_ends_as_told() -> None:
-    run("test", "rules", str(STORIES))
+def installed(document: Path) -> str:
+    """A file as the command of docs/operate.md makes it of alerts.yaml."""
+    page = (ROOT / "docs" / "operate.md").read_text()
+    [command] = [s.command for s in transcript(page) if s.command.startswith("sed ")]
+    program, script, file, into, made = shlex.split(command)
+    assert (program, file, into, made) == ("sed", "deploy/prometheus/alerts.yaml", ">", ALERTS.name)
+    return subprocess.run(
+        ["sed", script, document], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_every_alert_fires_with_the_url_of_its_runbook_section(tmp_path: Path) -> None:
+    rules, stories = tmp_path / "rules.yaml", tmp_path / "stories.yaml"
+    rules.write_text(installed(ALERTS))
+    told = yaml.safe_load(installed(STORIES))
+    stories.write_text(yaml.safe_dump(told | {"rule_files": [str(rules)]}))
+    run("test", "rules", str(stories))
+    for group in yaml.safe_load(rules.read_text())["groups"]:
+        for rule in group["rules"]:
+            url = urlsplit(rule["annotations"]["runbook_url"])
+            assert (url.scheme, url.fragment) == ("https", rule["alert"].lower())
+            assert url.hostname
+            assert (ROOT / "docs" / url.path.rsplit("/", 1)[1]).is_file()
 
 
 def checked(exposed: str) -> str:
@@ -61,7 +86,7 @@ def test_it_has_something_against_a_counter_that_is_not_called_one() -> None:
 
 
 def test_every_alert_fires_in_some_story() -> None:
-    groups = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
     alerts = {rule["alert"] for group in groups for rule in group["rules"]}
     stories = yaml.safe_load(STORIES.read_text())["tests"]
     told = [test for story in stories for test in story["alert_rule_test"]]

@@ -40,6 +40,7 @@ def test_the_page_for_who_is_on_call(town: Town, typing: Shell) -> None:
     town.house.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
     page.type("kubectl get lease")
     page.type("kubectl auth can-i", shows=False)
+    page.type("sed")
     failed(town, page)
     lost(town, page)
     town.submit("team-b", "train", whole(1))
