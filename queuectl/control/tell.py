@@ -49,6 +49,7 @@ WARNINGS = frozenset(
         Code.REQUEUING_LIMIT,
         Code.QUEUE_STOPPED,
         Code.LOCAL_QUEUE_STOPPED,
+        Code.UNSATISFIED_CHECKS,
     }
 )
 # Nothing a user must act on; told only if it lasts.

@@ -106,6 +106,7 @@ ASIDE: Final = frozenset(
         Code.SHAPE_NEVER_FITS,
         Code.QUEUE_STOPPED,
         Code.LOCAL_QUEUE_STOPPED,
+        Code.UNSATISFIED_CHECKS,
     }
 )
 

@@ -188,6 +188,8 @@ class ClusterQueue:
             ClusterQueues of the cohort although those stay within their own.
         headroom: nominal quota of flavors with node labels follows the nodes' capacity, less this part of it;
             None = nominal quota is what the resource groups say.
+        admission_checks: names of the checks that its gangs would have to pass. None is run, so while there are any nothing of
+            it starts; what runs is left alone.
         max_per_user: resource to the most that one user's gangs may be charged of it at once, by resource; empty = all.
     """
 
@@ -214,6 +216,7 @@ class ClusterQueue:
     evicts_within_nominal: bool = False
     idle_reclaim: IdleReclaim = IdleReclaim()
     max_per_user: tuple[tuple[str, int], ...] = ()
+    admission_checks: tuple[str, ...] = ()
 
     @property
     def preempts(self) -> bool:

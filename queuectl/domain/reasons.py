@@ -31,6 +31,7 @@ class Code(StrEnum):
     UNSUPPORTED = "UnsupportedConstraint"  # asks for what placement cannot honour yet
     QUEUE_STOPPED = "ClusterQueueStopped"
     LOCAL_QUEUE_STOPPED = "LocalQueueStopped"
+    UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"  # its queue names checks, which are not run
     BACKOFF = "Backoff"
     HELD = "Held"  # by a person
     QUEUE_SET = (

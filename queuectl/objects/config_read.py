@@ -89,7 +89,15 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         evicts_within_nominal=bool(policy.evict_within_nominal),
         idle_reclaim=_read_idle_reclaim(policy.idle_reclaim),
         max_per_user=_read_max_per_user(policy.max_per_user),
+        admission_checks=_admission_checks(spec),
     )
+
+
+def _admission_checks(spec: wire.ClusterQueueSpec) -> tuple[str, ...]:
+    """Of both spellings, by name; one for some flavors only counts as one for all."""
+    strategy = spec.admission_checks_strategy or wire.AdmissionChecksStrategy()
+    named = {check.name for check in strategy.admission_checks or ()}
+    return tuple(sorted(named.union(spec.admission_checks or ())))
 
 
 def _borrows(preemption: wire.PreemptionSpec) -> bool:
@@ -228,12 +236,13 @@ def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
     """Fields that would change a decision but do not yet; defaults that the server fills in are passed over."""
     spec = document.spec
     checks = spec.admission_checks_strategy or wire.AdmissionChecksStrategy()
-    asked = {
-        "admissionChecks": bool(spec.admission_checks),
-        "admissionChecksStrategy": bool(checks.admission_checks),
-        "concurrentAdmissionPolicy": bool(spec.concurrent_admission_policy),
-    }
-    yield from (Warned(f"spec.{field}") for field, set_ in asked.items() if set_)
+    closes = "admission checks are not run: nothing starts in this queue"
+    if spec.admission_checks:
+        yield Warned("spec.admissionChecks", closes)
+    if checks.admission_checks:
+        yield Warned("spec.admissionChecksStrategy", closes)
+    if spec.concurrent_admission_policy:
+        yield Warned("spec.concurrentAdmissionPolicy")
     yield from _warn_pairs(spec)
     if not (spec.cohort_name or spec.cohort):
         yield from _warn_limits(spec.resource_groups, "has no effect: in no cohort")

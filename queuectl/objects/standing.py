@@ -45,6 +45,14 @@ def closed(
     if target.namespace_selector is None or not target.namespace_selector.matches(labels):
         text = f"ClusterQueue {target.name} does not take namespace {namespace}"
         return Reason(Code.MISCONFIGURED, text)
+    if target.admission_checks:
+        listed = ", ".join(target.admission_checks)
+        text = (
+            f"ClusterQueue {target.name} requires admission checks ({listed}),"
+            " and queuectl runs none: nothing starts in it"
+        )
+        details = {"clusterQueue": target.name, "admissionChecks": list(target.admission_checks)}
+        return Reason(Code.UNSATISFIED_CHECKS, text, details)
     return None
 
 

@@ -182,10 +182,16 @@ def _no_namespace(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, config=replace(snapshot.config, cluster_queues=queues))
 
 
+def _checked(snapshot: Snapshot) -> Snapshot:
+    queues = {"main": replace(queue(), admission_checks=("prov",))}
+    return replace(snapshot, config=replace(snapshot.config, cluster_queues=queues))
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [
         (_stopped, Code.QUEUE_STOPPED),
+        (_checked, Code.UNSATISFIED_CHECKS),
         (_local_stopped, Code.LOCAL_QUEUE_STOPPED),
         (_no_local, Code.MISCONFIGURED),
         (_no_cluster, Code.MISCONFIGURED),

@@ -92,7 +92,10 @@ class TestWhatKubectlPrints:
             '    spec.admissionChecks: (none) -> ["prov"]',
             QUOTA.format(32),
         ]
-        assert result.err == "warning: ClusterQueue/team-a: spec.admissionChecks: not honoured yet\n"  # fmt: skip
+        assert result.err == (
+            "warning: ClusterQueue/team-a: spec.admissionChecks:"
+            " admission checks are not run: nothing starts in this queue\n"
+        )
 
     def test_the_file_of_kueues_manager_is_the_configuration(self, queuectl: Cli) -> None:
         settings = {

@@ -340,8 +340,6 @@ def test_a_priority_class_has_a_value_and_a_description() -> None:
 # ---- known, not honoured: one warning naming the field, and the object means what it means without it
 
 WARNED: list[tuple[str, str, Any]] = [
-    ("ClusterQueue", "spec.admissionChecks", ["prov"]),
-    ("ClusterQueue", "spec.admissionChecksStrategy", {"admissionChecks": [{"name": "a", "onFlavors": ["f"]}]}),
     ("ClusterQueue", "spec.concurrentAdmissionPolicy", {"migration": {"mode": "TryPreferredFlavors"}}),
     ("Configuration", "waitForPodsReady.blockAdmission", True),
     ("Configuration", "waitForPodsReady.enable", False),
@@ -365,6 +363,34 @@ def test_a_known_field_without_effect_is_told(kind: str, field: str, value: Any)
     assert warning.startswith(f"{kind}/{name}: {field}: ")
     assert warning.endswith(": not honoured yet") or "is not honoured" in warning
     assert read(kind, part) == DEFAULTS[kind]
+
+
+CHECKS: list[tuple[Fields, tuple[str, ...], list[str]]] = [
+    # spec, names of the checks, fields that are warned of
+    ({"admissionChecks": []}, (), []),
+    ({"admissionChecks": ["prov"]}, ("prov",), ["admissionChecks"]),
+    ({"admissionChecksStrategy": {"admissionChecks": []}}, (), []),
+    (
+        {"admissionChecksStrategy": {"admissionChecks": [{"name": "a", "onFlavors": ["f"]}]}},
+        ("a",),
+        ["admissionChecksStrategy"],
+    ),
+    (
+        {"admissionChecks": ["b"], "admissionChecksStrategy": {"admissionChecks": [{"name": "a"}]}},
+        ("a", "b"),
+        ["admissionChecks", "admissionChecksStrategy"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "named", "warned"), CHECKS, ids=str)
+def test_admission_checks_close_a_queue_and_are_warned_of(
+    spec: Fields, named: tuple[str, ...], warned: list[str]
+) -> None:
+    assert read("ClusterQueue", {"spec": spec}).admission_checks == named
+    _, warnings = validate(document("ClusterQueue", {"spec": spec}))
+    text = "admission checks are not run: nothing starts in this queue"
+    assert warnings == tuple(f"ClusterQueue/x: spec.{field}: {text}" for field in warned)
 
 
 @pytest.mark.parametrize("mode", list(ReclaimMode))
@@ -697,6 +723,7 @@ def test_the_one_configuration_needs_no_name() -> None:
 
 EVERY_ROW: list[Fields] = [
     *(document("QuotaOverride", {"spec": spec}) for spec, _ in AMOUNTS),
+    *(document("ClusterQueue", {"spec": spec}) for spec, *_ in CHECKS),
     *(document(kind, beside, written(field, value)) for kind, field, value, _, beside in HONOURED),
     *(document(kind, nested(field, value)) for kind, field, value in WARNED),
     *(document("Configuration", nested(field, value)) for field, value in PASSED_OVER),

@@ -710,6 +710,17 @@ def test_without_a_workload_priority_class_the_pods_class_counts() -> None:
         ),
         (
             JOB,
+            replace(
+                CONFIG,
+                cluster_queues={
+                    "cq": ClusterQueue("cq", namespace_selector=LabelSelector(), admission_checks=("prov",))
+                },
+            ),
+            Code.UNSATISFIED_CHECKS,
+            "ClusterQueue cq requires admission checks (prov), and queuectl runs none: nothing starts in it",
+        ),
+        (
+            JOB,
             replace(CONFIG, local_queues={("a", "q"): LocalQueue("a", "q", "cq", StopPolicy.HOLD)}),
             Code.LOCAL_QUEUE_STOPPED,
             "stopped",
