@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from fastapi import Depends, Request
 
+from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.identity import Caller, Right
 
@@ -89,6 +90,32 @@ class Guard:
         rights = [Right(verb, resource, namespace) for namespace in await namespaces()]
         allowed = await asyncio.gather(*(self.may(request, right) for right in rights))
         return frozenset(r.namespace for r, may in zip(rights, allowed, strict=True) if may)
+
+    async def somewhere(
+        self,
+        request: Request,
+        verb: str,
+        resource: str,
+        namespaces: Callable[[], Awaitable[Iterable[str]]],
+    ) -> bool:
+        """Whether he may in any of these namespaces, or in all."""
+        there = await self.visible(request, verb, resource, namespaces)
+        return there is None or bool(there)
+
+    async def writes_some(
+        self, request: Request, namespaces: Callable[[], Awaitable[Iterable[str]]]
+    ) -> None:
+        """Raise a FORBIDDEN problem unless the caller may write some kind of configuration somewhere.
+
+        For documents that name themselves: none is read for a caller who may write none.
+        """
+        for kind in CONFIG_KINDS:
+            if await self.may(request, Right("update", kind.plural)):
+                return
+        for kind in CONFIG_KINDS:
+            if kind.namespaced and await self.somewhere(request, "update", kind.plural, namespaces):
+                return
+        await self.require(request, Right("update", CONFIG_KINDS[0].plural))
 
     async def may(self, request: Request, right: Right) -> bool:
         """Whether who asks may do this."""

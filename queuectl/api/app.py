@@ -16,6 +16,7 @@ from queuectl.api import problems
 from queuectl.api.access import Guard
 from queuectl.api.auth import layers
 from queuectl.api.auth.layers import Authenticated
+from queuectl.api.body import Bodies
 from queuectl.api.feed import Feed
 from queuectl.api.kinds import CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import describe
@@ -50,7 +51,7 @@ def create_app(
     lookout: Lookout | None = None,
     authenticated: Authenticated | None = None,
 ) -> FastAPI:
-    """The REST API with metrics and health. Who adds routes finds the guard of these in ``app.state.guard``.
+    """The REST API with metrics and health. Who adds routes finds the guard and the reader of bodies in ``app.state``.
 
     Args:
         store: what it reads and writes.
@@ -62,16 +63,17 @@ def create_app(
     """
     app = _bare("queuectl")
     guard = app.state.guard = Guard(authenticated.access if authenticated else None)
+    bodies = app.state.bodies = Bodies()
     desk = layers.install(app, store, authenticated)
     for kind in CONFIG_KINDS:
-        config.add_routes(app.router, guard, kind, store, diagnoser)
-    dryrun.add_routes(app.router, guard, store, diagnoser)
+        config.add_routes(app.router, guard, bodies, kind, store, diagnoser)
+    dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
     pastuse.add_routes(app.router, guard, store)
     usage.add_routes(app.router, guard, store)
     feed = app.state.feed = Feed(store)
     events.add_routes(app.router, guard, store, feed)
     nodes.add_routes(app.router, guard, lookout)
-    plans.add_routes(app.router, guard, lookout)
+    plans.add_routes(app.router, guard, bodies, lookout)
     decisions.add_routes(app.router, guard, store)
     workloads.add_routes(app.router, guard, store, diagnoser)
     session.add_routes(app.router, desk)

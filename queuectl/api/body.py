@@ -1,121 +1,182 @@
-"""Reading one configuration document from a request body, JSON or YAML. How large it may be, auth/limits.py says."""
+"""Request bodies as values: read once rights are checked, and off the event loop unless they are small.
+
+A route calls these functions in its endpoint, which runs after its dependencies, and so after its rights. No route declares a
+body to FastAPI, which would decode it first. What bounds the work is in :mod:`queuectl.api.reading`.
+"""
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
-import orjson
-import yaml
-from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
 
 from queuectl.api import merge
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.access import caller_of
+from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, wrong_members
+from queuectl.api.reading import MAX_VALUES, malformed, read_json, read_yaml
+from queuectl.control.aside import Aside
+from queuectl.domain.errors import TookTooLong
 
 JSON_TYPES: Final = ("application/json",)
 YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
+MAX_SMALL: Final = 1 << 15
+"""Bytes of a body that holds a few fields; a token has 16 KiB at most. Decoded on the event loop, in about a millisecond."""
+MAX_BYTES: Final = 1 << 18
+"""Bytes of a document. YAML may not be larger anywhere."""
+MAX_LIST_BYTES: Final = 1 << 21
+"""Bytes of a list of documents in JSON: about 3,000 of them."""
+MAX_FORM_BYTES: Final = 1 << 20
+"""Bytes of a form of the dashboard: a document and what it replaces, both escaped."""
+_LIST_VALUES: Final = 10 * MAX_VALUES
+_SHARE: Final = 0.25  # of one core
+_PATIENCE: Final = 60.0  # seconds; the bounds end it long before
 
-_CONTROL: Final = re.compile("[\x00\ud800-\udfff]")  # what Postgres' jsonb cannot hold
+_Model = TypeVar("_Model", bound=BaseModel)
+_Answer = TypeVar("_Answer")
 
 
-async def read_document(request: Request) -> dict[str, Any]:
-    """The body as one mapping.
+async def read_small(request: Request, model: type[_Model]) -> _Model | None:
+    """A small JSON body as this model; None where there is none.
 
     Raises:
-        Problem: unsupported-media-type or malformed-body.
+        Problem: unsupported-media-type, body-too-large, malformed-body or invalid-parameter.
     """
-    media = request.headers.get("content-type", JSON_TYPES[0]).partition(";")[0].strip().lower()
-    if media not in JSON_TYPES + YAML_TYPES:
-        raise Problem(
-            ProblemType.UNSUPPORTED_MEDIA_TYPE,
-            f"{media!r} is not understood; send {JSON_TYPES[0]} or {YAML_TYPES[0]}",
-            {"Accept": ", ".join(JSON_TYPES + YAML_TYPES)},
+    body = await read_bytes(request, MAX_SMALL)
+    if not body:
+        return None
+    _media(request, JSON_TYPES)
+    value = read_json(body)
+    return None if value is None else _modelled(value, model)
+
+
+def missing() -> Problem:
+    """Of a body that is required."""
+    return wrong_members([{"field": "", "reason": "a body is required"}])
+
+
+class Bodies:
+    """Reads bodies that may be large, one at a time and with a share of one core, in a thread."""
+
+    def __init__(self) -> None:
+        self._aside = Aside(_SHARE)
+
+    async def document(self, request: Request) -> dict[str, Any]:
+        """The body as one mapping, JSON or YAML.
+
+        Raises:
+            Problem: unsupported-media-type, body-too-large, malformed-body or took-too-long.
+        """
+        return await self._document(request, MAX_BYTES, MAX_VALUES)
+
+    async def documents(self, request: Request) -> dict[str, Any]:
+        """The same of a body that holds many documents, which in JSON may be larger."""
+        return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES)
+
+    async def model(self, request: Request, model: type[_Model]) -> _Model:
+        """A JSON body that may hold many documents, as this model. Raises invalid-parameter, too."""
+        _media(request, JSON_TYPES)
+        body = await read_bytes(request, MAX_LIST_BYTES)
+        if not body:
+            raise missing()
+        return await self._read(
+            request, body, lambda: _modelled(read_json(body, _LIST_VALUES), model)
         )
-    body = await request.body()
-    return _mapping(_from_json(body) if media in JSON_TYPES else _from_yaml(body))
+
+    async def patch(self, request: Request) -> dict[str, Any]:
+        """The body as a merge patch of a mapping. Raises as :meth:`document`."""
+        _media(request, (merge.MEDIA_TYPE,), "Accept-Patch", default="")
+        body = await read_bytes(request, MAX_BYTES)
+        patch = await self._read(request, body, lambda: read_json(body))
+        if not isinstance(patch, dict):
+            raise malformed("a patch must be a mapping of what changes")
+        return patch
+
+    async def yaml(self, request: Request, text: str) -> dict[str, Any]:
+        """A text of a form, as one mapping.
+
+        Raises:
+            Problem: malformed-body or took-too-long.
+        """
+        return _mapping(await self.work(request, lambda: read_yaml(text.encode())))
+
+    async def work(self, request: Request, work: Callable[[], _Answer]) -> _Answer:
+        """What ``work`` answers, done for this request in its turn. Raises what it raises.
+
+        Raises:
+            Problem: took-too-long, where too much waits already.
+        """
+        try:
+            async with self._aside.turn(caller_of(request).name):
+                return await self._aside.work_out(lambda _: work(), _PATIENCE)
+        except TookTooLong as error:
+            retry = {"Retry-After": str(RETRY_SECONDS)}
+            raise Problem(ProblemType.TOOK_TOO_LONG, str(error), retry) from error
+
+    async def _document(self, request: Request, most: int, values: int) -> dict[str, Any]:
+        media = _media(request, JSON_TYPES + YAML_TYPES)
+        if media in JSON_TYPES:
+            body = await read_bytes(request, most)
+            return _mapping(await self._read(request, body, lambda: read_json(body, values)))
+        body = await read_bytes(request, MAX_BYTES)
+        return _mapping(await self.work(request, lambda: read_yaml(body)))
+
+    async def _read(self, request: Request, body: bytes, read: Callable[[], _Answer]) -> _Answer:
+        """Small JSON is decoded here: to wait for a turn would cost more."""
+        return read() if len(body) <= MAX_SMALL else await self.work(request, read)
 
 
-def read_yaml(text: str) -> dict[str, Any]:
-    """A text that somebody typed, as one mapping.
+async def read_bytes(request: Request, most: int) -> bytes:
+    """The body as it came.
 
     Raises:
-        Problem: malformed-body.
+        Problem: body-too-large, as soon as it is.
     """
-    return _mapping(_from_yaml(text.encode()))
+    told = request.headers.get("content-length", "")
+    if told.isdecimal() and len(told) < 19 and int(told) > most:
+        raise _too_large(most)
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise _too_large(most)
+        parts.append(part)
+    return b"".join(parts)
 
 
-async def read_patch(request: Request) -> dict[str, Any]:
-    """The body as a merge patch of a mapping.
+def _too_large(most: int) -> Problem:
+    detail = f"the body may have {most} bytes"
+    return Problem(ProblemType.BODY_TOO_LARGE, detail, {"Connection": "close"})
 
-    Raises:
-        Problem: unsupported-media-type or malformed-body.
-    """
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != merge.MEDIA_TYPE:
-        detail = f"{media!r} is not understood; send {merge.MEDIA_TYPE}"
-        raise Problem(
-            ProblemType.UNSUPPORTED_MEDIA_TYPE, detail, {"Accept-Patch": merge.MEDIA_TYPE}
-        )
-    patch = _from_json(await request.body())
-    if not isinstance(patch, dict):
-        raise _malformed("a patch must be a mapping of what changes")
-    return patch
+
+def _media(
+    request: Request,
+    accepted: tuple[str, ...],
+    header: str = "Accept",
+    default: str = JSON_TYPES[0],
+) -> str:
+    """The media type of the body, once it is one of these; ``header`` names them in a refusal."""
+    media = request.headers.get("content-type", default).partition(";")[0].strip().lower()
+    if media not in accepted:
+        detail = f"{media!r} is not understood; send {' or '.join(accepted)}"
+        raise Problem(ProblemType.UNSUPPORTED_MEDIA_TYPE, detail, {header: ", ".join(accepted)})
+    return media
 
 
 def _mapping(document: Any) -> dict[str, Any]:
     if not isinstance(document, dict):
-        raise _malformed("the body must be one document: a mapping with apiVersion and kind")
+        raise malformed("the body must be one document: a mapping with apiVersion and kind")
     return document
 
 
-def _from_json(body: bytes) -> Any:
+def _modelled(value: Any, model: type[_Model]) -> _Model:
     try:
-        return _storable(orjson.loads(body))
-    except orjson.JSONDecodeError as error:
-        raise _malformed(f"not JSON: {error}") from error
-
-
-def _from_yaml(body: bytes) -> Any:
-    try:
-        value = yaml.load(body, _PlainLoader)  # noqa: S506 - a SafeLoader
-        # Through JSON once: what only YAML knows (sets, binary, numbers as keys) ends here, not in the database.
-        return _storable(orjson.loads(orjson.dumps(value)))
-    except yaml.YAMLError as error:
-        raise _malformed(f"not YAML: {error}") from error
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _malformed(f"YAML that is not also JSON: {error}") from error
-
-
-def _storable(value: Any) -> Any:
-    """Refuse characters that the database cannot keep."""
-    stack = [value]
-    while stack:
-        match stack.pop():
-            case dict() as mapping:
-                stack += [*mapping.keys(), *mapping.values()]
-            case list() as items:
-                stack += items
-            case str() as text if _CONTROL.search(text):
-                raise _malformed("a string holds a character that cannot be stored")
-            case _:
-                pass
-    return value
-
-
-def _malformed(detail: str) -> Problem:
-    return Problem(ProblemType.MALFORMED_BODY, detail)
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """YAML as Kubernetes means it: dates stay text; no aliases, which let a small body unfold into a huge document."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "aliases are not accepted")
-        return super().compose_node(parent, index)
-
-
-_PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise wrong_members(
+            [
+                {"field": ".".join(map(str, one["loc"])), "reason": one["msg"]}
+                for one in error.errors(include_url=False, include_input=False)
+            ]
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from pydantic import AwareDatetime, Field
 
@@ -45,6 +46,16 @@ class MoveBody(CommandBody):
     queue: str = Field(
         pattern=NAME, description="LocalQueue of its own namespace. It keeps its place in time."
     )
+
+
+BODIES: Final = {
+    **dict.fromkeys(Action, CommandBody),
+    Action.PRIORITY: PriorityBody,
+    Action.MOVE: MoveBody,
+}
+"""What goes with each action."""
+REQUIRED: Final = frozenset({Action.PRIORITY, Action.MOVE})
+"""Actions that say nothing without a body."""
 
 
 class CommandView(View):

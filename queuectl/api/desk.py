@@ -13,7 +13,10 @@ from uuid import uuid4
 from fastapi import Depends, Request, Response
 
 from queuectl.api.access import ANYBODY, Guard, caller_of
+from queuectl.api.body import missing, read_small
 from queuectl.api.command_views import (
+    BODIES,
+    REQUIRED,
     CommandBody,
     CommandView,
     MoveBody,
@@ -63,10 +66,12 @@ class Desk:
         response: Response,
         entry: Entry,
         action: Action,
-        body: CommandBody | None,
         request_id: str | None,
     ) -> CommandView:
-        """Keep it for the leader."""
+        """Read what goes with it, and keep it for the leader."""
+        body = await read_small(request, BODIES[action])
+        if body is None and action in REQUIRED:
+            raise missing()
         caller = caller_of(request)
         given = body.by if body is not None else None
         by = given if given is not None and caller is ANYBODY else caller.name

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from queuectl.api.access import Guard
 from queuectl.api.auth.audit import done
-from queuectl.api.body import read_document, read_patch
+from queuectl.api.body import Bodies
 from queuectl.api.kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.api.merge import merged
 from queuectl.api.params import Name, Namespace
@@ -34,9 +34,15 @@ class Documents:
     """Of one kind."""
 
     def __init__(
-        self, guard: Guard, kind: ConfigKind, store: ApiStore, diagnoser: Diagnoser | None
+        self,
+        guard: Guard,
+        bodies: Bodies,
+        kind: ConfigKind,
+        store: ApiStore,
+        diagnoser: Diagnoser | None,
     ) -> None:
         self._guard = guard
+        self._bodies = bodies
         self._kind = kind
         self._store = store
         self._diagnoser = diagnoser
@@ -82,7 +88,7 @@ class Documents:
     async def write(
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
     ) -> Response:
-        given = await read_document(request)
+        given = await self._bodies.document(request)
         return await self.put(request, key, given, if_match, if_none_match)
 
     async def put(
@@ -108,7 +114,7 @@ class Documents:
         if if_match is None:
             detail = "a PATCH needs If-Match: the ETag of what you have read, or *"
             raise Problem(P.PRECONDITION_REQUIRED, detail)
-        patch = await read_patch(request)
+        patch = await self._bodies.patch(request)
         stored = await self._store.get_config(key)
         if stored is None:
             raise Problem(P.NOT_FOUND, f"{key} does not exist")
@@ -171,7 +177,7 @@ class Documents:
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
     ) -> Response:
         """What :meth:`write` would answer, and what would be over quota then."""
-        given = await read_document(request)
+        given = await self._bodies.document(request)
         return JSONResponse(await self.rehearsed(request, key, given, if_match, if_none_match))
 
     async def rehearsed(
@@ -188,7 +194,7 @@ class Documents:
         return await self._rehearsed(request, document)
 
     async def _rehearsed(self, request: Request, document: dict[str, Any]) -> dict[str, Any]:
-        rehearsal = await rehearse([document], self._store, self._diagnoser)
+        rehearsal = await rehearse(request, [document], self._store, self._diagnoser, self._bodies)
         (one,) = rehearsal.objects
         over = excess_views(await seen_excesses(self._guard, request, rehearsal.excesses))
         return {**applied(one), "overQuota": over}

@@ -11,12 +11,15 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from queuectl.api import merge
 from queuectl.api.body import JSON_TYPES, YAML_TYPES
+from queuectl.api.command_views import BODIES
 from queuectl.api.kinds import BY_KIND
+from queuectl.api.plans import PlanBody
 from queuectl.api.problems import MEDIA_TYPE, ProblemType
-from queuectl.api.schemas import ProblemView
+from queuectl.api.schemas import ProblemView, SignInBody
 from queuectl.objects.config import CONFIG_KINDS
 
 _REF: Final = "#/components/schemas/{name}"
@@ -75,6 +78,12 @@ def _body(struct: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
+def model_body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """The JSON body of an operation that reads it by itself, see :mod:`queuectl.api.body`."""
+    media = {"schema": {"$ref": _REF.format(name=model.__name__)}}
+    return {"requestBody": {"required": required, "content": {JSON_TYPES[0]: media}}}
+
+
 CONFIG_BODY: Final = {name: _body(kind.wire.__name__) for name, kind in CONFIG_KINDS.items()}
 PATCH_BODY: Final = {
     "requestBody": {
@@ -101,6 +110,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         components["Problem"] = ProblemView.model_json_schema(ref_template=_template())
         components.update(components["Problem"].pop("$defs", {}))
         components.update(_documents())
+        components.update(_bodies())
         components["ConfigDocuments"] = _list_of_documents()
         for unused in ("HTTPValidationError", "ValidationError"):
             components.pop(unused, None)
@@ -119,6 +129,15 @@ def _list_of_documents() -> dict[str, Any]:
         "properties": {"items": {"type": "array", "items": {"anyOf": any_kind}}},
         "required": ["items"],
     }
+
+
+def _bodies() -> dict[str, Any]:
+    """Schemas of the bodies that :func:`model_body` names."""
+    models: list[type[BaseModel]] = [*set(BODIES.values()), PlanBody, SignInBody]
+    _, schemas = models_json_schema(
+        [(model, "validation") for model in models], ref_template=_template()
+    )
+    return dict(schemas["$defs"])
 
 
 def _template() -> str:

@@ -95,6 +95,12 @@ def wrong_parameter(field: str, reason: str, detail: str | None = None) -> Probl
     return Problem(ProblemType.INVALID_PARAMETER, detail or reason, errors=errors)
 
 
+def wrong_members(errors: list[dict[str, str]]) -> Problem:
+    """Of parameters or members of a small body: ``field`` and ``reason`` of each mistake."""
+    detail = "; ".join(f"{error['field']}: {error['reason']}" for error in errors)
+    return Problem(ProblemType.INVALID_PARAMETER, detail, errors=errors)
+
+
 def wrong_document(error: Exception) -> Problem:
     """Of a document that its reader refused."""
     field, reason = "", str(error)
@@ -168,8 +174,6 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     if error.status_code == ProblemType.NO_SUCH_PATH.status:
         detail = f"{request.url.path} is not a path of this API; see /api/v1/openapi.json"
         return respond(request, Problem(ProblemType.NO_SUCH_PATH, detail))
-    if error.status_code == ProblemType.BODY_TOO_LARGE.status:
-        return respond(request, Problem(ProblemType.BODY_TOO_LARGE, str(error.detail)))
     return respond(request, Problem(ProblemType.MALFORMED_BODY, str(error.detail)))
 
 
@@ -188,8 +192,7 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
         {"field": ".".join(str(part) for part in item["loc"][1:]), "reason": item["msg"]}
         for item in error.errors()
     ]
-    detail = "; ".join(f"{item['field']}: {item['reason']}" for item in errors)
-    return respond(request, Problem(ProblemType.INVALID_PARAMETER, detail, errors=errors))
+    return respond(request, wrong_members(errors))
 
 
 async def _document(request: Request, error: Exception) -> JSONResponse:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import Request
 
 from queuectl.api.access import Guard
+from queuectl.api.body import Bodies
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.domain.diagnosis import Excess
 from queuectl.domain.identity import Right
@@ -54,15 +56,30 @@ class Removal:
 
 
 async def rehearse(
-    documents: Sequence[Body], store: ApiStore, diagnoser: Diagnoser | None
+    request: Request,
+    documents: Sequence[Body],
+    store: ApiStore,
+    diagnoser: Diagnoser | None,
+    bodies: Bodies,
 ) -> Rehearsal:
     """Apply documents, all together, to a copy of the stored configuration.
 
     Raises:
         DocumentError: one of them is wrong, or they are wrong together.
+        Problem: took-too-long.
     """
-    checked = [validate(document) for document in documents]
     revision, stored = await store.configuration()
+    objects, config = await bodies.work(request, partial(_tried, documents, stored, revision))
+    if config is None or diagnoser is None:
+        return Rehearsal(objects, None)
+    return Rehearsal(objects, await diagnoser.over_quota(config))
+
+
+def _tried(
+    documents: Sequence[Body], stored: Iterable[Mapping[str, Any]], revision: int
+) -> tuple[tuple[Rehearsed, ...], QueueConfig | None]:
+    """What becomes of each, and the configuration with all of them; None where it does not fit together."""
+    checked = [validate(document) for document in documents]
     before = {DocumentKey.of(document): document for document in stored}
     after = {**before, **{DocumentKey.of(document): document for document, _ in checked}}
     parents = {
@@ -79,9 +96,7 @@ async def rehearse(
         _rehearsed(document, before.get(DocumentKey.of(document)), (*warnings, *trouble), missing)
         for document, warnings in checked
     )
-    if config is None or diagnoser is None:
-        return Rehearsal(objects, None)
-    return Rehearsal(objects, await diagnoser.over_quota(config))
+    return objects, config
 
 
 async def rehearse_removal(

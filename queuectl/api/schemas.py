@@ -37,6 +37,12 @@ class View(BaseModel):
     )
 
 
+class SignInBody(View):
+    """A token the cluster takes, as ``kubectl create token`` prints it."""
+
+    token: str = Field(min_length=1, max_length=16_384)
+
+
 class FieldError(View):
     field: str = Field(description="Path inside the document, or the parameter; empty for all.")
     reason: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
@@ -16,6 +17,7 @@ from queuectl.domain.errors import TookTooLong
 from queuectl.planner import StopSignal
 
 MOST_WAITING: Final = 8  # questions
+MOST_OF_ONE: Final = 2  # of these, where it is known who asks
 
 _Answer = TypeVar("_Answer")
 
@@ -27,26 +29,31 @@ class Aside:
         """``share``: largest part of one core spent on this."""
         self._share = share
         self._lock = asyncio.Lock()
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
         self._stop = StopSignal()
         self._rested_at = 0.0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Nobody else's, once the rest after the last one is over.
+    async def turn(self, caller: str = "") -> AsyncIterator[None]:
+        """Wait until no other question is worked on and the rest after the last one is over.
+
+        Args:
+            caller: who asks; empty = not known.
 
         Raises:
-            TookTooLong: too many wait for theirs.
+            TookTooLong: too many questions wait, of this caller or of all.
         """
-        if self._waiting >= MOST_WAITING:
-            raise TookTooLong("too much else is being tried out just now")
-        self._waiting += 1
+        if caller and self._waiting[caller] >= MOST_OF_ONE:
+            raise TookTooLong(f"{MOST_OF_ONE} requests of {caller} wait already")
+        if self._waiting.total() >= MOST_WAITING:
+            raise TookTooLong(f"{MOST_WAITING} requests wait already")
+        self._waiting[caller] += 1
         try:
             async with self._lock:
                 await asyncio.sleep(self._rested_at - asyncio.get_running_loop().time())
                 yield
         finally:
-            self._waiting -= 1
+            self._waiting -= Counter((caller,))  # drops callers of whom none waits
 
     async def work_out(self, work: Callable[[StopSignal], _Answer], patience: float) -> _Answer:
         """What ``work`` says, which is told to stop after so many seconds; to be called in a turn. Raises what it raises."""

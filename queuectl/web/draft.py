@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from queuectl.api.body import MAX_FORM_BYTES, Bodies, read_bytes
 from queuectl.api.preconditions import etag
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.queries import DocumentKey
@@ -52,18 +54,23 @@ class Draft:
         return (etag(self.version), None) if self.version is not None else (None, "*")
 
 
-async def form_of(request: Request) -> dict[str, str]:
+async def form_of(request: Request, bodies: Bodies) -> dict[str, str]:
     """The fields of a form, line ends as one character.
 
     Raises:
-        Problem: it is none.
+        Problem: it is none, or too large.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != _FORM:
         raise Problem(ProblemType.UNSUPPORTED_MEDIA_TYPE, f"{media!r} is not understood: a form is")
-    body = (await request.body()).decode(errors="replace")
+    body = await read_bytes(request, MAX_FORM_BYTES)
+    return await bodies.work(request, partial(_fields, body))
+
+
+def _fields(body: bytes) -> dict[str, str]:
+    text = body.decode(errors="replace")
     try:
-        fields = parse_qsl(body, keep_blank_values=True, errors="replace", max_num_fields=_FIELDS)
+        fields = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=_FIELDS)
     except ValueError as error:
         raise Problem(ProblemType.MALFORMED_BODY, f"not a form: {error}") from error
     return {name: value.replace("\r\n", "\n") for name, value in fields}

@@ -66,8 +66,7 @@ async def sight_of(
         return seen if seen is not None else await namespaces()
 
     async def somewhere(verb: str, resource: str) -> bool:
-        there = await guard.visible(request, verb, resource, of_those)
-        return there is None or bool(there)
+        return await guard.somewhere(request, verb, resource, of_those)
 
     queues, nodes, plan, decisions, audit, usage, local_queues = await asyncio.gather(
         may("list", "clusterqueues"),

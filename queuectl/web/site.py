@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from queuectl.api.access import Guard
+from queuectl.api.body import Bodies
 from queuectl.api.ports import Diagnoser
 from queuectl.api.telling import Teller
 from queuectl.domain.floor import Floor
@@ -94,6 +95,7 @@ class Site:
         store: PageStore,
         guard: Guard,
         clock: Callable[[], float],
+        bodies: Bodies,
         scene: Scene | None = None,
         diagnoser: Diagnoser | None = None,
         *,
@@ -103,6 +105,7 @@ class Site:
         self.store = store
         self.guard = guard
         self.clock = clock
+        self.bodies = bodies
         self.teller = Teller(guard, store, diagnoser)
         self.signs_in = signs_in
         self.diagnoser = diagnoser

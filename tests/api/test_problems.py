@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
-from queuectl.api.auth.limits import MAX_BYTES
+from queuectl.api.body import MAX_BYTES
 from queuectl.api.problems import ProblemType
 from tests.api.conftest import talking_to
 from tests.api.support import CLUSTER_QUEUE, QUEUE_PATH, FixedHealth, job

@@ -17,6 +17,7 @@ from queuectl.api import problems
 from queuectl.api.access import Guard
 from queuectl.api.auth import layers
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
+from queuectl.api.body import Bodies
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS
 from queuectl.api.routes import config
 from queuectl.domain.identity import Right
@@ -44,7 +45,8 @@ def desk(sample: Sample, *rights: Right) -> FastAPI:
     problems.install(app)
     layers.install(app, sample.store, None)
     guard = Guard(FixedRights(*rights) if rights else None)
-    config.add_routes(app.router, guard, KIND, sample.store, sample.diagnoser)
+    bodies = app.state.bodies = Bodies()
+    config.add_routes(app.router, guard, bodies, KIND, sample.store, sample.diagnoser)
     add_dashboard(app, sample.store, guard, sample.scene, sample.diagnoser, clock=lambda: NOW)
     return app
 
@@ -509,7 +511,7 @@ async def test_only_what_one_may_do_is_offered_and_the_rest_refused(
     async with talking_to(desk(sample, *rights)) as somebody:
         text = (await somebody.get(PAGE)).text
         fields = {"of": "clusterqueues/vision", "version": version, "text": sent}
-        check = await somebody.post(CHECK, data=fields)
+        check = await somebody.post(f"{CHECK}?of=clusterqueues/vision", data=fields)
         apply = await somebody.post(PAGE, data={**fields, "do": "apply"})
         delete = await somebody.post(PAGE, data={"version": version, "do": "delete"})
     writes, deletes = "write" in offered, "delete" in offered

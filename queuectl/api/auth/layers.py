@@ -1,8 +1,8 @@
 """In which order the layers stand before the routes.
 
 From the outside in: an id and careful headers; who asks (without authentication: whether this machine asks); whether too
-often; how large; the line in the audit log. What is refused before the last one changes nothing and leaves no line, so
-that nobody unknown can fill the database.
+often; the line in the audit log. What is refused before the last one changes nothing and leaves no line, so that nobody
+unknown can fill the database. Bodies are read behind all of them, by the routes, once rights are checked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from queuectl.api.access import Access
 from queuectl.api.auth.audit import Audit
 from queuectl.api.auth.authentication import SESSION_PATH, Authentication, Open
-from queuectl.api.auth.limits import BodyLimit, Buckets, RateLimit
+from queuectl.api.auth.limits import Buckets, RateLimit
 from queuectl.api.auth.loopback import ThisMachine
 from queuectl.api.auth.requests import Requests
 from queuectl.api.auth.sessions import SessionDesk
@@ -51,7 +51,6 @@ def install(
 ) -> SessionDesk | None:
     """Put the layers before an application; the desk where sessions are opened, if there are any."""
     app.add_middleware(Audit, book=store.audit, harmless=(*WIDE, SESSION_PATH, CHECK))
-    app.add_middleware(BodyLimit, wide=WIDE)
     desk = None
     if authenticated is None:
         app.add_middleware(ThisMachine)

@@ -1,4 +1,4 @@
-"""How much one caller may ask: so many requests a second, and bodies of so many bytes."""
+"""How often one caller may ask."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queuectl.api import problems
 from queuectl.api.access import ANYBODY, caller_of
 from queuectl.api.problems import Problem, ProblemType
 
-MAX_BYTES: Final = 1 << 20  # a document in etcd may not be larger either
-MAX_LIST_BYTES: Final = 1 << 25  # many of them
 _MOST: Final = 10_000  # callers whose pace is remembered
 
 
@@ -67,36 +63,3 @@ class RateLimit:
                 await problems.respond(request, refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-
-class BodyLimit:
-    """Refuses bodies that are too large, at once where their size is told, else where they become so."""
-
-    def __init__(self, app: ASGIApp, wide: tuple[str, ...] = ()) -> None:
-        """``wide``: paths that take many documents."""
-        self._app = app
-        self._wide = wide
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        most = MAX_LIST_BYTES if scope["path"] in self._wide else MAX_BYTES
-        told = Headers(scope=scope).get("content-length", "")
-        detail = f"the body may have {most} bytes"
-        if told.isdecimal() and int(told) > most:
-            refusal = Problem(ProblemType.BODY_TOO_LARGE, detail, {"Connection": "close"})
-            await problems.respond(Request(scope), refusal)(scope, receive, send)
-            return
-        size = 0
-
-        async def measured() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > most:
-                raise HTTPException(ProblemType.BODY_TOO_LARGE.status, detail)
-            return message
-
-        await self._app(scope, measured, send)

@@ -15,18 +15,17 @@ from starlette.responses import JSONResponse
 
 from queuectl.api.access import Guard
 from queuectl.api.command_views import (
-    CommandBody,
+    BODIES,
+    REQUIRED,
     CommandListView,
     CommandPage,
     CommandView,
-    MoveBody,
     PreviewView,
-    PriorityBody,
     command_view,
 )
 from queuectl.api.desk import Desk, Finder
 from queuectl.api.kinds import PREFIX
-from queuectl.api.openapi import responses
+from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import NAME, After, Before, Limit, OfNamespace
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType
@@ -82,6 +81,8 @@ _SUMMARIES: Final = {
 }
 _PROBLEMS: Final = (
     P.MALFORMED_BODY,
+    P.BODY_TOO_LARGE,
+    P.UNSUPPORTED_MEDIA_TYPE,
     P.NOT_FOUND,
     P.AMBIGUOUS,
     P.NOT_IN_THIS_STATE,
@@ -185,45 +186,23 @@ def _add(
         request: Request,
         response: Response,
         entry: Found,
-        body: CommandBody | None = None,
         request_id: RequestId = None,
     ) -> CommandView:
-        return await desk.keep(request, response, entry, action, body, request_id)
+        return await desk.keep(request, response, entry, action, request_id)
 
     async def evict(
         request: Request,
         response: Response,
         entry: Found,
-        body: CommandBody | None = None,
         request_id: RequestId = None,
         dry_run: Preview = False,
     ) -> Any:
         if dry_run:
             view = await desk.preview(request, entry, action)
             return JSONResponse(view.model_dump(mode="json", by_alias=True))
-        return await desk.keep(request, response, entry, action, body, request_id)
+        return await desk.keep(request, response, entry, action, request_id)
 
-    async def prioritize(
-        request: Request,
-        response: Response,
-        entry: Found,
-        body: PriorityBody,
-        request_id: RequestId = None,
-    ) -> CommandView:
-        return await desk.keep(request, response, entry, action, body, request_id)
-
-    async def move(
-        request: Request,
-        response: Response,
-        entry: Found,
-        body: MoveBody,
-        request_id: RequestId = None,
-    ) -> CommandView:
-        return await desk.keep(request, response, entry, action, body, request_id)
-
-    endpoint: Any = {Action.PRIORITY: prioritize, Action.MOVE: move}.get(
-        action, evict if action in EVICTING else ask
-    )
+    endpoint: Any = evict if action in EVICTING else ask
     answers = responses(*_PROBLEMS)
     if action in EVICTING:
         answers[200] = {"model": PreviewView, "description": "Of a dry run."}
@@ -237,4 +216,5 @@ def _add(
         operation_id=f"{action}{tag}Workload",
         summary=_SUMMARIES[action],
         responses=answers,
+        openapi_extra=model_body(BODIES[action], required=action in REQUIRED),
     )

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from queuectl.api.access import Guard
+from queuectl.api.body import Bodies
 from queuectl.api.documents import Documents
 from queuectl.api.kinds import ConfigKind
 from queuectl.api.openapi import CONFIG_BODY, PATCH_BODY, responses
@@ -29,12 +30,13 @@ P = ProblemType
 def add_routes(
     routes: APIRouter,
     guard: Guard,
+    bodies: Bodies,
     kind: ConfigKind,
     store: ApiStore,
     diagnoser: Diagnoser | None,
 ) -> None:
     """Offer the paths of one kind."""
-    offer = Documents(guard, kind, store, diagnoser)
+    offer = Documents(guard, bodies, kind, store, diagnoser)
     item = kind.path("{namespace}", "{name}")
     Key = Annotated[DocumentKey, Depends(offer.key())]  # noqa: N806 - a type
 

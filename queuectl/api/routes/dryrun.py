@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from queuectl.api.access import Guard
-from queuectl.api.body import read_document
+from queuectl.api.body import Bodies
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import LIST_BODY, responses
 from queuectl.api.ports import ApiStore, Diagnoser
@@ -22,15 +22,20 @@ PATH = f"{PREFIX}/dryrun"
 
 
 def add_routes(
-    routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None
+    routes: APIRouter,
+    guard: Guard,
+    bodies: Bodies,
+    store: ApiStore,
+    diagnoser: Diagnoser | None,
 ) -> None:
     """Offer the path."""
 
     async def dry_run(request: Request) -> Response:
-        items = _items(await read_document(request))
+        await guard.writes_some(request, store.namespaces)
+        items = _items(await bodies.documents(request))
         for right in sorted({_right(item) for item in items}, key=str):
             await guard.require(request, right)
-        rehearsal = await rehearse(items, store, diagnoser)
+        rehearsal = await rehearse(request, items, store, diagnoser, bodies)
         over = await seen_excesses(guard, request, rehearsal.excesses)
         return JSONResponse(
             {

@@ -8,8 +8,9 @@ from typing import Final
 from fastapi import APIRouter, Request
 
 from queuectl.api.access import Guard
+from queuectl.api.body import Bodies
 from queuectl.api.kinds import PREFIX
-from queuectl.api.openapi import responses
+from queuectl.api.openapi import model_body, responses
 from queuectl.api.plans import PlanBody, PlanView, plan_view
 from queuectl.api.ports import Lookout
 from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, not_known_yet
@@ -21,7 +22,7 @@ P = ProblemType
 PATH: Final = f"{PREFIX}/plans"
 
 
-def add_routes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
+def add_routes(routes: APIRouter, guard: Guard, bodies: Bodies, lookout: Lookout | None) -> None:
     """Offer the path. ``lookout``: None where nobody watches the cluster."""
 
     @routes.post(
@@ -35,10 +36,14 @@ def add_routes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None
             P.INVALID_PARAMETER,
             P.NOT_KNOWN_YET,
             P.TOOK_TOO_LONG,
+            P.BODY_TOO_LARGE,
+            P.UNSUPPORTED_MEDIA_TYPE,
         ),
+        openapi_extra=model_body(PlanBody),
         dependencies=[guard.needs("create", "plans")],
     )
-    async def create_plan(request: Request, body: PlanBody) -> PlanView:
+    async def create_plan(request: Request) -> PlanView:
+        body = await bodies.model(request, PlanBody)
         try:
             trial = await lookout.try_out(_asked(body)) if lookout is not None else None
         except TookTooLong as error:

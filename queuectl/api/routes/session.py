@@ -3,7 +3,6 @@
 # No postponed annotations here: see routes/config.py.
 
 from datetime import datetime
-from typing import Annotated
 
 import structlog
 from fastapi import APIRouter, Request
@@ -13,19 +12,13 @@ from starlette.responses import JSONResponse, Response
 from queuectl.api.access import ANYBODY, caller_of
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.auth.sessions import SessionDesk
-from queuectl.api.openapi import responses
+from queuectl.api.body import missing, read_small
+from queuectl.api.openapi import model_body, responses
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.schemas import View, moment
+from queuectl.api.schemas import SignInBody, View, moment
 
 P = ProblemType
-_LONGEST_TOKEN = 16_384
 _log = structlog.get_logger(source="queuectl.api")
-
-
-class SignInBody(View):
-    """A token the cluster takes, as ``kubectl create token`` prints it."""
-
-    token: Annotated[str, Field(min_length=1, max_length=_LONGEST_TOKEN)]
 
 
 class CallerView(View):
@@ -62,9 +55,19 @@ def add_routes(routes: APIRouter, desk: SessionDesk | None) -> None:
         description=f"A change asked for with the cookie needs the header `{PROOF}: 1`.",
         response_model=CallerView,
         status_code=201,
-        responses=responses(P.INVALID_PARAMETER, P.NOT_IN_THIS_STATE, P.MALFORMED_BODY),
+        responses=responses(
+            P.INVALID_PARAMETER,
+            P.NOT_IN_THIS_STATE,
+            P.MALFORMED_BODY,
+            P.BODY_TOO_LARGE,
+            P.UNSUPPORTED_MEDIA_TYPE,
+        ),
+        openapi_extra=model_body(SignInBody),
     )
-    async def open_session(body: SignInBody) -> Response:
+    async def open_session(request: Request) -> Response:
+        body = await read_small(request, SignInBody)
+        if body is None:
+            raise missing()
         if desk is None:
             raise Problem(P.NOT_IN_THIS_STATE, "nobody is asked who he is here: QUEUECTL_AUTH=none")
         opened = await desk.open(body.token.strip())

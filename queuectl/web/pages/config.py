@@ -232,8 +232,7 @@ async def _may_add(site: Site, request: Request, kind: ConfigKind) -> bool:
     """Whether he may write one anywhere; of which name and where, the check of the text tells."""
     if not kind.namespaced:
         return await site.guard.may(request, Right("update", kind.plural))
-    where = await site.guard.visible(request, "update", kind.plural, site.store.namespaces)
-    return where is None or bool(where)
+    return await site.guard.somewhere(request, "update", kind.plural, site.store.namespaces)
 
 
 def _searched(stored: ConfigDocument) -> str:

@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from queuectl.api.auth.audit import done, stands_for
 from queuectl.api.auth.layers import CHECK
-from queuectl.api.body import read_yaml
 from queuectl.api.documents import Documents
 from queuectl.api.preconditions import etag
 from queuectl.api.problems import Problem, ProblemType, wrong_document
@@ -69,12 +68,19 @@ def routes(site: Site) -> list[Route]:
     """Offer the forms, and the page that asks before a deletion."""
 
     async def check(request: Request) -> Response:
-        draft = draft_of(await form_of(request))
+        # The address names the object, so that the right to it is known before the form is read.
+        if part := text(request, "of"):
+            await site.guard.require(request, right_to("update", key_of(part)))
+        else:
+            await site.guard.writes_some(request, site.store.namespaces)
+        draft = draft_of(await form_of(request, site.bodies))
         return await _kept(site, request, draft, lambda: _check(site, request, draft))
 
     async def change(request: Request) -> Response:
         key = addressed(request)
-        form = await form_of(request)
+        if not await site.guard.may(request, right_to("delete", key)):
+            await site.guard.require(request, right_to("update", key))
+        form = await form_of(request, site.bodies)
         if form.get("do") == "delete":
             stands_for(request, f"delete{key.kind}")
             return await _delete(site, request, key, version_of(form))
@@ -96,7 +102,7 @@ def routes(site: Site) -> list[Route]:
 
 def _documents(site: Site, key: DocumentKey) -> Documents:
     """The verbs of the REST API."""
-    return Documents(site.guard, kind_of(key), site.store, site.diagnoser)
+    return Documents(site.guard, site.bodies, kind_of(key), site.store, site.diagnoser)
 
 
 async def _kept(
@@ -137,7 +143,7 @@ async def _check(
     site: Site, request: Request, draft: Draft, *, note: str = "", status: int = 200
 ) -> Response:
     """The editor with what the text would do. Raises Problem and BadInput as the API's dry run."""
-    given = read_yaml(draft.text)
+    given = await site.bodies.yaml(request, draft.text)
     key = draft.key or named_in(given)
     await site.guard.require(request, right_to("update", key))
     documents = _documents(site, key)
@@ -150,7 +156,7 @@ async def _check(
         done(request, problem.detail)
         checked = await documents.rehearsed(request, key, given, None, None)
         present = await site.store.get_config(key)
-        meanwhile = _meanwhile(draft, present, checked)
+        meanwhile = await _meanwhile(site, request, draft, present, checked)
         draft = _over(draft, key, present)
         status, note = problem.kind.status, ""
     return await editor(
@@ -172,13 +178,17 @@ def _over(draft: Draft, key: DocumentKey, present: ConfigDocument | None) -> Dra
     return replace(draft, key=key, version=present.version, base=text_of(present.document))
 
 
-def _meanwhile(
-    draft: Draft, present: ConfigDocument | None, checked: Mapping[str, Any]
+async def _meanwhile(
+    site: Site,
+    request: Request,
+    draft: Draft,
+    present: ConfigDocument | None,
+    checked: Mapping[str, Any],
 ) -> Meanwhile:
     if present is None or draft.version is None:
         return Meanwhile(gone=present is None, appeared=present is not None, changes=[])
     try:
-        base = read_yaml(draft.base)
+        base = await site.bodies.yaml(request, draft.base)
     except (
         Problem
     ):  # no editor sent that; what the draft would do to the object is told all the same
@@ -196,7 +206,7 @@ async def _apply(site: Site, request: Request, key: DocumentKey, draft: Draft) -
     if draft.checked != draft.seal:
         done(request, "not applied: the text was changed after it was checked")
         return await _check(site, request, draft, note=_EDITED, status=409)
-    given = read_yaml(draft.text)
+    given = await site.bodies.yaml(request, draft.text)
     try:
         answer = await _documents(site, key).put(request, key, given, *draft.conditions)
     except Problem as problem:

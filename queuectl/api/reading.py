@@ -1,0 +1,150 @@
+"""Bytes of a request to plain JSON values, within bounds, so that a small body cannot cost much.
+
+Everything here is synchronous and holds nothing between calls: it may run in a thread. The YAML parser is libyaml's, read
+event by event. libyaml's own composer is not used: it recurses in C and ends the process on deeply nested input.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import orjson
+import yaml
+from yaml._yaml import CParser
+from yaml.composer import Composer, ComposerError
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
+
+from queuectl.api.problems import Problem, ProblemType
+
+MAX_DEPTH: Final = 64
+"""Mappings and lists inside each other. The deepest document of ours has 10."""
+MAX_VALUES: Final = 20_000
+"""Values of one document, keys included: a ClusterQueue of 64 flavors with 16 resources each has 8,000."""
+_LONGEST_NUMBER: Final = 64  # characters
+_STR: Final = "tag:yaml.org,2002:str"
+_CONTROL: Final = re.compile("[\x00\ud800-\udfff]")  # what Postgres' jsonb cannot hold
+
+
+def read_json(body: bytes, most: int = MAX_VALUES) -> Any:
+    """The value of a JSON text.
+
+    Args:
+        body: the text, UTF-8.
+        most: how many values it may hold, keys included.
+
+    Raises:
+        Problem: malformed-body.
+    """
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise malformed(f"not JSON: {error}") from error
+    return _bounded(value, most)
+
+
+def read_yaml(body: bytes, most: int = MAX_VALUES) -> Any:
+    """The value of a YAML text that has an equivalent in JSON. Arguments and errors as for :func:`read_json`."""
+    try:
+        text = body.decode()
+        if text.startswith("%") or "\n%" in text:
+            raise malformed("not YAML: directives are not accepted")
+        value = _load(text, most)
+        # Through JSON: what only YAML has (sets, binary) must not reach the database.
+        return _bounded(orjson.loads(orjson.dumps(value)), most)
+    except yaml.YAMLError as error:
+        raise malformed(f"not YAML: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise malformed(f"YAML that is not also JSON: {error}") from error
+
+
+def malformed(detail: str) -> Problem:
+    """Of a body that cannot be read."""
+    return Problem(ProblemType.MALFORMED_BODY, detail)
+
+
+def _bounded(value: Any, most: int) -> Any:
+    """The value, if it is neither too deep nor too large and has no characters that the database cannot keep."""
+    level = [value]
+    seen = depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH + 1:
+            raise malformed(f"more than {MAX_DEPTH} mappings and lists are nested")
+        seen += len(level)
+        if seen > most:
+            raise malformed(f"more than {most} values")
+        below: list[Any] = []
+        for one in level:
+            match one:
+                case dict():
+                    below += one.keys()
+                    below += one.values()
+                case list():
+                    below += one
+                case str() if _CONTROL.search(one):
+                    raise malformed("a string holds a character that cannot be stored")
+                case _:
+                    pass
+        level = below
+    return value
+
+
+def _load(text: str, most: int) -> Any:
+    loader = _Loader(text, most)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+class _Loader(Composer, CParser, SafeConstructor, Resolver):
+    """YAML as Kubernetes means it: dates stay text, keys are strings, and no aliases, tags of Python or merge keys.
+
+    The composer comes first among the bases, so that it is used in place of the one that libyaml's parser brings.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way
+        first: [
+            (tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"
+        ]
+        for first, resolvers in Resolver.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, text: str, most: int) -> None:
+        CParser.__init__(self, text)
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
+        self._left = most
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise self._refused("aliases are not accepted")
+        self._left -= 1
+        if self._left < 0:
+            raise self._refused("too many values")
+        if self._depth > MAX_DEPTH:
+            raise self._refused(f"more than {MAX_DEPTH} mappings and lists are nested")
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if node.tag != _STR and len(node.value) > _LONGEST_NUMBER:
+            raise self._refused(f"a number has more than {_LONGEST_NUMBER} characters")
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        if any(key.tag != _STR for key, _ in node.value):  # numbers can be made to collide
+            raise self._refused("a key is not a string")
+        return node
+
+    def _refused(self, why: str) -> ComposerError:
+        event: Any = self.peek_event()
+        return ComposerError(None, None, why, event.start_mark if event is not None else None)

@@ -1,0 +1,284 @@
+"""Expensive requests to every route of the REST API and the dashboard: nothing is read before rights, all that is read is bounded.
+
+The routes are taken from the application, so a new one is covered, or fails here until it says what it takes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx2
+import orjson
+import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Mount, Route
+
+from queuectl.api import reading
+from queuectl.api.auth.authentication import PROOF, Open
+from queuectl.api.body import MAX_BYTES, MAX_FORM_BYTES, MAX_LIST_BYTES, MAX_SMALL
+from queuectl.api.reading import MAX_DEPTH, MAX_VALUES
+from queuectl.domain.identity import Right
+from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
+from tests.api.conftest import commit
+from tests.api.signed import ADMIN, NOBODY, asking, signed_app
+from tests.api.support import CLUSTER_QUEUE, COHORT, job, live_through
+from tests.doubles.access import MemoryAccess
+from tests.web.sample import make
+
+JSON, YAML = "application/json", "application/yaml"
+FORM = "application/x-www-form-urlencoded"
+PATCH = "application/merge-patch+json"
+TENANT = "of-the-tenant"
+VALUES = {
+    "namespace": "team-a",
+    "name": "made",
+    "uid": "uid-job-made",
+    "number": "1",
+}
+
+
+def routes(among: list[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str, BaseRoute]]:
+    """Method, path and route of everything that can be asked."""
+    for route in among:
+        if isinstance(route, Mount) and route.name == "static":
+            continue
+        if isinstance(route, Mount):
+            yield from routes(route.routes, route.path)
+            continue
+        assert isinstance(route, Route), f"{route} is not covered by these tests"
+        for method in (route.methods or set()) - {"HEAD"}:
+            yield method, prefix + route.path, route
+
+
+SAMPLE = make()
+ACCESS = MemoryAccess()
+APP = signed_app(SAMPLE.store, ACCESS, doors=Open(OPEN, SIGN_IN), per_second=1e6, burst=10**6)
+add_dashboard(APP, SAMPLE.store, APP.state.guard, SAMPLE.scene, signs_in=True)
+ALL = sorted((method, path) for method, path, _ in routes(APP.routes))
+WRITING = [
+    (method, path)
+    for method, path in ALL
+    if method in ("POST", "PUT", "PATCH") and path != "/api/v1/session"
+]
+
+
+def media_of(method: str, path: str) -> str:
+    if path.startswith("/ui/"):
+        return FORM
+    return PATCH if method == "PATCH" else JSON
+
+
+def filled(path: str) -> str:
+    plural = "localqueues" if "{namespace}" in path else "clusterqueues"
+    made = path.format_map({**VALUES, "plural": plural})
+    return made + ("?of=clusterqueues/made" if path == "/ui/config/check" else "")
+
+
+@pytest.fixture
+async def access() -> MemoryAccess:
+    for known in (ACCESS.callers, ACCESS.granted, ACCESS.masters, ACCESS.asked):
+        known.clear()
+    ACCESS.know(ADMIN, "admin", master=True)
+    ACCESS.know(NOBODY, "nobody")
+    # Everything that a team may do in its namespace, and nothing elsewhere.
+    own = [
+        Right(verb, resource, "team-b")
+        for resource in ("workloads", "localqueues", "reports")
+        for verb in ("get", "list", "watch", "update", "patch", "delete")
+    ]
+    ACCESS.know(TENANT, "tenant", *own)
+    if "uid-job-made" not in SAMPLE.database.entries:
+        await commit(SAMPLE.store, live_through(job("made")))
+    return ACCESS
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """What is decoded while the test runs: how many bytes, and in which thread."""
+    seen: list[tuple[int, str]] = []
+
+    def recorded(of: Callable[..., Any]) -> Callable[..., Any]:
+        def reads(body: Any, *more: Any) -> Any:
+            seen.append((len(body), threading.current_thread().name))
+            return of(body, *more)
+
+        return reads
+
+    monkeypatch.setattr(orjson, "loads", recorded(orjson.loads))
+    monkeypatch.setattr(reading, "_load", recorded(reading._load))
+    return seen
+
+
+async def sent(
+    token: str | None, method: str, path: str, body: bytes, media: str
+) -> httpx2.Response:
+    headers = {"Content-Type": media, PROOF: "1"}
+    async with asking(APP, token) as client:
+        return await client.request(method, filled(path), content=body, headers=headers)
+
+
+BODIES: dict[str, bytes] = {
+    "broken": b"{",
+    "as large as may be": b'{"items": [' + b"1," * ((MAX_LIST_BYTES - 20) // 2) + b"1]}",
+    "nested": b"[" * 100_000,
+    "too large": b" " * (MAX_LIST_BYTES + 1),
+}
+
+
+def test_no_route_has_its_body_decoded_before_its_rights_are_checked() -> None:
+    """FastAPI decodes what a route declares before any dependency of it runs."""
+    declaring = [
+        f"{method} {path}"
+        for method, path, route in routes(APP.routes)
+        if isinstance(route, APIRoute) and route.body_field is not None
+    ]
+    assert declaring == []
+
+
+READ = {(TENANT, "/api/v1/dryrun")}
+"""Documents that name themselves are read for a caller who may write one of them somewhere."""
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+async def test_nothing_is_read_for_a_caller_without_the_right(
+    access: MemoryAccess, parsed: list[tuple[int, str]], body: bytes
+) -> None:
+    for method, path in WRITING:
+        media = media_of(method, path)
+        # A uid does not say whose it is.
+        refused = 404 if path.startswith("/api/v1/workloads/{uid}") else 403
+        for token, expected in ((None, 401), (NOBODY, refused), (TENANT, refused)):
+            if (token, path) not in READ:
+                answer = await sent(token, method, path, body, media)
+                assert answer.status_code == expected, f"{token} {method} {path}: {answer.text}"
+                assert not parsed, f"{token} {method} {path}"
+
+
+# ---- an entitled caller
+
+DOCUMENT = {**COHORT, "metadata": {"name": "made"}}
+
+
+def padded(document: dict[str, Any], size: int) -> bytes:
+    """The same document, larger."""
+    body = orjson.dumps(document)
+    return body + b" " * (size - len(body))
+
+
+async def test_what_is_large_is_read_beside_the_event_loop(
+    access: MemoryAccess, parsed: list[tuple[int, str]]
+) -> None:
+    here = threading.current_thread().name
+    large = MAX_SMALL + 1
+    text = f"kind: ClusterQueue\n#{'x' * large}"
+    asked = [
+        ("PUT", "/api/v1/cohorts/{name}", JSON, padded(DOCUMENT, large)),
+        ("PUT", "/api/v1/cohorts/{name}", YAML, text.encode()),
+        ("PUT", "/api/v1/cohorts/{name}", YAML, b"kind: Cohort"),
+        ("PATCH", "/api/v1/cohorts/{name}", PATCH, padded({}, large)),
+        ("POST", "/api/v1/dryrun", JSON, padded({"items": []}, MAX_LIST_BYTES)),
+        ("POST", "/api/v1/dryrun", YAML, b"items: []\n#" + b"x" * large),
+        ("POST", "/api/v1/plans", JSON, padded({}, MAX_LIST_BYTES)),
+        ("POST", "/ui/config/check", FORM, urlencode({"text": text}).encode()),
+    ]
+    for method, path, media, body in asked:
+        parsed.clear()
+        headers = {"If-Match": "*"} if method == "PATCH" else {}
+        async with asking(APP, ADMIN) as client:
+            client.headers.update(headers)
+            answer = await client.request(
+                method, filled(path), content=body, headers={"Content-Type": media}
+            )
+        assert answer.status_code < 500 or "not-known-yet" in answer.text, answer.text
+        assert parsed, f"{method} {path} {media}"
+        assert here not in {thread for _, thread in parsed}, f"{method} {path} {media}"
+
+
+async def test_bodies_are_bounded_wherever_they_are_read(access: MemoryAccess) -> None:
+    lists = {"/api/v1/dryrun", "/api/v1/plans"}
+    for method, path in [*WRITING, ("POST", "/api/v1/session")]:
+        if path in lists:
+            most = MAX_LIST_BYTES
+        elif path.startswith("/ui/"):
+            most = MAX_FORM_BYTES
+        elif "workloads" in path or "session" in path:
+            most = MAX_SMALL
+        else:
+            most = MAX_BYTES
+        async with asking(APP, ADMIN) as client:
+            answer = await client.request(
+                method,
+                filled(path),
+                content=b" " * (most + 1),
+                headers={"Content-Type": media_of(method, path), "If-Match": "*"},
+            )
+        assert answer.status_code == 413, f"{method} {path}: {answer.text[:200]}"
+
+
+BOMBS: dict[str, tuple[bytes, str]] = {
+    "aliases": (b"a: &a [1]\nb: [*a, *a]", "aliases"),
+    "nested lists": (b"a: " + b"[" * 100_000, "nested"),
+    "nested mappings": (b"a: " + b"{" * 100_000, "nested"),
+    "nested blocks": (b"- " * 100_000, "nested"),
+    "nested keys": (b"? " * 100_000, "nested"),
+    "many values": (b"[" + b"[]," * (MAX_VALUES + 1) + b"]", "too many values"),
+    "directives": (b"%TAG !a! x\n" * 20_000 + b"--- a", "directives"),
+    "a number in base 60": (b"a: " + b"1:" * 100_000 + b"1", "number"),
+    "a long number": (b"a: " + b"9" * 200_000, "number"),
+    "keys that collide": (b"{%d: 1}" % (2**61 - 1), "key is not a string"),
+    "merge keys": (b"<<: {a: 1}", "key is not a string"),
+    "UTF-16": ("a: 1\n%TAG".encode("utf-16"), "not also JSON"),
+}
+
+
+@pytest.mark.parametrize(("body", "why"), BOMBS.values(), ids=BOMBS.keys())
+async def test_yaml_that_is_made_to_cost_is_refused(
+    access: MemoryAccess, body: bytes, why: str
+) -> None:
+    answer = await sent(ADMIN, "PUT", "/api/v1/cohorts/{name}", body, YAML)
+    assert answer.status_code == 400
+    assert why in answer.json()["detail"]
+    text = urlencode({"text": body.decode(errors="replace")}).encode()
+    form = await sent(ADMIN, "POST", "/ui/config/check", text, FORM)
+    assert form.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"[" * 1000 + b"]" * 1000, "nested"),
+        (b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), "nested"),
+        (b"[" + b"[]," * MAX_VALUES + b"[]]", "values"),
+    ],
+    ids=["nested lists", "nested mappings", "many values"],
+)
+async def test_json_that_is_made_to_cost_is_refused(
+    access: MemoryAccess, body: bytes, why: str
+) -> None:
+    answer = await sent(ADMIN, "PUT", "/api/v1/cohorts/{name}", body, JSON)
+    assert answer.status_code == 400
+    assert why in answer.json()["detail"]
+
+
+async def test_yaml_with_what_people_write_is_read(access: MemoryAccess) -> None:
+    text = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Cohort
+metadata: {name: made}   # a comment
+"""
+    async with asking(APP, ADMIN) as client:
+        answer = await client.put(
+            "/api/v1/cohorts/made", content=text, headers={"Content-Type": YAML}
+        )
+        assert answer.status_code in (200, 201), answer.text
+        largest = {**CLUSTER_QUEUE, "metadata": {"name": "made"}}
+        body = padded(largest, MAX_BYTES)
+        answer = await client.put(
+            "/api/v1/clusterqueues/made?dry_run=true",
+            content=body,
+            headers={"Content-Type": JSON},
+        )
+        assert answer.status_code == 200, answer.text
