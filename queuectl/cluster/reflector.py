@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from queuectl.cluster.client import Api, Expired, Forbidden, Query, Silent
+from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.resources import Resource
 from queuectl.cluster.stream import Batch, Feed, Lines
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteRefused
@@ -218,7 +219,12 @@ class Reflector:
         await self._sleep(max(jittered, asked or 0.0))
 
     async def _missing(self, error: ObjectGone) -> None:
-        """The API is not served: there is nothing of this kind until somebody installs it."""
+        """If the API is not served there is nothing of this kind until it is installed; else the 404 was not the server's."""
+        try:
+            await confirm_absent(self._api, self._resource.path)
+        except ClusterError as unconfirmed:
+            await self._pause(unconfirmed)
+            return
         if not self._absent:
             log.warning("%s: kind disabled until it is installed: %s", self._resource.name, error)
             self._feed, nothing = Feed(self._resource), Batch()

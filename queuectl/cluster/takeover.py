@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from queuectl.cluster.client import Api
+from queuectl.cluster.discovery import confirm_absent
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
 from queuectl.domain.records import PriorAdmission
 from queuectl.objects.errors import RequestError
@@ -45,7 +46,7 @@ async def read_admissions(api: Api) -> list[PriorAdmission]:
         try:
             return await _list(api, path)
         except ObjectGone:
-            continue
+            await confirm_absent(api, path)
         except ClusterUnavailable as error:
             # Only Kueue's webhook converts what is stored in another version, and it is gone.
             failed = failed or error

@@ -14,12 +14,14 @@ from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
 from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.reflector import Pace, Reflector
 from queuectl.cluster.resources import watched
-from queuectl.cluster.review import PROTECTING, probe_policies
+from queuectl.cluster.review import PROTECTING, probe_policies, server_version
 from queuectl.control.wire import WatchMeter
 from queuectl.domain.errors import BadInput, ClusterUnavailable, WriteRefused
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
+from queuectl.objects.kinds import KINDS, path
 from queuectl.telemetry.metrics import Metrics
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.kubernetes_world import KubernetesWorld, refusals
@@ -393,6 +395,13 @@ async def test_the_whole_of_deploy_is_valid(admin: Api) -> None:
 # ---- events, time-outs, streams
 
 
+async def test_the_server_says_what_it_does_not_serve(admin: Api) -> None:
+    for absent in ("/apis/kubeflow.org/v1/nothings", "/apis/nothing.example/v1/nothings"):
+        await confirm_absent(admin, absent)
+    with pytest.raises(ClusterUnavailable, match="lists it as served"):
+        await confirm_absent(admin, path(KINDS["PyTorchJob"]))
+
+
 async def test_the_same_event_counts_up_instead_of_piling_up(
     world: KubernetesWorld, own: Api
 ) -> None:
@@ -445,7 +454,7 @@ async def test_every_write_finds_a_connection_while_all_watches_run(
     async with asyncio.timeout(20):
         while set(synced) != RESOURCES:  # noqa: ASYNC110 - of what the cluster does
             await asyncio.sleep(0.01)
-        assert await cluster.server_version() >= (1, 36)
+        assert await server_version(api) >= (1, 36)
     watch.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watch

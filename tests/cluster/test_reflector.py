@@ -87,10 +87,12 @@ class Scripted:
 
     script: list[Answer]
     queries: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.queries.append(dict(request.query))
+        self.paths.append(request.path)
         if not self.script:
             self.done.set()
             return await stream(then="silence")(request)
@@ -294,18 +296,69 @@ async def test_a_watch_that_ends_at_once_is_not_asked_for_in_a_hurry(run: Run) -
     assert len(seen.waits) == 2
 
 
-async def test_a_kind_that_is_not_installed_is_empty_and_looked_for_again(run: Run) -> None:
-    def job(name: str) -> bytes:
-        meta = {"name": name, "uid": name, "resourceVersion": "5"}
-        meta_labelled = meta | {"labels": {"queuectl.dev/queue-name": "main"}}
-        return msgspec.json.encode({"type": "ADDED", "object": {"metadata": meta_labelled}}) + b"\n"
+def training_job(name: str, version: int) -> bytes:
+    meta = {"name": name, "uid": name, "resourceVersion": str(version)}
+    labelled = meta | {"labels": {"queuectl.dev/queue-name": "main"}}
+    return msgspec.json.encode({"type": "ADDED", "object": {"metadata": labelled}}) + b"\n"
 
-    seen, _ = await run(
-        refuse(404), refuse(404), stream(job("a"), ALL), refuse(404), resource=PYTORCHJOBS
+
+def groups(*served: str) -> Answer:
+    """What the API server says that it serves."""
+    return body(kind="APIGroupList", groups=[{"versions": [{"groupVersion": v}]} for v in served])
+
+
+def resources(*names: str) -> Answer:
+    """What it serves of one group and version."""
+    return body(kind="APIResourceList", resources=[{"name": name} for name in names])
+
+
+def body(**content: Any) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(content)
+
+    return answer
+
+
+KUBEFLOW = groups("apps/v1", "kubeflow.org/v1")
+
+
+async def test_a_kind_that_is_not_installed_is_empty_and_looked_for_again(run: Run) -> None:
+    seen, server = await run(
+        *(refuse(404), groups("apps/v1")),
+        *(refuse(404), KUBEFLOW, resources("mpijobs")),
+        stream(training_job("a", 5), ALL),
+        *(refuse(404), groups()),
+        resource=PYTORCHJOBS,
     )
     assert seen.story == ["=", "+a", "=a", "="]
     assert seen.synced == ["pytorchjobs"]
     assert seen.waits == [60.0, 60.0, 60.0]
+    assert server.paths[1:5] == ["/apis", PYTORCHJOBS.path, "/apis", "/apis/kubeflow.org/v1"]
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        (KUBEFLOW, resources("mpijobs", "pytorchjobs")),
+        (KUBEFLOW, refuse(404)),
+        (refuse(404),),
+        (refuse(503),),
+        (body(message="default backend"),),
+    ],
+    ids=["it is served", "no resources", "no groups", "server away", "a proxy's answer"],
+)
+async def test_a_404_deletes_nothing_unless_the_server_says_that_it_serves_no_such_kind(
+    run: Run, then: tuple[Answer, ...]
+) -> None:
+    seen, server = await run(
+        stream(training_job("a", 5), ALL),
+        *(refuse(404), *then),
+        stream(training_job("b", 11)),
+        resource=PYTORCHJOBS,
+    )
+    assert seen.story == ["+a", "=a", "+b"]
+    assert len(seen.waits) == 1
+    assert server.queries[-1]["resourceVersion"] == "11", "the watch goes on where it was"
 
 
 async def test_a_built_in_kind_is_never_taken_for_absent(run: Run) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
 from queuectl.cluster.client import Api
+from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.review import kueue_runs, probe_policies
+from queuectl.domain.errors import ClusterError
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path
 from tests.cluster.kubernetes_world import KubernetesWorld
@@ -106,7 +108,7 @@ async def test_a_job_from_before_the_policies_is_started_gated_and_placed(
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
 async def test_workloads_are_read_whatever_version_is_served(
-    without_kueue_keys: None, world: KubernetesWorld, version: str
+    without_kueue_keys: None, world: KubernetesWorld, own: Api, version: str
 ) -> None:
     crd = f"{CRDS}/workloads.kueue.x-k8s.io"
     collection = f"/apis/kueue.x-k8s.io/{version}/namespaces/{world.namespace}/workloads"
@@ -123,8 +125,8 @@ async def test_workloads_are_read_whatever_version_is_served(
     )
     left["metadata"].pop("finalizers")
     await asyncio.to_thread(world.admin.create, CRDS, workloads_crd(version))
+    listed = f"/apis/kueue.x-k8s.io/{version}/workloads"
     try:
-        listed = f"/apis/kueue.x-k8s.io/{version}/workloads"
         await asyncio.to_thread(wait_until, lambda: world.admin.exists(listed), "the kind", 20.0)
         await asyncio.to_thread(world.admin.create, collection, left)
         [admission] = await world.cluster.read_admissions()
@@ -135,6 +137,17 @@ async def test_workloads_are_read_whatever_version_is_served(
     finally:
         await asyncio.to_thread(world.admin.delete, crd)
         await asyncio.to_thread(wait_until, lambda: not world.admin.exists(crd), "its end", 20.0)
+        await no_longer_served(own, listed)
+
+
+async def no_longer_served(api: Api, path: str) -> None:
+    """The API server's list of what it serves follows a little later."""
+    async with asyncio.timeout(20.0):
+        while True:
+            try:
+                return await confirm_absent(api, path)
+            except ClusterError:
+                await asyncio.sleep(0.05)
 
 
 async def test_a_kueue_is_known_by_its_webhooks(own: Api, world: KubernetesWorld) -> None:
