@@ -12,7 +12,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector, Sink, Synced, WatchHooks
 from queuectl.cluster.resources import watched
-from queuectl.cluster.review import kueue_runs, probe_policies, server_version
+from queuectl.cluster.review import kueue_runs, probe_policies
 from queuectl.cluster.takeover import read_admissions
 from queuectl.cluster.writes import Events, Writer
 from queuectl.domain.records import JobRecord, LeaderRecord, PriorAdmission
@@ -100,9 +100,6 @@ class KubernetesCluster:
 
     async def read_admissions(self) -> list[PriorAdmission]:
         return await read_admissions(self._api)
-
-    async def server_version(self) -> tuple[int, int]:
-        return await server_version(self._api)
 
     async def close(self) -> None:
         await self._api.close()

@@ -235,9 +235,6 @@ class Cluster(Protocol):
     async def read_admissions(self) -> Sequence[PriorAdmission]:
         """What a Kueue that was shut down left of its decisions; nothing where none was installed."""
 
-    async def server_version(self) -> tuple[int, int]:
-        """(major, minor) of the API server."""
-
     async def close(self) -> None:
         """Give back all connections."""
 

@@ -24,7 +24,7 @@ from queuectl.control.tryout import TryOut
 from queuectl.control.viewer import Viewer
 from queuectl.control.watch_use import UseWatch
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import BadInput, ClusterUnavailable, Fenced, StoreUnavailable
+from queuectl.domain.errors import ClusterError, Fenced, StoreUnavailable
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
@@ -33,7 +33,6 @@ from queuectl.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-OLDEST_SERVER = (1, 36)
 PROBE_SECONDS = 2.0
 MERGE_SECONDS = 0.1  # what is written after one change, in this time, is taken in together
 
@@ -65,6 +64,7 @@ class Supervisor:
         self._missing = {*cluster_wide, *namespaced, *job_resources}
         self._synced = asyncio.Event()
         self._policies: list[str] = ["admission policies: not probed yet"]
+        self._protected = asyncio.Event()  # the policies have been in force
         self._neighbour = Neighbour(cluster, store)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
@@ -119,11 +119,7 @@ class Supervisor:
         return (leading.books.estimates.starts if leading else self._hearsay.now.starts).get(uid)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set.
-
-        Raises:
-            BadInput: the API server is too old.
-        """
+        """Run until ``stop`` is set."""
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch(), name="watch")
             lead = group.create_task(self._lead(), name="lead")
@@ -149,9 +145,10 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 watch = self._cluster.watch(self._sink, self._resource_synced, kueue=self._kueue)
                 watching = group.create_task(watch)
+                probing = group.create_task(self._probe_policies(kueue=self._kueue))
                 self._kueue = await self._neighbour.changed(self._kueue)
                 watching.cancel()
-            await self._probe()
+                probing.cancel()
 
     def _sink(self, deltas: Sequence[Delta]) -> None:
         touched = self._mirror.apply(deltas)
@@ -164,8 +161,7 @@ class Supervisor:
             self._synced.set()
 
     async def _lead(self) -> None:
-        await self._check_server()
-        await self._wait_for_policies()
+        await self._protected.wait()
         await self._synced.wait()
         while True:
             epoch = await self._leadership.acquire()
@@ -233,31 +229,18 @@ class Supervisor:
                 log.warning("commands_not_read", why=str(error))
                 await asyncio.sleep(PROBE_SECONDS)
 
-    async def _check_server(self) -> None:
+    async def _probe_policies(self, *, kueue: bool) -> None:
+        """Ask until they are in force: a job created before they act would be neither suspended nor gated.
+
+        Whatever prevents the answer (missing rights, an API server that is too old or away) keeps this process from being ready.
+        """
         while True:
             try:
-                version = await self._cluster.server_version()
-                break
-            except ClusterUnavailable as error:
-                log.warning("api_server_away", why=str(error))
-                await asyncio.sleep(PROBE_SECONDS)
-        if version < OLDEST_SERVER:
-            need, found = (".".join(map(str, v)) for v in (OLDEST_SERVER, version))
-            raise BadInput(f"Kubernetes {need} or newer is needed, this server is {found}")
-
-    async def _wait_for_policies(self) -> None:
-        """A job created before the policies act would be neither suspended nor gated."""
-        while self._policies:
-            await self._probe()
-            if self._policies:
-                await asyncio.sleep(PROBE_SECONDS)
-
-    async def _probe(self) -> None:
-        if self._kueue is None:
-            return
-        try:
-            self._policies = await self._cluster.probe_policies(kueue=self._kueue)
-        except ClusterUnavailable as error:
-            self._policies = [f"admission policies: {error}"]
-        if self._policies:
+                self._policies = await self._cluster.probe_policies(kueue=kueue)
+            except ClusterError as error:
+                self._policies = [f"admission policies: not probed: {error}"]
+            if not self._policies:
+                self._protected.set()
+                return
             log.warning("policies_not_in_force", missing=self._policies)
+            await asyncio.sleep(PROBE_SECONDS)

@@ -175,10 +175,6 @@ class FakeCluster:
         left = [read_prior_admission(msgspec.convert(w, WireLeftWorkload)) for w in self.workloads]
         return [admission for admission in left if admission is not None]
 
-    async def server_version(self) -> tuple[int, int]:
-        await self._answering()
-        return (1, 36)
-
     async def close(self) -> None:
         await asyncio.sleep(0)
 

@@ -1,0 +1,90 @@
+"""A process whose identity may not do something says so on /readyz, and goes on when it may."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from queuectl.control import neighbour, supervise
+from queuectl.control.settings import Settings
+from queuectl.control.supervise import Supervisor
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.store import PostgresStore
+from queuectl.domain.errors import WriteRefused
+from queuectl.objects.kinds import KINDS
+from queuectl.telemetry.metrics import Metrics
+from tests.doubles.cluster import FakeCluster
+
+REFUSAL = "GET validatingadmissionpolicies: 403: queuectl may not get this"
+
+
+class Restricted(FakeCluster):
+    """Refuses to let the policies be probed while ``refused``."""
+
+    refused = False
+
+    async def probe_policies(self, *, kueue: bool = True) -> list[str]:
+        if self.refused:
+            raise WriteRefused(REFUSAL)
+        return await super().probe_policies(kueue=kueue)
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(neighbour, "LOOK_SECONDS", 0.01)
+
+
+@asynccontextmanager
+async def running(url: str, cluster: FakeCluster) -> AsyncIterator[Supervisor]:
+    store = await PostgresStore.connect(DatabaseSettings(url))
+    supervisor = Supervisor(
+        store=store,
+        cluster=cluster,
+        metrics=Metrics(),
+        settings=Settings(),
+        clock=time.time,
+        job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+    )
+    stop = asyncio.Event()
+    task = asyncio.create_task(supervisor.run(stop))
+    try:
+        yield supervisor
+    finally:
+        stop.set()
+        await task
+        await store.close()
+
+
+async def until(done: Callable[[], bool], what: str) -> None:
+    for _ in range(1000):
+        if done():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never: {what}")
+
+
+async def test_a_refusal_is_waited_out(database_url: str) -> None:
+    cluster = Restricted()
+    cluster.refused = True
+    async with running(database_url, cluster) as supervisor:
+        await until(lambda: any(REFUSAL in b for b in supervisor.blockers()), "it says why")
+        assert cluster.leader is None
+        cluster.refused = False
+        await until(lambda: cluster.leader is not None, "it leads")
+        await until(lambda: not supervisor.blockers(), "it is ready")
+
+
+async def test_a_refusal_after_kueue_has_come_is_waited_out_by_a_leader(database_url: str) -> None:
+    cluster = Restricted()
+    async with running(database_url, cluster) as supervisor:
+        await until(lambda: cluster.leader is not None, "it leads")
+        cluster.refused = True
+        cluster.kueue = True
+        await until(lambda: any(REFUSAL in b for b in supervisor.blockers()), "it says why")
+        cluster.refused = False
+        await until(lambda: not supervisor.blockers(), "it is ready")
