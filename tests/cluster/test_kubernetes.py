@@ -21,7 +21,6 @@ from queuectl.cluster.review import PROTECTING, probe_policies, server_version
 from queuectl.control.wire import WatchMeter
 from queuectl.domain.errors import BadInput, ClusterUnavailable, WriteRefused
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
-from queuectl.objects.kinds import KINDS, path
 from queuectl.telemetry.metrics import Metrics
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.kubernetes_world import KubernetesWorld, refusals
@@ -399,7 +398,7 @@ async def test_the_server_says_what_it_does_not_serve(admin: Api) -> None:
     for absent in ("/apis/kubeflow.org/v1/nothings", "/apis/nothing.example/v1/nothings"):
         await confirm_absent(admin, absent)
     with pytest.raises(ClusterUnavailable, match="lists it as served"):
-        await confirm_absent(admin, path(KINDS["PyTorchJob"]))
+        await confirm_absent(admin, PYTORCHJOBS.path)
 
 
 async def test_the_same_event_counts_up_instead_of_piling_up(
