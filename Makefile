@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint test test-fast test-system explore demo bench dashboards pictures vendor test-browser clean controlplane
+.PHONY: help setup lint audit test test-fast test-system explore demo bench dashboards pictures vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -31,11 +31,15 @@ $(VENV)/.ready: pyproject.toml uv.lock | $(UV)
 	@$(UV) sync --frozen --quiet --python $(PYTHON)
 	@touch $@
 
-lint: setup ## ruff, mypy, import contracts
+lint: setup ## ruff, mypy, import contracts, known vulnerabilities if the database of them answers
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/lint-imports --no-cache
+	$(RUN)/python -m tests.support.audit
+
+audit: setup ## known vulnerabilities of the packages in uv.lock; fails if their database does not answer
+	$(RUN)/python -m tests.support.audit --required
 
 controlplane: setup
 	@$(RUN)/queuectl localcluster build
