@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import urlencode
 
 import structlog
 from starlette.requests import Request
@@ -27,6 +28,8 @@ from queuectl.domain.errors import StoreUnavailable
 _LONGEST: Final = 2000  # characters of a path or detail
 _KEY: Final = "queuectl.done"
 _OPERATION: Final = "queuectl.operation"
+_KEPT: Final = {"dry_run", "kind"}
+"""Query parameters of writes. Any other, such as a token in the wrong place, is not written down."""
 _DAY: Final = 86400.0
 _LOOK_SECONDS: Final = 3600.0
 _AGAIN_SECONDS: Final = 1.0  # between batches
@@ -93,7 +96,8 @@ class Audit:
             raise
 
     def _line(self, request: Request) -> AuditLine:
-        caller, query = caller_of(request), request.url.query
+        caller = caller_of(request)
+        query = urlencode([item for item in request.query_params.multi_items() if item[0] in _KEPT])
         path = request.url.path + (f"?{query}" if query else "")
         return AuditLine(
             0,
