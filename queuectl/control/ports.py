@@ -75,7 +75,13 @@ class UsageStore(Protocol):
 
 
 class UseSource(Protocol):
-    """Where GPU utilization comes from (telemetry/signal)."""
+    """Where GPU utilization comes from (telemetry/signal).
+
+    Attributes:
+        trusts: whose measurements count, for people.
+    """
+
+    trusts: str
 
     async def look(self, window: float, at: float, known: Collection[PodKey]) -> Look:
         """What is known of all pods over the ``window`` seconds before ``at``.

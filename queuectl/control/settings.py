@@ -80,6 +80,14 @@ class UtilizationSettings(BaseModel):
     labels: Literal["auto", "pod", "exported_pod"] = Field(
         "auto", description="label that names the pod in Prometheus; auto = whichever fits"
     )
+    trusted_jobs: str = Field(
+        "",
+        description="scrape jobs, by commas, whose series count; * = any characters; unset = those of the vendor's installers",
+    )
+    trusted_namespaces: str = Field(
+        "",
+        description="namespaces, by commas, of exporters that count, where Prometheus renames labels; unset = any",
+    )
     recording_rules: Literal["auto", "on", "off"] = Field(
         "auto", description="use what deploy/prometheus/rules.yaml records; auto = if it is there"
     )

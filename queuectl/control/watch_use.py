@@ -59,6 +59,7 @@ class UseWatch:
         self._window = max(look_seconds, _SCRAPES * scrape_seconds)
         self._tracker = UseTracker(scrape_seconds)
         self._states: dict[str, UseState] = {}
+        self._untrusted: tuple[str, ...] = ()
 
     async def run(
         self,
@@ -67,6 +68,8 @@ class UseWatch:
         put: Callable[[Mapping[str, GangUse]], None],
     ) -> None:
         """Look until cancelled; ``put`` is given what was judged, by uid, after each look."""
+        log.info("utilization_source", trusts=self._source.trusts)
+        self._metrics.trust(self._source.trusts)
         try:
             while True:
                 put(await self.look(held_gangs(self._mirror, ledger(), config())))
@@ -90,6 +93,7 @@ class UseWatch:
         else:
             uses = await asyncio.to_thread(self._tracker.judge, gangs, recent, longer)
             wrong = troubles(gangs, recent, self._scrape)
+            self._tell_untrusted(recent.untrusted)
         seen = [
             Seen(gang.cluster_queue, use.state, gang.gpus, use.utilization)
             for gang in gangs
@@ -106,6 +110,12 @@ class UseWatch:
         recent = await self._source.look(self._window, at, known)
         windows = self._tracker.windows(gangs, recent)
         return recent, {window: await self._source.look(window, at, known) for window in windows}
+
+    def _tell_untrusted(self, jobs: tuple[str, ...]) -> None:
+        """Say it once: a set-up that is not finished, or a tenant who names the pods of others."""
+        if jobs and jobs != self._untrusted:
+            log.warning("utilization_untrusted_jobs", jobs=jobs, trusts=self._source.trusts)
+        self._untrusted = jobs
 
     def _tell(self, uses: Mapping[str, GangUse]) -> None:
         states = {uid: use.state for uid, use in uses.items()}

@@ -33,6 +33,7 @@ from queuectl.telemetry.metrics import Metrics
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
 from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, Gauge, Names
 from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
 
 SPARE_CONNECTIONS = 4
 
@@ -130,11 +131,28 @@ def _gauge(name: str | None, full: float | None, vendor: Gauge | None) -> Gauge 
     return Gauge(name or vendor.name, full or vendor.full)
 
 
+def trust(asked: UtilizationSettings) -> Trust:
+    """The scrape jobs whose series count: those that are named, else those of the vendor's installers.
+
+    Raises:
+        BadInput: a name is none, or namespaces are named where the exporter's own is not known.
+    """
+    names = "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES"
+    namespaces = names_of(asked.trusted_namespaces, names)
+    if namespaces and asked.labels == "pod":
+        raise BadInput(
+            f"{names} needs QUEUECTL_UTILIZATION__LABELS=exported_pod: where honor_labels is on, a series "
+            "has the namespace of the pod that it is about, and not that of its exporter"
+        )
+    jobs = names_of(asked.trusted_jobs, "QUEUECTL_UTILIZATION__TRUSTED_JOBS")
+    return Trust(jobs or JOBS[asked.vendor], namespaces)
+
+
 def use_source(settings: Settings) -> UseSource | None:
     """Where GPU utilization comes from; None = from nowhere.
 
     Raises:
-        BadInput: two sources are named, or a URL is none.
+        BadInput: two sources are named, a URL is none, or a name of what is trusted is none.
     """
     asked, url = settings.utilization, settings.prometheus_url
     exporters = [part.strip() for part in asked.exporters.split(",") if part.strip()]
@@ -165,6 +183,7 @@ def use_source(settings: Settings) -> UseSource | None:
     return PrometheusSource(
         url,
         names=names,
+        trust=trust(asked),
         scrape_seconds=asked.sample_seconds,
         labels={"auto": None, "pod": HONORED, "exported_pod": RENAMED}[asked.labels],
         rules={"auto": None, "on": True, "off": False}[asked.recording_rules],

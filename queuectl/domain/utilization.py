@@ -18,6 +18,7 @@ class Trouble(StrEnum):
 
     UNREACHABLE = "unreachable"  # the source does not answer, or refuses
     NO_MATCH = "no_match"  # it answers, and knows no GPU at all
+    UNTRUSTED = "untrusted"  # it knows GPUs, but only from scrape jobs that are not trusted
     WRONG_LABELS = "wrong_labels"  # it knows GPUs, but none of a pod that is there
     DCP_MISSING = (
         "dcp_missing"  # no profiling metrics: what is known is the coarser GPU utilization
@@ -81,6 +82,7 @@ class Look:
         reach: seconds before ``at`` of the oldest sample that may have gone into it: the window, or more of it.
         gpus: how many GPUs the source knows of, whoever holds them.
         pods: all it could name, whether or not they are there any more.
+        untrusted: scrape jobs that export series of GPUs and are not trusted; nothing of them is in ``pods``.
     """
 
     at: float
@@ -88,6 +90,7 @@ class Look:
     reach: float
     gpus: int
     pods: tuple[PodUse, ...] = ()
+    untrusted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ def troubles(gangs: Sequence[HeldGang], look: Look, scrape_seconds: float) -> di
     if not pods:
         return {}
     if not look.gpus:
-        return {Trouble.NO_MATCH: len(pods)}
+        return {Trouble.UNTRUSTED if look.untrusted else Trouble.NO_MATCH: len(pods)}
     looked = Looked(look, scrape_seconds)
     rows = [(pod, looked.row(pod)) for pod in pods]
     told = [(pod, row) for pod, row in rows if row is not None]

@@ -31,6 +31,12 @@ class UseMetrics:
             ["reason"],
             registry=registry,
         )
+        self._trust = Gauge(
+            "queuectl_utilization_trust_info",
+            "1, with whose measurements count.",
+            ["trusts"],
+            registry=registry,
+        )
         self._gangs = Gauge(
             "queuectl_utilization_gangs",
             "Gangs that hold GPUs, by what they do with them (status).",
@@ -56,6 +62,11 @@ class UseMetrics:
             buckets=LOOK_BUCKETS,
             registry=registry,
         )
+
+    def trust(self, trusts: str) -> None:
+        """Show whose measurements count."""
+        self._trust.clear()
+        self._trust.labels(trusts).set(1)
 
     def looked(
         self,
@@ -88,6 +99,7 @@ class UseMetrics:
     def forget(self) -> None:
         """Another process looks from now on."""
         self._alarms.clear()
+        self._trust.clear()
         self._clear()
 
     def _clear(self) -> None:

@@ -43,9 +43,7 @@ def audit(*, required: bool, service: str | None = None, project: Path = ROOT) -
     why = said.splitlines()[-1].removeprefix("  cause: ")
     print(f"audit: NOT CHECKED: the vulnerability database does not answer ({why})")
     if not required:
-        print(
-            "audit: run `make audit` on a machine that reaches it; `make audit` fails if it cannot ask"
-        )
+        print("audit: run `make audit`, which insists on an answer, where the network allows it")
     return _FAILED if required else 0
 
 

@@ -22,6 +22,7 @@ from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from tests.system.house import House, house
 
 SCRAPE = 0.5
+PODS_JOB = "kubernetes-pods"
 NODES = NodeSpec(racks_per_block=1, hosts_per_rack=4)
 QUICK = {
     "QUEUECTL_UTILIZATION__LOOK_SECONDS": "1",
@@ -53,6 +54,8 @@ class Measured:
     home: House
     exporters: Exporters
     prometheus: Prometheus
+    forger: PlainExporters
+    """A tenant's own exporter, which Prometheus scrapes as it does any pod that asks for it."""
 
     def called_idle(self) -> list[tuple[str, float]]:
         """Gangs (``namespace/name``) that the controller took for idle since it began, and when."""
@@ -97,15 +100,16 @@ def measured_house() -> Iterator[Measured]:
 
     At its end, whatever the tests were about: nobody was ever taken for idle whose GPUs worked.
     """
-    with Exporters() as exporters:
+    with Exporters() as exporters, PlainExporters() as forger:
         job = exporters_job(exporters.targets_url, honor_labels=False)
-        with Prometheus.start([job], scrape_seconds=SCRAPE, progress=Lines()) as prometheus:
+        pods = exporters_job(forger.targets_url, honor_labels=False) | {"job_name": PODS_JOB}
+        with Prometheus.start([job, pods], scrape_seconds=SCRAPE, progress=Lines()) as prometheus:
             source = {"QUEUECTL_PROMETHEUS_URL": prometheus.url}
             with house(NODES, QUICK | source, training_operator=False) as built:
                 for node in built.cluster.nodes.names():
                     exporters.add_node(node)
                 with exporters.following(built.cluster.client):
-                    measured = Measured(built, exporters, prometheus)
+                    measured = Measured(built, exporters, prometheus, forger)
                     yield measured
                     idle = measured.called_idle()
                     assert [one for one in idle if measured.worked(*one) > _SLACK] == []

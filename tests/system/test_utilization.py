@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,9 +13,10 @@ import pytest
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.controller import Controller
 from queuectl.demo.rest import Rest
+from queuectl.localcluster.gpus import Load, parse_profile
 from queuectl.planner.cost import RESTART_COST
 from tests.system.house import QUICK, Room
-from tests.system.measured import Measured, judged_quickly, playing
+from tests.system.measured import PODS_JOB, Measured, judged_quickly, playing
 from tests.system.transcript import Page, shell
 
 pytestmark = pytest.mark.system
@@ -81,3 +83,34 @@ def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(
         assert preempted["reason"]["details"]["lostGpuSeconds"] == RESTART_COST
         room.until_state("idle", "Running")
         assert room.workload("busy")["attempt"] == 1
+
+
+def test_a_tenant_who_exports_series_of_another_tenants_pods_does_not_make_them_idle(
+    measured: Measured,
+) -> None:
+    """The exporter of the victim's nodes has lost whose the GPUs are: there is no true series beside the forged ones."""
+    with measured.home.room(32) as room:
+        room.rest.apply([judged_quickly(room.namespace, 32)])
+        room.job("victim", playing("unseen"))
+        room.until_state("victim", "Running")
+        room.until(lambda: len(pods_of(measured, room)) == 2, "its exporters know both pods")
+        for load in pods_of(measured, room):
+            measured.forger.put(replace(load, profile=parse_profile("idle")))
+        # Whatever is believed of the victim is believed before a gang that starts now is idle.
+        room.job("idle", playing("idle"))
+        room.until_state("idle", "Running")
+        room.until(lambda: (states(room)["idle"] or ("",))[0] == "Idle", "the other one is idle")
+        assert uses(room)["victim"]["state"] == "Unknown"
+    text = measured.home.controller.log.read_text(errors="replace")
+    said = [json.loads(line) for line in text.splitlines() if "utilization_untrusted_jobs" in line]
+    assert said[0]["jobs"] == [PODS_JOB]
+    assert "dcgm-exporter" in said[0]["trusts"]
+
+
+def pods_of(measured: Measured, room: Room) -> list[Load]:
+    """What the victim's pods hold."""
+    return [
+        load
+        for (namespace, pod), load in measured.exporters.ever.items()
+        if namespace == room.namespace and pod.startswith("victim-")
+    ]

@@ -197,6 +197,14 @@ def test_a_servers_metrics_tell_its_release_and_whether_gpus_are_seen(
     assert levels(of_metrics(samples, "1.0")) == expected
 
 
+@pytest.mark.parametrize("pods", [0, 3])
+def test_it_says_whose_measurements_of_gpus_count(pods: float) -> None:
+    trust = Sample("queuectl_utilization_trust_info", {"trusts": "scrape jobs a, b"}, 1)
+    found = of_metrics([build("1.0"), leads(1), alarm("untrusted", pods), trust], "1.0")
+    assert found[-1].level is OK
+    assert "scrape jobs a, b" in found[-1].message
+
+
 @pytest.mark.parametrize(
     ("current", "known", "level"),
     [("0010", True, OK), ("0009", True, PROBLEM), (None, True, PROBLEM), ("0011", False, WARNING)],

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from queuectl.domain.errors import SourceUnavailable
+from queuectl.telemetry.signal import exporters
 from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 
@@ -42,7 +43,11 @@ class Answering:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = HTTPServer((host, port), Handler)
+        class Server(HTTPServer):
+            def handle_error(self, *_: object) -> None:
+                """Who has had enough hangs up."""
+
+        self.server = Server((host, port), Handler)
         self.port = int(self.server.server_address[1])
         self.url = f"http://{host}:{self.port}"
 
@@ -188,3 +193,32 @@ async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_no_answer(
     with pytest.raises(SourceUnavailable, match="none of 2 answers"):
         await source.look(120.0, 1030.0, KNOWN)
     await source.close()
+
+
+async def test_a_scrape_without_end_is_given_up(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporters, "_MOST", 1 << 20)
+    answering.body = f"{LINE}0.0\n" + "# \n" * (1 << 19)
+    source = ExporterSource([answering.url])
+    with pytest.raises(SourceUnavailable, match="more than 1 MiB"):
+        await source.look(120.0, 1000.0, KNOWN)
+    await source.close()
+
+
+@pytest.mark.parametrize("scrapes", [1, 4], ids=["a new exporter", "a fuller record"])
+async def test_a_second_exporter_never_makes_a_gpu_look_less_used(
+    answering: Answering, scrapes: int
+) -> None:
+    """An exporter that lies about a pod of another node."""
+    answering.body = f"{LINE}0.9\n"
+    with Answering("127.0.0.1").serving() as liar:
+        liar.body = f"{LINE}0.0\n"
+        source = ExporterSource([answering.url, liar.url], scrape_seconds=30.0)
+        for step in range(4):
+            liar.status = 200 if step >= 4 - scrapes else 503
+            look = await source.look(120.0, 1000.0 + 30 * step, KNOWN)
+    await source.close()
+    (row,) = look.pods
+    assert row.gpus == 1
+    assert [row.busy, row.mean] == pytest.approx([0.9, 0.9])

@@ -35,7 +35,7 @@ from tests.unit.test_telemetry_quota import documents, holdings, node
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
-    "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "level",
+    "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level",
 }  # fmt: skip
 
 # Kueue's names, under our prefix, where the meaning is Kueue's.
@@ -136,6 +136,7 @@ def busy() -> Metrics:
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
     metrics.utilization.looked({Trouble.STALE: 1}, [Seen("team-a", UseState.IDLE, 8, 0.0)], 0.2)
+    metrics.utilization.trust("scrape jobs dcgm-exporter")
     metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
     metrics.estimates.told([("team-a", 600.0)])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog.testing
 from prometheus_client import CollectorRegistry
 
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
 from queuectl.control.watch_use import UseWatch
-from queuectl.control.wire import metric_names, use_source
+from queuectl.control.wire import metric_names, trust, use_source
 from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput, SourceUnavailable
 from queuectl.domain.gpus import GpuWeights
@@ -143,10 +146,13 @@ class TestSnapshot:
 class FakeSource:
     """Says of every pod what it is told to, or nothing at all."""
 
+    trusts = "scrape jobs a"
+
     def __init__(self) -> None:
         self.busy: float | None = 0.9
         self.windows: list[float] = []
         self.hangs = False
+        self.untrusted: tuple[str, ...] = ()
 
     async def look(self, window: float, at: float, known: Collection[PodKey]) -> Look:
         if self.hangs:
@@ -158,7 +164,7 @@ class FakeSource:
             PodUse(namespace, name, 8, self.busy, self.busy, 1.0, 5.0, memory_held=0.0)
             for namespace, name in known
         )
-        return Look(at, window, window, 16, pods)
+        return Look(at, window, window, 16, pods, self.untrusted)
 
     async def close(self) -> None:
         """Nothing to give back."""
@@ -229,11 +235,23 @@ class TestWatch:
         )
         async with asyncio.timeout(30):
             await enough.wait()
+        trust = ("queuectl_utilization_trust_info", {"trusts": "scrape jobs a"})
+        assert watched.registry.get_sample_value(*trust) == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert {uses["u1"].state for uses in looks} == {UseState.ACTIVE}
         assert watched.alarm("unreachable") is None  # it shows nothing any more
+        assert watched.registry.get_sample_value(*trust) is None
+
+    async def test_jobs_that_are_not_trusted_are_logged_once_for_each_change(self) -> None:
+        watched = Watched()
+        with structlog.testing.capture_logs() as logs:
+            for jobs in ((), ("x",), ("x",), ("x", "y"), (), ("x",)):
+                watched.source.untrusted = jobs
+                await watched.look()
+        said = [line["jobs"] for line in logs if line["event"] == "utilization_untrusted_jobs"]
+        assert said == [("x",), ("x", "y"), ("x",)]
 
 
 class TestSettings:
@@ -264,6 +282,38 @@ class TestSettings:
         utilization = UtilizationSettings(exporters=exporters)
         with pytest.raises(BadInput, match=says):
             use_source(Settings(prometheus_url=url, utilization=utilization))
+
+    @pytest.mark.parametrize(
+        ("given", "selector"),
+        [
+            ({}, 'job=~"nvidia-dcgm-exporter|dcgm-exporter|gpu-metrics"'),
+            ({"vendor": "amd"}, 'job=~"default-metrics-exporter|.*-amdgpu-metrics-exporter"'),
+            ({"trusted_jobs": "a.b, ns/c-*"}, 'job=~"a[.]b|ns/c-.*"'),
+            (
+                {"trusted_jobs": "a", "trusted_namespaces": "gpu,ops"},
+                'job=~"a",namespace=~"gpu|ops"',
+            ),
+        ],
+    )
+    def test_the_jobs_that_count_are_named_or_those_of_the_vendors_installers(
+        self, given: dict[str, Any], selector: str
+    ) -> None:
+        assert trust(UtilizationSettings(**given)).selector == selector
+
+    @pytest.mark.parametrize(
+        ("given", "says"),
+        [
+            ({"trusted_jobs": 'a"} or {'}, "QUEUECTL_UTILIZATION__TRUSTED_JOBS: 'a\"} or {'"),
+            ({"trusted_jobs": "a|b"}, "QUEUECTL_UTILIZATION__TRUSTED_JOBS: 'a|b' is not a name"),
+            ({"trusted_namespaces": "a b"}, "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES: 'a b'"),
+            ({"trusted_namespaces": "a", "labels": "pod"}, "needs QUEUECTL_UTILIZATION__LABELS"),
+        ],
+    )
+    def test_what_cannot_be_a_name_is_refused_by_the_name_of_its_setting(
+        self, given: dict[str, Any], says: str
+    ) -> None:
+        with pytest.raises(BadInput, match=re.escape(says)):
+            trust(UtilizationSettings(**given))
 
     def test_certificates_that_are_not_there_are_refused_by_name(self) -> None:
         utilization = UtilizationSettings(ca_file=Path("nowhere.pem"))

@@ -320,6 +320,11 @@ def test_a_wrong_set_up_has_a_reason_of_its_own(
     assert found(rows, gpus=gpus) == wrong
 
 
+def test_gpus_of_untrusted_jobs_alone_are_a_reason_of_their_own() -> None:
+    seen = replace(look([]), gpus=0, untrusted=("kubernetes-pods",))
+    assert troubles([gang(pod(0))], seen, SCRAPE) == {Trouble.UNTRUSTED: 1}
+
+
 def test_pods_that_have_only_just_started_are_nobodys_fault() -> None:
     young = gang(pod(started_at=LATER - 60))
     assert troubles([young], replace(look([]), gpus=0), SCRAPE) == {}

@@ -27,6 +27,7 @@ from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.names import AMD, NVIDIA, Names
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.queries import Recorded
+from queuectl.telemetry.signal.trust import Trust
 
 SCRAPE = 0.5
 RECENT = 3.0
@@ -106,7 +107,13 @@ PLAYS = (
     Play("scraped-twice", ("idle",), IDLE),
     Play("scraped-twice-busy", ("busy",), BUSY, node="n-scraped-twice"),
     Play("nobody-knows", (), BLIND),
+    Play("forged-alone", ("unseen", "unseen"), BLIND),
+    Play("forged-beside", ("busy", "busy"), BUSY),
+    Play("forged-sharing", ("idle",), IDLE),
 )  # fmt: skip
+TRUST = Trust(("dcgm-exporter", "again", "amd"))
+FORGED = {"forged-alone": ("idle", "idle"), "forged-beside": ("idle", "idle")}
+"""Pods that a tenant's exporter names as well, under the GPUs that they hold, and what it says that they do."""
 AMD_PLAYS = (
     Play("amd-busy", ("busy",), BUSY, dialect=Dialect(amd=True)),
     Play("amd-idle", ("idle",), IDLE, dialect=Dialect(amd=True)),
@@ -251,8 +258,10 @@ class Watcher:
 
 
 def prometheus(url: str, names: Names = NVIDIA, *, rules: bool = False) -> PrometheusSource:
-    recorded = Recorded(SCRAPE, every=SCRAPE, over=RULES_OVER)
-    return PrometheusSource(url, names=names, scrape_seconds=SCRAPE, rules=rules, recorded=recorded)
+    recorded = Recorded(SCRAPE, every=SCRAPE, over=RULES_OVER, trust=TRUST)
+    return PrometheusSource(
+        url, names=names, trust=TRUST, scrape_seconds=SCRAPE, rules=rules, recorded=recorded
+    )
 
 
 def quick_rules(folder: Path) -> Path:
@@ -304,13 +313,15 @@ def first_in_turn() -> Iterator[None]:
 async def played(folder: Path) -> AsyncIterator[Stage]:
     """Play it, look all the while, and leave everything up for further questions."""
     # First of all: threads and programs inherit it from who starts them, the exporters' too.
-    with first_in_turn(), Exporters() as exporters, Exporters() as radeons:
+    with first_in_turn(), Exporters() as exporters, Exporters() as radeons, Exporters() as forger:
+        forged = add_nodes(forger, [play for play in PLAYS if play.name.startswith("forged")])
         nodes, cards = add_nodes(exporters, PLAYS), add_nodes(radeons, AMD_PLAYS)
         jobs = {
             honor: [
                 exporters_job(exporters.targets_url, honor_labels=honor),
                 exporters_job(radeons.targets_url, honor_labels=honor) | {"job_name": "amd"},
                 twice(exporters, honor=honor),
+                tenants_job(forger, forged, named=not honor),
             ]
             for honor in (True, False)
         }
@@ -340,13 +351,16 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
             watchers = {name: Watcher(name, source) for name, source in sources.items()}
             try:
                 for server in (honored, renamed):
-                    await until(partial(all_there, server, len(nodes) + len(cards) + 1))
+                    await until(
+                        partial(all_there, server, len(nodes) + len(cards) + len(forged) + 1)
+                    )
                 now = time.time()
                 world, amd = World(exporters, now), World(radeons, now)
                 for play in PLAYS:
                     world.enter(play)
                 for play in AMD_PLAYS:
                     amd.enter(play)
+                forge(forger, world)
                 late = await play_through(world, amd, watchers)
                 servers = {"honored": honored, "renamed": renamed}
                 yield Stage(world, amd, watchers, servers, late)
@@ -381,6 +395,33 @@ def twice(exporters: Exporters, *, honor: bool) -> dict[str, object]:
             }
         ],
     }
+
+
+def tenants_job(forger: Exporters, nodes: Sequence[str], *, named: bool) -> dict[str, object]:
+    """The scrape of whatever pods ask for it by an annotation, a tenant's among them.
+
+    ``named``: targets have labels that name their pods, so those of the series are renamed; else the tenant says them.
+    """
+    whose = {"pod": "metrics-0", "namespace": "tenant"} if named else {}
+    return {
+        "job_name": "kubernetes-pods",
+        "static_configs": [
+            {
+                "targets": [forger.address],
+                "labels": {"__metrics_path__": f"/metrics/{node}", "instance": f"forged-{node}"} | whose,
+            }
+            for node in nodes
+        ],
+    }  # fmt: skip
+
+
+def forge(forger: Exporters, world: World) -> None:
+    """A tenant exports series of other tenants' pods, of just the GPUs that those hold."""
+    for name, profiles in FORGED.items():
+        for load, profile in zip(world.loads[f"{TEAM}/{name}"], profiles, strict=True):
+            forger.put(replace(load, profile=parse_profile(profile)))
+    (victim,) = world.loads[f"{TEAM}/forged-sharing"]
+    forger.put(replace(victim, namespace="tenant", pod="mine", uid="mine"))
 
 
 async def play_through(world: World, amd: World, watchers: Mapping[str, Watcher]) -> float:

@@ -19,6 +19,8 @@ from queuectl.localcluster.prometheus import check_rules
 from queuectl.state.utilization import UseTracker, troubles
 from queuectl.telemetry.signal.names import AMD, HONORED, NVIDIA, RENAMED, Gauge
 from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.signal.queries import Recorded
+from queuectl.telemetry.signal.trust import Trust
 from tests.utilization.stage import (
     AMD_PLAYS,
     DIES,
@@ -29,6 +31,7 @@ from tests.utilization.stage import (
     RULES_OVER,
     SCRAPE,
     TEAM,
+    TRUST,
     Play,
     Stage,
     Watcher,
@@ -99,6 +102,7 @@ async def test_the_measured_values_are_those_that_were_played(stage: Stage, sour
     half = uses[f"{TEAM}/one-rank-works"]
     assert half.utilization == pytest.approx(0.45, abs=0.02)
     assert uses[f"{TEAM}/busy"].utilization == pytest.approx(0.9, abs=0.02)
+    assert uses[f"{TEAM}/forged-beside"].utilization == pytest.approx(0.9, abs=0.02)
     assert uses[f"{TEAM}/idle"].weight == pytest.approx(0.0)
     for blind in ("gpu-lost", "exporter-dies", "shared-busy"):
         assert uses[f"{TEAM}/{blind}"].utilization is None
@@ -124,6 +128,48 @@ async def test_a_gap_in_the_window_is_seen_although_all_is_well_again(
     assert "samples are there" in use.text
     assert "does nothing lately" in use.text  # lately, that is, it is seen
     assert RULE.window > DIES
+
+
+# ---- who may say what GPUs do
+
+
+@pytest.mark.parametrize("source", ["honored", "renamed", "recorded", "recorded, renamed"])
+async def test_jobs_that_export_gpus_and_are_not_trusted_are_named(
+    stage: Stage, source: str
+) -> None:
+    recent = stage.watchers[source].recent
+    assert recent is not None
+    assert recent.untrusted == ("kubernetes-pods",)
+
+
+@pytest.mark.parametrize("rules", [False, True], ids=["raw", "recorded"])
+@pytest.mark.parametrize(
+    ("trust", "wrong"),
+    [
+        (Trust(("dcgm-exporter",), ("gpu-operator",)), None),
+        (Trust(("dcgm-exporter",), ("tenant",)), Trouble.UNTRUSTED),
+        (Trust(("kubernetes-*",), ("gpu-operator",)), Trouble.UNTRUSTED),
+        (Trust(("dcgm",)), Trouble.UNTRUSTED),
+    ],
+    ids=str,
+)
+async def test_a_job_is_trusted_by_its_whole_name_and_by_the_namespace_of_its_exporters(
+    stage: Stage, trust: Trust, wrong: Trouble | None, rules: bool
+) -> None:
+    recorded = Recorded(SCRAPE, every=SCRAPE, over=RULES_OVER, trust=trust)
+    url = stage.servers["renamed"].url
+    source = PrometheusSource(
+        url, trust=trust, scrape_seconds=SCRAPE, rules=rules, recorded=recorded
+    )
+    gangs = list(stage.world.gangs.values())
+    known = {pod.key for gang in gangs for pod in gang.pods}
+    look = await source.look(RECENT, time.time(), known)
+    await source.close()
+    named = {row.pod for row in look.pods}
+    assert ("busy-0" in named) is (wrong is None)
+    assert not named & {"forged-alone-0", "mine"}
+    if wrong is not None:
+        assert set(troubles(gangs, look, SCRAPE)) == {wrong}
 
 
 # ---- a Prometheus that is not set up as it should be
@@ -166,7 +212,7 @@ async def test_a_scrape_that_nobody_answered_does_not_unmake_the_gpus(
     places = {play.place for play in PLAYS} - {"n-exporter-dies"}
     alive = places | {later(place) for place in places if "again" in place}
     source = PrometheusSource(server.url, scrape_seconds=SCRAPE, labels=RENAMED, rules=rules)
-    metric = "queuectl:gpus" if rules else NVIDIA.busy.name
+    metric = f"{'queuectl:gpus' if rules else NVIDIA.busy.name}{{{TRUST.selector}}}"
     for node in alive:
         world.fail(node)
     try:
@@ -244,7 +290,7 @@ async def test_a_server_that_is_away_or_hangs_is_unavailable_and_its_restart_mak
 async def test_rules_for_one_vendors_metrics_do_not_answer_for_anothers(stage: Stage) -> None:
     """They are recorded in that server; nobody said that they are to be used."""
     url = stage.servers["honored"].url
-    source = PrometheusSource(url, names=AMD, scrape_seconds=SCRAPE)
+    source = PrometheusSource(url, names=AMD, trust=TRUST, scrape_seconds=SCRAPE)
     known = {pod.key for gang in stage.amd.gangs.values() for pod in gang.pods}
     look = await source.look(RECENT, time.time(), known)
     await source.close()

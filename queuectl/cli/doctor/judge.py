@@ -211,8 +211,14 @@ def skew(theirs: str | None, ours: str) -> list[Finding]:
     return [Finding("versions", Level.WARNING, message, mend)]
 
 
-def measured(alarms: Mapping[str, float] | None, *, leads: bool) -> list[Finding]:
-    """Whether what GPUs do is known. ``alarms``: pods whose use is not, by reason; None = no source is configured."""
+def measured(alarms: Mapping[str, float] | None, *, leads: bool, trusts: str = "") -> list[Finding]:
+    """Whether what GPUs do is known, and who says so.
+
+    Args:
+        alarms: pods whose use is not known, by reason; None = no source is configured.
+        leads: the server that answered measures.
+        trusts: whose measurements count, in words.
+    """
     if alarms is None and not leads:
         message = "the server that answered does not lead, and only the leader measures"
         return [Finding("metrics", Level.UNKNOWN, message, "ask the one that leads: --server")]
@@ -221,13 +227,15 @@ def measured(alarms: Mapping[str, float] | None, *, leads: bool) -> list[Finding
         mend = "set QUEUECTL_PROMETHEUS_URL of the server, or name exporters: docs/utilization.md"
         return [Finding("metrics", Level.WARNING, message, mend)]
     bad = {reason: number for reason, number in alarms.items() if number}
+    trusted = [Finding("metrics", Level.OK, f"trusted to measure GPUs: {trusts}")] if trusts else []
     if not bad:
-        return [Finding("metrics", Level.OK, "the GPU use of all pods is known")]
+        return [Finding("metrics", Level.OK, "the GPU use of all pods is known"), *trusted]
     mend = "docs/runbook.md says what to do for each reason"
-    return [
+    unknown = [
         Finding("metrics", Level.WARNING, f"GPU use unknown ({reason}): {number:g} pods", mend)
         for reason, number in bad.items()
     ]
+    return unknown + trusted
 
 
 def schema(current: str | None, head: str, *, known: bool) -> list[Finding]:

@@ -16,6 +16,7 @@ from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import CommandFailed
 
 _ALARMS: Final = "queuectl_utilization_alarms"
+_TRUST: Final = "queuectl_utilization_trust_info"
 
 
 def examine(client: Client) -> tuple[list[Finding], bool]:
@@ -37,7 +38,7 @@ def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
     """What the server's metrics say of its release and of GPU use."""
     theirs: str | None = None
     alarms: dict[str, float] = {}
-    leads = False
+    leads, trusts = False, ""
     for sample in samples:
         if sample.name == "queuectl_build_info":
             theirs = sample.labels["version"]
@@ -45,7 +46,9 @@ def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
             leads = sample.value > 0
         elif sample.name == _ALARMS:
             alarms[sample.labels["reason"]] = sample.value
-    return judge.skew(theirs, ours) + judge.measured(alarms or None, leads=leads)
+        elif sample.name == _TRUST:
+            trusts = sample.labels["trusts"]
+    return judge.skew(theirs, ours) + judge.measured(alarms or None, leads=leads, trusts=trusts)
 
 
 def configured(client: Client, kind: str) -> list[Json] | None:

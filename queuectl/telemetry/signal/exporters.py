@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from socket import SOCK_STREAM
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -21,12 +21,13 @@ import structlog
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.utilization import Look, PodKey, PodUse
 from queuectl.telemetry.signal.names import HONORED, NVIDIA, SLICE, UID, Gauge, Names
-from queuectl.telemetry.signal.rings import TENSOR, Holder, Measured, Ring, Seen
+from queuectl.telemetry.signal.rings import TENSOR, Holder, Measured, Ring, Seen, highest
 
 log = structlog.get_logger()
 
 DNS: Final = "dns+"
 _AT_ONCE: Final = 64  # scrapes
+_MOST: Final = 16 << 20  # bytes of one scrape; that of a node with 56 MIG instances is 2 MiB
 _LINE: Final = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^\n]*)\} ([^ \n]+)", re.MULTILINE)
 _LABEL: Final = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 
@@ -59,6 +60,7 @@ class ExporterSource:
             timeout: seconds for one scrape.
         """
         self._urls = tuple(urls)
+        self.trusts = f"exporters at {', '.join(urls)}"
         self._names = names
         self._scrape = scrape_seconds
         self._slots = max(2, round(keep_seconds / scrape_seconds) + 1)
@@ -111,16 +113,18 @@ class ExporterSource:
 
     async def _fetch(self, url: str, slots: asyncio.Semaphore) -> bytes | str:
         """The text, or what went wrong."""
+        text = bytearray()
         try:
-            async with slots:
-                response = await self._http.get(url)
+            async with slots, self._http.stream("GET", url) as response:
+                if response.status_code != 200:
+                    return f"{url}: HTTP {response.status_code}"
+                async for part in response.aiter_bytes():
+                    text += part
+                    if len(text) > _MOST:
+                        return f"{url}: more than {_MOST >> 20} MiB"
         except httpx2.HTTPError as error:
             return f"{url}: {str(error) or type(error).__name__}"
-        return (
-            response.content
-            if response.status_code == 200
-            else f"{url}: HTTP {response.status_code}"
-        )
+        return bytes(text)
 
     def _keep(self, at: float, texts: Mapping[str, bytes | str]) -> None:
         self._rings = {
@@ -186,10 +190,10 @@ class ExporterSource:
                 if measured is not None:
                     measured.shared = bool(holder.slice)
                     gpus = pods.setdefault((holder.namespace, holder.pod, holder.uid), {})
-                    # Of two exporters that tell one GPU, or one that has moved, the fuller record counts.
-                    other = gpus.get(holder.device)
-                    if other is None or measured.samples > other.samples:
-                        gpus[holder.device] = measured
+                    other = gpus.get(
+                        holder.device
+                    )  # of a second exporter, or of one that has moved
+                    gpus[holder.device] = measured if other is None else measured.beside(other)
         uses = tuple(self._uses(pods, holding, window))
         return Look(at, window, window, sum(self._devices.values()), uses)
 
@@ -217,9 +221,9 @@ class ExporterSource:
                 coverage=min(1.0, (min(one.samples for one in told) + 1) * self._scrape / window),
                 age=max(one.age for one in told),
                 uid=uid or None,
-                tensor=_highest(gpu.tensor for gpu in gpus) if fine else None,
-                memory_busy=_highest(gpu.memory_busy for gpu in gpus) if fine else None,
-                memory_held=_highest(gpu.memory_held for gpu in gpus),
+                tensor=highest(gpu.tensor for gpu in gpus) if fine else None,
+                memory_busy=highest(gpu.memory_busy for gpu in gpus) if fine else None,
+                memory_held=highest(gpu.memory_held for gpu in gpus),
                 shared=shared and not self._trust_slices,
                 profiled=fine,
             )
@@ -242,10 +246,3 @@ async def _resolve(url: str) -> list[str]:
     hosts = sorted({str(address[4][0]) for address in found})
     shown = (f"[{host}]" if ":" in host else host for host in hosts)
     return [urlunsplit(parts._replace(netloc=f"{host}:{port}")) for host in shown]
-
-
-def _highest(values: Iterable[float | None]) -> float | None:
-    """None where one is not known: what it does cannot be ruled out."""
-    known = list(values)
-    there = [value for value in known if value is not None]
-    return max(there) if there and len(there) == len(known) else None

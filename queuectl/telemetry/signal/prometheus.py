@@ -16,9 +16,9 @@ from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.utilization import Look, PodKey, PodUse
 from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, UID, Names, PodLabels
 from queuectl.telemetry.signal.queries import Dialect, Query, Raw, Recorded, Value
+from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
 _AT_ONCE: Final = 3  # queries; a Prometheus has other readers
-_RULES: Final = Query("count(queuectl:gpu_busy:2m)")
 _NEEDED: Final = (Value.BUSY, Value.MEAN, Value.SAMPLES, Value.GPUS)
 
 
@@ -52,6 +52,7 @@ class PrometheusSource:
         url: str,
         *,
         names: Names = NVIDIA,
+        trust: Trust = NVIDIA_TRUST,
         scrape_seconds: float = 30.0,
         labels: PodLabels | None = None,
         recorded: Recorded | None = None,
@@ -66,6 +67,8 @@ class PrometheusSource:
         Args:
             url: of its API, without ``/api/v1``.
             names: what is measured.
+            trust: the scrape jobs whose series count. With namespaces, labels are those that Prometheus renames: only
+                there is ``namespace`` the exporter's own.
             scrape_seconds: between the samples of a GPU.
             labels: which labels name the pods; None = look for it.
             recorded: how the recording rules are set.
@@ -81,13 +84,14 @@ class PrometheusSource:
             verify=ssl.create_default_context(cafile=ca_file),
             trust_env=False,
         )
-        self._raw = Raw(names)
-        self._recorded = recorded or Recorded(scrape_seconds)
+        self.trusts = str(trust)
+        self._raw = Raw(names, trust)
+        self._recorded = recorded or Recorded(scrape_seconds, trust=trust)
         # The rules that are shipped record NVIDIA's metrics; whoever has others says so.
         self._rules = False if rules is None and names != NVIDIA else rules
         self._scrape = scrape_seconds
-        self._labels = labels or HONORED
-        self._guess = labels is None
+        self._labels = labels or (RENAMED if trust.namespaces else HONORED)
+        self._guess = labels is None and not trust.namespaces
         self._trust_slices = trust_slices
         self._token_file = token_file
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -118,17 +122,19 @@ class PrometheusSource:
             if _names_any((*others, *coarse_others), known):
                 self._labels, rows, coarse = other, others, coarse_others
         gpus = [_number(sample) for sample in await self._ask(dialect.gpus(window), at)]
+        strangers = await self._ask(self._raw.untrusted(), at)
         return Look(
             at=at,
             window=window,
             reach=window + dialect.smear,
             gpus=round(gpus[0]) if gpus and isfinite(gpus[0]) else 0,
             pods=tuple(self._uses(rows, coarse, window)),
+            untrusted=tuple(sorted(one.metric.get("job", "") for one in strangers)),
         )
 
     async def _dialect(self, at: float) -> Dialect:
         if self._rules is None:
-            return self._recorded if await self._ask(_RULES, at) else self._raw
+            return self._recorded if await self._ask(self._recorded.there(), at) else self._raw
         return self._recorded if self._rules else self._raw
 
     async def _coarse(

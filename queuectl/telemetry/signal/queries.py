@@ -12,8 +12,10 @@ from enum import StrEnum
 from typing import Final
 
 from queuectl.telemetry.signal.names import SLICE, UID, Gauge, Names, PodLabels
+from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
 BUSY_QUANTILE: Final = 0.9
+_JOBS_NAMED: Final = 20  # of those that are not trusted; a tenant may make as many as they like
 
 
 class Value(StrEnum):
@@ -48,19 +50,20 @@ class Raw:
 
     smear: Final = 0.0
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, trust: Trust = NVIDIA_TRUST) -> None:
         self._names = names
+        self._trust = trust
 
     def pods(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
         """Everything about every pod, over the window that ends now."""
         names, by = self._names, _by(labels)
         queries = self._measured(names.busy, labels, window)
-        held, free = (f'{m}{{{labels.pod}!=""}}' for m in (names.memory_used, names.memory_free))
+        held, free = (self._series(m, labels) for m in (names.memory_used, names.memory_free))
         queries[Value.MEMORY_HELD] = Query(f"max by ({by}) ({held} / ({held} + {free}))")
         queries[Value.SHARED] = self._shared(names.busy, labels)
         for value, gauge in ((Value.TENSOR, names.tensor), (Value.MEMORY_BUSY, names.memory_busy)):
             if gauge is not None:
-                queries[value] = _busiest(gauge, labels, window)
+                queries[value] = self._busiest(gauge, labels, window)
         return queries
 
     def coarse(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
@@ -71,21 +74,38 @@ class Raw:
 
     def gpus(self, window: float) -> Query:
         """How many GPUs were seen in the window, whoever holds them: one missed scrape does not unmake them."""
-        gauges = (self._names.busy, self._names.coarse)
-        any_of = "|".join(gauge.name for gauge in gauges if gauge is not None)
         device = ",".join(self._names.device)
-        seen = f'last_over_time({{__name__=~"{any_of}"}}[{duration(window)}])'
+        seen = f"last_over_time({{{self._any_gpu()},{self._trust.selector}}}[{duration(window)}])"
         return Query(f"count(group by ({device}) ({seen}))")
 
+    def untrusted(self) -> Query:
+        """Scrape jobs that are not trusted and export series of GPUs now."""
+        others = (f"{{{self._any_gpu()},{each}}}" for each in self._trust.others)
+        return Query(f"topk({_JOBS_NAMED}, group by (job) ({' or '.join(others)}))")
+
+    def _any_gpu(self) -> str:
+        gauges = (self._names.busy, self._names.coarse)
+        return f'__name__=~"{"|".join(gauge.name for gauge in gauges if gauge is not None)}"'
+
+    def _series(self, metric: str, labels: PodLabels) -> str:
+        return f'{metric}{{{self._trust.selector},{labels.pod}!=""}}'
+
+    def _busiest(self, gauge: Gauge, labels: PodLabels, window: float) -> Query:
+        series = self._series(gauge.name, labels)
+        return Query(f"max by ({_by(labels)}) ({_quantile(series, window)})", gauge.full)
+
     def _measured(self, gauge: Gauge, labels: PodLabels, window: float) -> dict[Value, Query]:
-        by, series = _by(labels), f'{gauge.name}{{{labels.pod}!=""}}'
+        by, series = _by(labels), self._series(gauge.name, labels)
         samples = f"{series}[{duration(window)}]"
         # Of two series of one GPU (its exporter was restarted, or is scraped twice) the fuller one counts, not both: two
-        # halves of a window must not pass for a whole.
-        counted = f"max by ({by},{','.join(self._names.device)}) (count_over_time({samples}))"
+        # halves of a window must not pass for a whole. And the one that shows more use: a second series never makes a
+        # gang cheaper to evict.
+        each = f"{by},{','.join(self._names.device)}"
+        counted = f"max by ({each}) (count_over_time({samples}))"
+        mean = f"avg by ({by}) (max by ({each}) (avg_over_time({samples})))"
         return {
-            Value.BUSY: _busiest(gauge, labels, window),
-            Value.MEAN: Query(f"avg by ({by}) (avg_over_time({samples}))", gauge.full),
+            Value.BUSY: self._busiest(gauge, labels, window),
+            Value.MEAN: Query(mean, gauge.full),
             Value.SAMPLES: Query(f"min by ({by}) ({counted})"),
             Value.GPUS: Query(f"count by ({by}) ({counted})"),
             Value.AGE: Query(f"max by ({by}) (time() - timestamp({series}))"),
@@ -93,31 +113,42 @@ class Raw:
 
     def _shared(self, gauge: Gauge, labels: PodLabels) -> Query:
         by, device = _by(labels), ",".join(self._names.device)
-        holders = f'group by ({by},{device}) ({gauge.name}{{{labels.pod}!=""}})'
+        series = self._series(gauge.name, labels)
+        holders = f"group by ({by},{device}) ({series})"
         crowded = f"count by ({device}) ({holders}) > 1"
-        sliced = f'{gauge.name}{{{labels.pod}!="",{SLICE}!=""}}'
+        sliced = f'{series.removesuffix("}")},{SLICE}!=""}}'
         return Query(f"group by ({by}) ({holders} and on ({device}) ({crowded}) or {sliced})")
 
 
 class Recorded:
-    """Over what the recording rules made of them; their group is evaluated every ``every`` seconds over ``over`` seconds."""
+    """Over what the recording rules made of them; their group is evaluated every ``every`` seconds over ``over`` seconds.
 
-    def __init__(self, scrape: float = 30.0, every: float = 30.0, over: float = 120.0) -> None:
+    What rules record has no ``instance``, and what a target exports under the same name has one.
+    """
+
+    def __init__(
+        self,
+        scrape: float = 30.0,
+        every: float = 30.0,
+        over: float = 120.0,
+        trust: Trust = NVIDIA_TRUST,
+    ) -> None:
         self._scrape = scrape
         self._every = every
         self._over = over
         self.smear: Final = over
+        self._trusted = f'instance="",{trust.selector}'
 
     def pods(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
         """Everything about every pod, over the window that ends now."""
         queries = self._measured("profiling", labels, window)
         by = _by(labels)
         for value, name in ((Value.TENSOR, "tensor"), (Value.MEMORY_BUSY, "memory_busy")):
-            series = _recorded(name, "profiling", labels)
+            series = self._series(f"gpu_{name}:2m", labels, "profiling")
             queries[value] = Query(f"max by ({by}) ({_quantile(series, window)})")
-        held = f'queuectl:gpu_memory_held{{{labels.pod}!=""}}'
+        held, shared = (self._series(name, labels) for name in ("gpu_memory_held", "gpu_shared"))
         queries[Value.MEMORY_HELD] = Query(f"max by ({by}) ({held})")
-        queries[Value.SHARED] = Query(f'group by ({by}) (queuectl:gpu_shared{{{labels.pod}!=""}})')
+        queries[Value.SHARED] = Query(f"group by ({by}) ({shared})")
         return queries
 
     def coarse(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
@@ -126,17 +157,27 @@ class Recorded:
 
     def gpus(self, window: float) -> Query:
         """How many GPUs were seen in the window, whoever holds them: one missed scrape does not unmake them."""
-        return Query(f"max(max_over_time(queuectl:gpus[{duration(window)}]))")
+        seen = f"queuectl:gpus{{{self._trusted}}}[{duration(window)}]"
+        return Query(f"sum(max_over_time({seen}))")
+
+    def there(self) -> Query:
+        """Something if the rules record at all."""
+        return Query(f"count(queuectl:gpu_busy:2m{{{self._trusted}}})")
+
+    def _series(self, name: str, labels: PodLabels, signal: str = "") -> str:
+        of = f'signal="{signal}",' if signal else ""
+        return f'queuectl:{name}{{{of}{self._trusted},{labels.pod}!=""}}'
 
     def _measured(self, signal: str, labels: PodLabels, window: float) -> dict[Value, Query]:
         by, span = _by(labels), duration(window)
         busy, mean, samples, gpus = (
-            _recorded(name, signal, labels) for name in ("busy", "mean", "samples", "devices")
+            self._series(f"gpu_{name}:2m", labels, signal)
+            for name in ("busy", "mean", "samples", "devices")
         )
-        age = _recorded("age", signal, labels).replace(":2m", "")
+        age = self._series("gpu_age", labels, signal)
         return {
             Value.BUSY: Query(f"max by ({by}) ({_quantile(busy, window)})"),
-            Value.MEAN: Query(f"avg by ({by}) (avg_over_time({mean}[{span}]))"),
+            Value.MEAN: Query(f"max by ({by}) (avg_over_time({mean}[{span}]))"),
             # Each evaluation counted the samples of `over` seconds, so each sample stands in over/every of them. One that
             # comes just before the evaluation may be stored just after it, and then always does: one more counts as there.
             Value.SAMPLES: Query(
@@ -156,14 +197,5 @@ def _by(labels: PodLabels) -> str:
     return f"{labels.namespace},{labels.pod},{UID}"
 
 
-def _busiest(gauge: Gauge, labels: PodLabels, window: float) -> Query:
-    series = f'{gauge.name}{{{labels.pod}!=""}}'
-    return Query(f"max by ({_by(labels)}) ({_quantile(series, window)})", gauge.full)
-
-
 def _quantile(series: str, window: float) -> str:
     return f"quantile_over_time({BUSY_QUANTILE}, {series}[{duration(window)}])"
-
-
-def _recorded(name: str, signal: str, labels: PodLabels) -> str:
-    return f'queuectl:gpu_{name}:2m{{signal="{signal}",{labels.pod}!=""}}'

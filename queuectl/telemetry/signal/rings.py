@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -87,6 +87,31 @@ class Measured:
     def samples(self) -> int:
         """Of the metric that has more."""
         return max(one.samples for one in (self.busy, self.coarse) if one is not None)
+
+    def beside(self, other: Measured) -> Measured:
+        """What two exporters say of one GPU: the fuller record counts, and never with less use than the other shows."""
+        fuller, poorer = (self, other) if self.samples >= other.samples else (other, self)
+        return Measured(
+            _not_below(fuller.busy, poorer.busy),
+            _not_below(fuller.coarse, poorer.coarse),
+            highest((fuller.tensor, poorer.tensor)),
+            highest((fuller.memory_busy, poorer.memory_busy)),
+            highest((fuller.memory_held, poorer.memory_held)),
+            fuller.shared or poorer.shared,
+        )
+
+
+def highest(values: Iterable[float | None]) -> float | None:
+    """None where one is not known: what it does cannot be ruled out."""
+    known = list(values)
+    there = [value for value in known if value is not None]
+    return max(there) if there and len(there) == len(known) else None
+
+
+def _not_below(one: Series | None, other: Series | None) -> Series | None:
+    if one is None or other is None:
+        return one
+    return replace(one, high=max(one.high, other.high), mean=max(one.mean, other.mean))
 
 
 class Seen:
