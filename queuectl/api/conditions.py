@@ -19,6 +19,7 @@ _EVICTED: Final = {
     Code.DEFRAGMENTED: "Preempted",
     Code.PIN_UNSCHEDULABLE: "PodsReadyTimeout",
     Code.PODS_LARGER_THAN_ASKED: "PodsReadyTimeout",
+    Code.START_REFUSED: "PodsReadyTimeout",
 }
 _REQUEUED: Final = {
     Code.QUEUE_STOPPED: "ClusterQueueRestarted",

@@ -16,10 +16,17 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.cluster.client import MERGE_PATCH, METADATA_ONLY, Api
-from queuectl.domain.errors import ObjectGone, WriteConflict
+from queuectl.cluster.client import MERGE_PATCH, METADATA_ONLY, Api, Expired
+from queuectl.domain.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    ObjectGone,
+    WriteConflict,
+    WriteRefused,
+)
 from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds import KINDS, path
+from queuectl.objects.nodes import version_of
 
 MANAGER: Final = "queuectl"
 REPORTER: Final = "queuectl.dev/controller"
@@ -46,6 +53,8 @@ async def merge_patch(api: Api, target: str, patch: Mapping[str, Any]) -> str:
 
     Raises:
         ObjectGone: also when the name now belongs to another object than the patch's uid says.
+        WriteRefused: also when the server says 404 or 409 although the object is there as the patch expects it.
+        ClusterUnavailable: also when what answered is no API server.
     """
     try:
         body = await api.request(
@@ -56,14 +65,48 @@ async def merge_patch(api: Api, target: str, patch: Mapping[str, Any]) -> str:
             content_type=MERGE_PATCH,
             accept=METADATA_ONLY,
         )
-    except WriteConflict:
-        # The server compares versions before uids, so a successor of the same name is a conflict to it.
-        uid = patch.get("metadata", {}).get("uid")
-        found = _object(await api.request("GET", target, accept=METADATA_ONLY)).metadata
-        if uid is not None and found.uid != uid:
-            raise ObjectGone(f"{target}: uid is {found.uid} now, not {uid}") from None
-        raise
-    return _object(body).metadata.resource_version
+    except (WriteConflict, ObjectGone) as error:
+        found = _metadata(target, await api.request("GET", target, accept=METADATA_ONLY))
+        raise meant(
+            error, target, patch.get("metadata", {}), found.uid, found.resource_version
+        ) from None
+    except Expired as error:  # says nothing of a write: a webhook made it up
+        raise WriteRefused(str(error)) from None
+    return _metadata(target, body).resource_version
+
+
+def meant(
+    error: WriteConflict | ObjectGone,
+    target: str,
+    expected: Mapping[str, Any],
+    uid: str,
+    version: str,
+) -> ClusterError:
+    """What a 404 or 409 to a patch means, by the object as it is.
+
+    The server compares versions before uids, so a successor of the same name is a conflict to it. Where the object is just as
+    the patch expects it, something else said no (a webhook may answer with any code), and will say so again.
+
+    Args:
+        error: the answer.
+        target: API path of the object.
+        expected: ``metadata`` of the patch.
+        uid: of the object now.
+        version: likewise.
+    """
+    if expected.get("uid", uid) != uid:
+        return ObjectGone(f"{target}: uid is {uid} now, not {expected['uid']}")
+    if expected.get("resourceVersion") == version:
+        return WriteRefused(str(error))
+    return error if isinstance(error, WriteConflict) else WriteConflict(str(error))
+
+
+def _metadata(target: str, body: bytes) -> _Meta:
+    try:
+        return _object(body).metadata
+    except msgspec.MsgspecError:
+        text = body[:100].decode(errors="replace")
+        raise ClusterUnavailable(f"{target}: the answer is no object: {text}") from None
 
 
 class Writer:
@@ -76,12 +119,12 @@ class Writer:
         self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> int:
         """See ``Cluster.patch_job``."""
-        return int(await merge_patch(self._api, path(KINDS[kind], namespace, name), patch))
+        return version_of(await merge_patch(self._api, path(KINDS[kind], namespace, name), patch))
 
     async def patch_pod(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
         """See ``Cluster.patch_pod``."""
         target = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        return int(await merge_patch(self._api, target, patch))
+        return version_of(await merge_patch(self._api, target, patch))
 
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         """See ``Cluster.patch_namespace``."""
@@ -157,7 +200,7 @@ class Events:
         body = await self._api.request(
             "POST", _events(job), query=_WRITE, body=event, accept=METADATA_ONLY
         )
-        return _object(body).metadata.name
+        return _metadata(_events(job), body).name
 
 
 def _events(job: JobRecord) -> str:

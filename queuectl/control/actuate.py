@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from queuectl.control.ports import Cluster
+from queuectl.control.ports import Clock, Cluster
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone, WriteConflict, WriteRefused
 from queuectl.objects.protocol import POD, Write
+from queuectl.state.refusals import Refusals
 from queuectl.telemetry.metrics import Metrics, WriteResult
 
 log = structlog.get_logger()
@@ -34,6 +35,10 @@ class Actuator:
         metrics: Metrics,
         in_flight: int,
         placed: Callable[[str], None] = lambda _: None,
+        *,
+        refusals: Refusals | None = None,
+        refused: Callable[[str], None] = lambda _: None,
+        clock: Clock = time.time,
     ) -> None:
         """Send nothing yet.
 
@@ -42,19 +47,26 @@ class Actuator:
             owed: the writes one workload owes, by uid, by mirror and ledger as they stand.
             metrics: where they are counted.
             in_flight: at once.
-            placed: told of a workload, by uid, each time one of its pods was let go to its node.
+            placed: called with the uid of a workload each time one of its pods was let go to its node.
+            refusals: where the API server's refusals are kept.
+            refused: called with the uid of a workload each time a write of it was refused.
+            clock: unix seconds.
         """
         self._cluster = cluster
         self._owed = owed
         self._metrics = metrics
         self._placed = placed
+        self._refusals = refusals if refusals is not None else Refusals()
+        self._refused = refused
+        self._clock = clock
         self._limit = asyncio.Semaphore(in_flight)
         self._workers = in_flight
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._waiting: set[str] = set()
         self._busy: set[str] = set()
         self._again: set[str] = set()
-        self._assumed: dict[str, int] = {}
+        # Of each workload: version of each object that an answered write made, until the watch shows the write's effect.
+        self._assumed: dict[str, dict[str, int]] = {}
         self._failures: dict[str, int] = {}
         self._settled = asyncio.Event()
         self._settled.set()
@@ -100,11 +112,18 @@ class Actuator:
                     self._settled.set()
 
     async def _send_all(self, uid: str) -> None:
-        writes = [w for w in self._owed(uid) if self._assumed.get(w.uid, 0) <= w.version]
-        for write in writes:
-            self._assumed.pop(write.uid, None)
+        owed = self._owed(uid)
+        known = self._assumed.pop(uid, {})
+        assumed = {w.uid: known[w.uid] for w in owed if known.get(w.uid, 0) > w.version}
+        if assumed:
+            self._assumed[uid] = assumed
+        writes = [write for write in owed if write.uid not in assumed]
         if not writes:
+            self._failures.pop(uid, None)
+            self._refusals.accepted(uid)
             return
+        for write in writes:
+            self._refusals.sending(uid, write)
         results = await asyncio.gather(*(self._send(uid, write) for write in writes))
         delays = [delay for delay in results if delay is not None]
         if delays:
@@ -113,6 +132,7 @@ class Actuator:
             asyncio.get_running_loop().call_later(delay, self.poke, (uid,))
         else:
             self._failures.pop(uid, None)
+            self._refusals.accepted(uid)
 
     async def _send(self, uid: str, write: Write) -> float | None:
         """Send one write. Returns the least delay before another try, or None when it was answered."""
@@ -120,24 +140,40 @@ class Actuator:
             began = time.perf_counter()
             delay, result = None, WriteResult.OK
             try:
-                self._assumed[write.uid] = await self._patch(write)
+                version = await self._patch(write)
+                self._assumed.setdefault(uid, {})[write.uid] = version
+                self._refusals.answered(uid, write)
                 if write.resource == POD:
                     self._placed(uid)
             except (WriteConflict, ObjectGone) as error:
                 # The mirror is behind: its next echo asks again. The delay covers an echo that is already here.
+                self._refusals.answered(uid, write)
                 gone = isinstance(error, ObjectGone)
                 delay, result = FIRST_RETRY, WriteResult.GONE if gone else WriteResult.CONFLICT
             except ClusterUnavailable as error:
+                self._refusals.unanswered(uid, write)
                 delay, result = error.retry_after or FIRST_RETRY, WriteResult.UNAVAILABLE
             except WriteRefused as error:
                 delay, result = REFUSED_RETRY, WriteResult.REFUSED
+                self._refusals.refused(uid, write, str(error), self._clock())
                 log.warning(
                     "write_refused", object=f"{write.namespace}/{write.name}", why=str(error)
                 )
+                self._refused(uid)
             self._metrics.wrote(write.resource, result, time.perf_counter() - began)
             return delay
 
     async def _patch(self, write: Write) -> int:
+        """Send it; where it is refused, once more without what it can do without. Returns the object's new version."""
+        try:
+            return await self._patch_with(write)
+        except WriteRefused:
+            bare = write.bare()
+            if bare is None:
+                raise
+            return await self._patch_with(bare)
+
+    async def _patch_with(self, write: Write) -> int:
         if write.resource == POD:
             return await self._cluster.patch_pod(write.namespace, write.name, write.patch)
         return await self._cluster.patch_job(
@@ -146,5 +182,8 @@ class Actuator:
 
     def forget(self, uid: str) -> None:
         """The object of this uid is gone."""
+        if uid in self._busy:
+            self._again.add(uid)  # what its last writes leave here goes with the next look
         self._assumed.pop(uid, None)
         self._failures.pop(uid, None)
+        self._refusals.forget(uid)

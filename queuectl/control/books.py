@@ -36,6 +36,7 @@ from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from queuectl.state.observe import Observer
 from queuectl.state.pastuse import Tally
+from queuectl.state.refusals import Refusals
 from queuectl.state.spending import Spending
 from queuectl.state.usage import Usage
 
@@ -52,6 +53,7 @@ class Books:
         tally, holdings: past use, and what is held now.
         estimates: of when those that wait start.
         gang_uses: what gangs do with their GPUs as last measured, by uid.
+        refusals: what the API server refuses of the writes owed.
         unwritten: uids of what is taken in and not in the database yet.
     """
 
@@ -78,6 +80,7 @@ class Books:
         self.tally = Tally(mirror)
         self.holdings = Holdings(mirror)
         self.estimates = Estimates(mirror)
+        self.refusals = Refusals()
         self._marker = Marker(mirror)
         self._spending = Spending()
         self._idleness = Idleness(mirror, lambda: self.ledger, self._running, look_fresh_seconds)
@@ -107,7 +110,9 @@ class Books:
             lambda: self.gang_uses,
             self._idleness.since,
         )
-        self.observer = Observer(mirror, self.ledger, self._usage, self._unschedulable_seconds)
+        self.observer = Observer(
+            mirror, self.ledger, self._usage, self._unschedulable_seconds, self.refusals
+        )
         self.decider = Decider(mirror, self.ledger, self._idles)
         self._usage.refresh(list(mirror.pods))
         self._look_at_all()

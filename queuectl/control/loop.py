@@ -83,7 +83,14 @@ class Loop:
         self._inbox = True  # commands may wait in the database
         self._inbox_read = asyncio.Event()
         self._actuator = Actuator(
-            cluster, self.books.owed, metrics, settings.in_flight, self._placed
+            cluster,
+            self.books.owed,
+            metrics,
+            settings.in_flight,
+            self._placed,
+            refusals=self.books.refusals,
+            refused=self._refused,
+            clock=clock,
         )
 
     def measured(self, uses: Mapping[str, GangUse]) -> None:
@@ -102,6 +109,11 @@ class Loop:
         entry = self.books.ledger.get(uid)
         if entry is not None and entry.started_at is not None:
             self._metrics.gates.removed(entry.cluster_queue, self._clock() - entry.started_at)
+
+    def _refused(self, uid: str) -> None:
+        """The API server refuses a write of this workload."""
+        self._mirror.touched.add(uid)
+        self._bell.ring()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a gang that waited at the last plan does not start; None for any other."""
@@ -151,6 +163,7 @@ class Loop:
         )
         self._mirror.trust_running()
         await self._reload()
+        self.books.refusals.inherit(self.books.ledger, self._mirror.jobs)
         self.loaded = True
         try:
             async with asyncio.TaskGroup() as group:

@@ -8,13 +8,14 @@ Who may read a namespace's Events need not know other teams, so gangs of other n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 
 import structlog
 
 from queuectl.control.ports import Cluster
-from queuectl.domain.errors import ClusterError, WriteConflict
+from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
@@ -39,6 +40,7 @@ WARNINGS = frozenset(
         Code.IDLE_RECLAIMED,
         Code.PODS_READY_TIMEOUT,
         Code.PIN_UNSCHEDULABLE,
+        Code.START_REFUSED,
         Code.PODS_LARGER_THAN_ASKED,
         Code.NODE_FAILURES,
         Code.RESUMED_OUTSIDE,
@@ -68,7 +70,7 @@ PASSING = frozenset(
 )
 
 # Said of a gang that runs on as it did: an Event, and nothing about its state.
-REMARKS = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM})
+REMARKS = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
 
 
 class Teller:
@@ -178,4 +180,6 @@ class Teller:
     async def _annotate(self, job: JobRecord, text: str) -> None:
         if job.status != text:
             patch = KINDS[job.kind].status_patch(job, text)
-            await self._cluster.patch_job(job.kind, job.namespace, job.name, patch)
+            # Where there is no room for the annotation, or it is refused, the Event is all the same worth having.
+            with contextlib.suppress(WriteRefused):
+                await self._cluster.patch_job(job.kind, job.namespace, job.name, patch)

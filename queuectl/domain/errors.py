@@ -15,7 +15,7 @@ QueuectlError
     ├── ClusterUnavailable     no answer, 5xx or 429: the write may or may not have happened
     ├── WriteConflict          409: the object changed; read again
     ├── ObjectGone             404 or another uid
-    └── WriteRefused           403 or 422: this write can never succeed as it is
+    └── WriteRefused           any other 4xx: this write had no effect, and will have none as it is
 """
 
 from __future__ import annotations
@@ -96,4 +96,4 @@ class ObjectGone(ClusterError):
 
 
 class WriteRefused(ClusterError):
-    """403 or 422: the server will never take this write."""
+    """The server refuses this write (400, 403, 413, 422, ...). It had no effect."""

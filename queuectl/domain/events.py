@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queuectl.domain.commands import Command
+from queuectl.domain.ledger import Purpose
 from queuectl.domain.reasons import Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.snapshot import CapacityLease
@@ -104,6 +105,26 @@ class Echoed:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveRefused:
+    """The API server refuses to name another LocalQueue on the object."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRefused:
+    """The API server refuses a write that must still be made; ``text`` says what follows and what a person can do."""
+
+    purpose: Purpose
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAccepted:
+    """The watch shows the effect of the write that was refused."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodsReady:
     """All pods of the attempt are ready, or have succeeded."""
 
@@ -178,6 +199,9 @@ Event = (
     | NoticeOver
     | Repair
     | Echoed
+    | MoveRefused
+    | WriteRefused
+    | WriteAccepted
     | PodsReady
     | PodsLost
     | PodsDone

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from queuectl.domain.accounting import Mark
 from queuectl.domain.pastuse import Used
@@ -47,6 +47,20 @@ class Intent(StrEnum):
     START = "Start"
     STOP = "Stop"
     MOVE = "Move"
+
+
+class Purpose(StrEnum):
+    """What a write to the cluster is for."""
+
+    START = "start"
+    STOP = "stop"
+    NOTICE = "notice"
+    MOVE = "move"
+    PIN = "pin"
+
+
+REFUSED_WRITE: Final = "refusedWrite"
+"""In the details of a reason: the write that the workload owes and the API server refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +142,12 @@ class Entry:
         """Seconds for which it has held its place, over all attempts."""
         held = now - self.started_at if self.state.live and self.started_at is not None else 0.0
         return self.past_seconds + max(held, 0.0)
+
+    @property
+    def refused_write(self) -> Purpose | None:
+        """The write that it owes and the API server refuses, as last seen; None when none is refused."""
+        found = self.reason.details.get(REFUSED_WRITE)
+        return Purpose(found["write"]) if found is not None else None
 
     @property
     def ref(self) -> str:

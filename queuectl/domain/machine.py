@@ -31,6 +31,7 @@ from queuectl.domain.events import (
     Evict,
     Gated,
     Gone,
+    MoveRefused,
     NoticeOver,
     PodsDone,
     PodsLost,
@@ -43,8 +44,10 @@ from queuectl.domain.events import (
     Reserve,
     RetryDue,
     Submitted,
+    WriteAccepted,
+    WriteRefused,
 )
-from queuectl.domain.ledger import Change, Entry, Intent, Note, State
+from queuectl.domain.ledger import REFUSED_WRITE, Change, Entry, Intent, Note, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Rules
@@ -95,6 +98,12 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
         case Echoed():
             started = entry.intent is Intent.START  # a stop is owed until the gang is drained
             return Change(entry, next_of(entry, intent=None), now) if started else None
+        case MoveRefused():
+            return _not_moved(entry, event, now)
+        case WriteRefused():
+            return _refused(entry, event, now)
+        case WriteAccepted():
+            return _accepted(entry, now)
         case PodsReady():
             return _ready(entry, now)
         case PodsLost():
@@ -290,6 +299,37 @@ def _lost(entry: Entry, now: float) -> Change | None:
     if entry.state is not State.RUNNING or entry.unready_since is not None:
         return None
     return Change(entry, next_of(entry, unready_since=now), now)
+
+
+def _not_moved(entry: Entry, event: MoveRefused, now: float) -> Change | None:
+    if entry.intent is not Intent.MOVE:
+        return None
+    text = f"it stays in LocalQueue {entry.queue}: the API server refuses the move to {entry.queue_set}: {event.why}"
+    note = Note(str(Code.WRITE_REFUSED), entry.state, entry.state, Reason(Code.WRITE_REFUSED, text))
+    return Change(entry, next_of(entry, queue_set=None, intent=None), now, note)
+
+
+def _refused(entry: Entry, event: WriteRefused, now: float) -> Change | None:
+    """Say so beside the reason for its state, which goes on to decide what comes next."""
+    if entry.refused_write is not None:
+        return None
+    said = entry.reason.message
+    details = {
+        **entry.reason.details,
+        REFUSED_WRITE: {"write": event.purpose.value, "before": said},
+    }
+    message = f"{said}; {event.text}" if said else event.text
+    after = next_of(entry, reason=Reason(entry.reason.code, message, details))
+    reason = Reason(Code.WRITE_REFUSED, event.text, {"write": event.purpose.value})
+    return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
+
+
+def _accepted(entry: Entry, now: float) -> Change | None:
+    if entry.refused_write is None:
+        return None
+    details = dict(entry.reason.details)
+    said = details.pop(REFUSED_WRITE)["before"]
+    return Change(entry, next_of(entry, reason=Reason(entry.reason.code, said, details)), now)
 
 
 def _done(entry: Entry, event: PodsDone, now: float) -> Change | None:

@@ -49,6 +49,7 @@ class Code(StrEnum):
     IDLE_RECLAIMED = "IdleReclaimed"  # it did not use its GPUs, and was warned twice
     PODS_READY_TIMEOUT = "PodsReadyTimeout"
     NODE_FAILURES = "NodeFailures"
+    START_REFUSED = "StartRefused"  # the API server refuses its start, or the pin of a pod
     PODS_LARGER_THAN_ASKED = "PodsLargerThanAsked"  # e.g. a webhook raised what the template says
     PIN_UNSCHEDULABLE = "PinUnschedulable"  # kube-scheduler refused a pinned pod
     RESUMED_OUTSIDE = "ResumedOutside"  # somebody else resumed a managed job
@@ -67,6 +68,7 @@ class Code(StrEnum):
     PRIORITY_SET = "PrioritySet"
     IDLE_GPUS = "IdleGPUs"  # a warning: it does not use its GPUs
     WOULD_RECLAIM = "WouldReclaim"  # what idle reclaim had done, were it not a dry run
+    WRITE_REFUSED = "WriteRefused"  # the API server refuses a write that the workload owes
     QUEUED = "Queued"
 
 

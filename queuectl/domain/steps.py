@@ -15,7 +15,12 @@ DAY: Final = 86_400.0  # seconds
 
 # An eviction for one of these means that the start itself failed: retry later, not at once.
 FAILED_START: Final = frozenset(
-    {Code.PODS_READY_TIMEOUT, Code.PIN_UNSCHEDULABLE, Code.PODS_LARGER_THAN_ASKED}
+    {
+        Code.PODS_READY_TIMEOUT,
+        Code.PIN_UNSCHEDULABLE,
+        Code.PODS_LARGER_THAN_ASKED,
+        Code.START_REFUSED,
+    }
 )
 
 # An eviction for one of these was in favour of others.
@@ -160,7 +165,8 @@ def _rest(entry: Entry) -> float:
 
 
 def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> Change:
-    told = f"start {entry.attempt} failed ({entry.reason.code})"
+    why = f": {entry.reason.message}" if entry.reason.code is Code.START_REFUSED else ""
+    told = f"start {entry.attempt} failed ({entry.reason.code}{why})"
     limit = policy.backoff_limit
     if limit is not None and entry.failures > limit:
         text = f"{told}; {entry.failures} in a row, and {limit} may be retried"

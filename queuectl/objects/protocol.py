@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.ledger import Entry, Intent, State
+from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.workload import PodSetPlacement
+from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.pods import pin_patch
 from queuectl.objects.times import format_time
@@ -29,7 +30,10 @@ from queuectl.objects.times import format_time
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One merge patch of one object. ``uid`` and ``version`` are what it is conditioned on."""
+    """One merge patch of one object. ``uid`` and ``version`` are what it is conditioned on.
+
+    ``attempt``: of the workload that owes it.
+    """
 
     resource: str  # kind of the job, or "Pod"
     namespace: str
@@ -37,6 +41,21 @@ class Write:
     uid: str
     version: int
     patch: Mapping[str, Any]
+    purpose: Purpose = Purpose.PIN
+    attempt: int = 0
+
+    def bare(self) -> Write | None:
+        """The same without the status annotation, which may not fit on the object any more; None if it has none."""
+        metadata = self.patch["metadata"]
+        others = {
+            k: v for k, v in metadata.get("annotations", {}).items() if k != STATUS_ANNOTATION
+        }
+        if len(others) == len(metadata.get("annotations", {})):
+            return None
+        kept = {key: value for key, value in metadata.items() if key != "annotations"}
+        if others:
+            kept["annotations"] = others
+        return replace(self, patch={**self.patch, "metadata": kept})
 
 
 POD = "Pod"
@@ -67,7 +86,8 @@ def _relabel(entry: Entry, job: JobRecord) -> list[Write]:
     queue = entry.queue_set
     if queue is None or job.queue == queue or not job.suspended or job.outcome is not None:
         return []
-    return [_job_write(job, KINDS[job.kind].queue_patch(job, status_text(entry), queue))]
+    patch = KINDS[job.kind].queue_patch(job, status_text(entry), queue)
+    return [_job_write(entry, job, patch, Purpose.MOVE)]
 
 
 def _start(entry: Entry, job: JobRecord) -> list[Write]:
@@ -77,25 +97,27 @@ def _start(entry: Entry, job: JobRecord) -> list[Write]:
         p.podset: p.pods for p in placed if p.pods is not None and p.pods < asked.get(p.podset, 0)
     }
     patch = KINDS[job.kind].start_patch(job, entry.attempt, status_text(entry), fewer)
-    return [_job_write(job, patch)]
+    return [_job_write(entry, job, patch, Purpose.START)]
 
 
 def _stop(entry: Entry, job: JobRecord) -> list[Write]:
     if job.suspended and job.attempt >= entry.attempt:
         return []
     patch = KINDS[job.kind].stop_patch(job, entry.attempt, status_text(entry))
-    return [_job_write(job, patch)]
+    return [_job_write(entry, job, patch, Purpose.STOP)]
 
 
 def _tell(entry: Entry, job: JobRecord, at: float) -> list[Write]:
     deadline = format_time(at)
     if job.suspended or job.preempt_requested == deadline:
         return []
-    return [_job_write(job, KINDS[job.kind].notice_patch(job, status_text(entry), deadline))]
+    patch = KINDS[job.kind].notice_patch(job, status_text(entry), deadline)
+    return [_job_write(entry, job, patch, Purpose.NOTICE)]
 
 
-def _job_write(job: JobRecord, patch: Mapping[str, Any]) -> Write:
-    return Write(job.kind, job.namespace, job.name, job.uid, job.version, patch)
+def _job_write(entry: Entry, job: JobRecord, patch: Mapping[str, Any], purpose: Purpose) -> Write:
+    place = (job.namespace, job.name, job.uid, job.version)
+    return Write(job.kind, *place, patch, purpose, entry.attempt)
 
 
 def status_text(entry: Entry) -> str:
@@ -125,7 +147,8 @@ def _place(
             node, charged = slots[number]
             hostname = nodes[node].hostname if node is not None else None
             patch = pin_patch(pod, hostname, *_flavor_terms(charged, flavors))
-            writes.append(Write(POD, pod.namespace, pod.name, pod.uid, pod.version, patch))
+            place_of = (pod.namespace, pod.name, pod.uid, pod.version)
+            writes.append(Write(POD, *place_of, patch, Purpose.PIN, entry.attempt))
     return writes
 
 

@@ -10,7 +10,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, NamespaceRecord
-from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.steps import queues_again_at_once
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
@@ -133,9 +133,14 @@ class Freezer:
                     pending = known[2]
                 known = waiting[uid] = (entry, job, pending)
             pending = known[2]
-            if pending.lease is not None and pending.lease.expires_at <= now:
+            if pending.lease is not None and not self._comes(pending.lease, now):
                 pending = replace(pending, lease=None)
             yield pending
+
+    def _comes(self, lease: CapacityLease, now: float) -> bool:
+        """Whether what a lease waits for can still be expected: not from a gang that the API server does not let us stop."""
+        victims = (self._ledger.get(uid) for uid in lease.victims)
+        return lease.expires_at > now and not any(v is not None and _stays(v) for v in victims)
 
     def _made_pending(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Pending:
         return Pending(
@@ -205,19 +210,22 @@ class Freezer:
     def _made_admitted(
         self, entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig, now: float
     ) -> Admitted:
-        leaving = entry.state is State.EVICTING
-        lease = entry.lease
+        stays = _stays(entry)
+        leaving = entry.state is State.EVICTING and not stays
+        lease = entry.lease if not stays else None
+        workload = self.workload(entry, job)
         return Admitted(
-            workload=self.workload(entry, job),
+            workload=replace(workload, preemptible=False) if stays else workload,
             placement=self._still_held(entry, job) if leaving else placement,
             leaving=leaving,
             returns=leaving and queues_again_at_once(entry),
             started_at=entry.started_at or entry.since,
             checkpoint_at=self._mirror.checkpoint_of(job, entry.attempt),
-            lost=() if leaving else self._lost(entry, placement),
+            lost=() if leaving or stays else self._lost(entry, placement),
             evictions=entry.preempted_at,
             lease=lease if lease is not None and lease.expires_at > now else None,
             restartable=job.error is None
+            and not stays
             and (job.priority_class is None or job.priority_class in config.priority_classes),
         )
 
@@ -259,6 +267,11 @@ class Freezer:
             and not pod.terminal
             for pod in self._mirror.pods_of(entry)
         )
+
+
+def _stays(entry: Entry) -> bool:
+    """Whether it is evicted and the API server refuses to suspend it: until it accepts, nothing of it comes free."""
+    return entry.state is State.EVICTING and entry.refused_write is not None
 
 
 def _utilization(entry: Entry, job: JobRecord, use: GangUse | None) -> float | None:

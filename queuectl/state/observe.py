@@ -20,6 +20,7 @@ from queuectl.domain.events import (
     Evict,
     Gated,
     Gone,
+    MoveRefused,
     NoticeOver,
     PodsDone,
     PodsLost,
@@ -28,8 +29,9 @@ from queuectl.domain.events import (
     Relabelled,
     RetryDue,
     Submitted,
+    WriteAccepted,
 )
-from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
 from queuectl.domain.machine import handle
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -43,7 +45,15 @@ from queuectl.state.alarms import Alarms, alarm_of
 from queuectl.state.freeze import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.trouble import pin_refused, start_failed, unlike_planned
+from queuectl.state.refusals import Refusal, Refusals
+from queuectl.state.trouble import (
+    pin_is_refused,
+    pin_refused,
+    start_failed,
+    start_refused,
+    stop_is_refused,
+    unlike_planned,
+)
 from queuectl.state.usage import Usage
 from queuectl.state.whole import all_ready, still_needed
 
@@ -57,12 +67,16 @@ class Terms:
         unschedulable: seconds of kube-scheduler's refusal of a pinned pod before the pin is given up.
         names: hostname label -> node name.
         drain: why its queue evicts what runs, None when it does not.
+        refusal: of a write that it owes, None when none is refused.
+        may_start: a start that was sent may still have its effect.
     """
 
     rules: Rules
     unschedulable: float
     names: Mapping[str, str]
     drain: Reason | None = None
+    refusal: Refusal | None = None
+    may_start: bool = False
 
 
 def observe(
@@ -87,33 +101,45 @@ def observe(
         case State.STARTING | State.RUNNING:
             yield from _live(entry, job, list(pods), now, terms)
         case State.EVICTING:
-            yield from _leaving(entry, job, list(pods), now)
+            yield from _leaving(entry, job, list(pods), now, terms)
         case _:
-            yield from _waiting(entry, job, now)
+            yield from _waiting(entry, job, now, terms)
 
 
-def _waiting(entry: Entry, job: JobRecord, now: float) -> Iterator[Event]:
+def _waiting(entry: Entry, job: JobRecord, now: float, terms: Terms) -> Iterator[Event]:
     if not job.suspended:
         text = "the job was resumed without queuectl; it is suspended again and keeps its place"
         yield Evict(Reason(Code.RESUMED_OUTSIDE, text))
         return
     if entry.queue_set is not None and entry.queue_set == job.queue:
         yield Relabelled()
+    elif terms.refusal is not None and terms.refusal.purpose is Purpose.MOVE:
+        yield MoveRefused(terms.refusal.why)
     if entry.gates and entry.gates != job.gates:
         yield Gated(job.gates)
     if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
         yield RetryDue()
 
 
-def _leaving(entry: Entry, job: JobRecord, pods: list[PodRecord], now: float) -> Iterator[Event]:
+def _leaving(
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: Terms
+) -> Iterator[Event]:
     gone = all(pod.terminal for pod in pods)
     if entry.stop_at is not None and (
         now >= entry.stop_at or job.preempt_ready or job.suspended or gone
     ):
         yield NoticeOver()
-    # A start that never landed is withdrawn by a newer write, which shows as this attempt on the suspended object.
-    if job.suspended and job.drained and job.attempt >= entry.attempt and gone:
+    # A start that never landed is withdrawn by a newer write, which shows as this attempt on the suspended object. Where the
+    # API server refuses that, too, it is enough that no start can have its effect any more.
+    refused = terms.refusal is not None and terms.refusal.purpose in (Purpose.START, Purpose.STOP)
+    stopped = job.suspended and job.attempt >= entry.attempt
+    withdrawn = job.suspended and refused and not terms.may_start
+    if (stopped or withdrawn) and job.drained and gone:
         yield Drained()
+    elif stopped:
+        yield WriteAccepted()
+    elif terms.refusal is not None and terms.refusal.purpose is Purpose.STOP:
+        yield stop_is_refused(terms.refusal, resumed=not job.suspended)
 
 
 def _live(
@@ -127,6 +153,9 @@ def _live(
         return
     current = [pod for pod in pods if pod.attempt == entry.attempt]
     ready = started and all_ready(job, current)
+    gated = any(pod.gated and not pod.terminating and not pod.terminal for pod in current)
+    if started and not gated:
+        yield WriteAccepted()
     trouble = _trouble(entry, job, current, now, terms)
     if trouble is None and not ready:  # what came up while nobody looked is not late
         trouble = start_failed(entry, now, terms.rules.pods_ready)
@@ -136,6 +165,10 @@ def _live(
         yield PodsReady() if ready else PodsLost()
         if entry.state is State.RUNNING and entry.placement is not None:
             yield PodsDone(still_needed(entry.placement, job, current, terms.names))
+        refusal = terms.refusal
+        pin = refusal is not None and refusal.purpose is Purpose.PIN
+        if refusal is not None and pin and gated and entry.state is State.RUNNING:
+            yield pin_is_refused(refusal)
 
 
 def _trouble(
@@ -147,6 +180,7 @@ def _trouble(
         or _over_time(entry, job, now)
         or (Evict(terms.drain) if terms.drain is not None else None)
         or pin_refused(pods, now, terms.unschedulable, terms.names)
+        or start_refused(entry, terms.refusal, now, terms.unschedulable)
     )
 
 
@@ -170,8 +204,16 @@ class Seen:
 class Observer:
     """Looks at what the mirror says changed since the last look."""
 
-    def __init__(self, mirror: Mirror, ledger: Ledger, usage: Usage, unschedulable: float) -> None:
-        """``unschedulable``: seconds, as in :class:`Terms`."""
+    def __init__(
+        self,
+        mirror: Mirror,
+        ledger: Ledger,
+        usage: Usage,
+        unschedulable: float,
+        refusals: Refusals | None = None,
+    ) -> None:
+        """``unschedulable``: seconds, as in :class:`Terms`. ``refusals``: None where nothing is written."""
+        self._refusals = refusals if refusals is not None else Refusals()
         self._mirror = mirror
         self._ledger = ledger
         self._usage = usage
@@ -206,7 +248,7 @@ class Observer:
             return self._submitted(job, config, now) if job and job.outcome is None else None
         last: Change | None = None
         pods = list(self._mirror.pods_of(before))
-        terms = self._terms(before, config)
+        terms = self._terms(before, job, config)
         for event in observe(before, job, pods, now, terms):
             change = handle(last.after if last else before, event, now, config.rules)
             last = joined(last, change)
@@ -222,6 +264,7 @@ class Observer:
             last = self._priority_over(last, after, job, config, now)
             after = last.after
         self._plan_again |= after.state is not before.state
+        self._plan_again |= after.refused_write is not before.refused_write
         self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready))
         if before.placement is not after.placement:
             self._plan_again = True  # pods that are done for good left their slots
@@ -244,9 +287,15 @@ class Observer:
         assert change is not None
         return change
 
-    def _terms(self, entry: Entry, config: QueueConfig) -> Terms:
-        why = drain(entry.namespace, entry.queue, config) if entry.state.live else None
-        return Terms(config.rules, self._unschedulable, self._usage.names, why)
+    def _terms(self, entry: Entry, job: JobRecord | None, config: QueueConfig) -> Terms:
+        return Terms(
+            config.rules,
+            self._unschedulable,
+            self._usage.names,
+            drain=drain(entry.namespace, entry.queue, config) if entry.state.live else None,
+            refusal=self._refusals.of(entry),
+            may_start=job is not None and self._refusals.may_start(job),
+        )
 
     def on_lost_nodes(self, entry: Entry) -> bool:
         """Whether any node of its placement is gone or not ready."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from queuectl.domain.events import Evict
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.events import Evict, WriteRefused
+from queuectl.domain.ledger import Entry, Purpose, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.domain.rules import PodsReady
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodSetPlacement
+from queuectl.state.refusals import Refusal
 from queuectl.state.whole import needed
 
 
@@ -42,6 +43,39 @@ def _other_size(
     if job.suspended:
         least = min(least, placed.pods_of(podset))
     return placed.count > 0 and not least <= placed.count <= podset.count
+
+
+def start_refused(
+    entry: Entry, refusal: Refusal | None, now: float, patience: float
+) -> Evict | None:
+    """The API server refuses the start itself, or for ``patience`` seconds to let pods of a start go to their nodes."""
+    if refusal is None or entry.state is not State.STARTING:
+        return None
+    if refusal.purpose is Purpose.START:
+        return Evict(Reason(Code.START_REFUSED, refusal.why))
+    if refusal.purpose is Purpose.PIN and now - refusal.since >= patience:
+        return Evict(Reason(Code.START_REFUSED, refusal.why))
+    return None
+
+
+def stop_is_refused(refusal: Refusal, *, resumed: bool) -> WriteRefused:
+    """What follows while an evicted gang cannot be stopped, and what a person can do."""
+    if resumed:
+        follows = "its pods keep what they hold until it accepts that"
+    else:
+        follows = "what was planned for it is kept, because an answer to its start was lost, until the object changes"
+    advice = "remove what refuses it (a webhook, a policy, an object that is too large), or delete the job"
+    text = f"the API server refuses to suspend it ({refusal.why}); {follows}: {advice}"
+    return WriteRefused(refusal.purpose, text)
+
+
+def pin_is_refused(refusal: Refusal) -> WriteRefused:
+    """What follows while a pod of a gang that runs is not let go to its node, and what a person can do."""
+    text = (
+        f"the API server refuses to place a pod of it ({refusal.why}); the pod stays gated until it accepts that: "
+        "remove what refuses it (a webhook, a policy), or delete the job"
+    )
+    return WriteRefused(refusal.purpose, text)
 
 
 def pin_refused(

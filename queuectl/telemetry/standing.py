@@ -41,21 +41,23 @@ class Standing(Collector):
         self._cohorts = cohorts
         self._where: Counter[Where] = Counter()
         self._owed: Counter[Head] = Counter()
+        self._refused: Counter[Head] = Counter()
 
     def load(self, entries: Iterable[Entry]) -> None:
         """Count anew."""
         where: Counter[Where] = Counter()
         owed: Counter[Head] = Counter()
+        refused: Counter[Head] = Counter()
         for entry in entries:
-            _count(where, owed, entry, 1)
-        self._where, self._owed = where, owed
+            _count(where, owed, refused, entry, 1)
+        self._where, self._owed, self._refused = where, owed, refused
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Follow what was committed."""
         for change in changes:
             if change.before is not None:
-                _count(self._where, self._owed, change.before, -1)
-            _count(self._where, self._owed, change.after, 1)
+                _count(self._where, self._owed, self._refused, change.before, -1)
+            _count(self._where, self._owed, self._refused, change.after, 1)
 
     def describe(self) -> list[Metric]:
         """Nothing to check beforehand: names are this module's own."""
@@ -124,6 +126,10 @@ class Standing(Collector):
             "outbox_intents", "Cluster writes that the watch has not confirmed yet.", ("kind",),
             dict(self._owed).items(),
         )  # fmt: skip
+        yield gauge(
+            "refused_writes", "Workloads with a write to the cluster that the API server refuses.",
+            ("cluster_queue", "kind"), dict(self._refused).items(),
+        )  # fmt: skip
 
 
 _LIVE: Final = frozenset(state for state in State if state.live)
@@ -159,9 +165,13 @@ def _unadmitted(where: Mapping[Where, int]) -> Iterator[Metric]:
     )  # fmt: skip
 
 
-def _count(where: Counter[Where], owed: Counter[Head], entry: Entry, by: int) -> None:
+def _count(
+    where: Counter[Where], owed: Counter[Head], refused: Counter[Head], entry: Entry, by: int
+) -> None:
     if entry.state is State.FINISHED:
         return
+    if entry.refused_write is not None:
+        refused[entry.cluster_queue, str(entry.refused_write)] += by
     code = entry.reason.code if entry.state.waiting else Code.QUEUED
     where[entry.cluster_queue, entry.namespace, entry.queue, entry.state, code] += by
     if entry.intent is not None:

@@ -18,6 +18,7 @@ from queuectl.domain.events import (
     Evict,
     Gated,
     Gone,
+    MoveRefused,
     NoticeOver,
     PodsDone,
     PodsLost,
@@ -29,9 +30,11 @@ from queuectl.domain.events import (
     Reserve,
     RetryDue,
     Submitted,
+    WriteAccepted,
+    WriteRefused,
 )
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
 from queuectl.domain.machine import handle
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
@@ -128,11 +131,15 @@ WHOLE_LIFE: tuple[Event, ...] = (
     ask(Action.RELEASE),
     ask(Action.DEACTIVATE),
     ask(Action.ACTIVATE),
+    ask(Action.MOVE, queue="refused"),
+    MoveRefused("a webhook says no"),
     ask(Action.MOVE, queue="other"),
     Relabelled(),
     Admit(HERE),
     PodsReady(),
     ask(Action.PREEMPT),
+    WriteRefused(Purpose.STOP, "a webhook says no"),
+    WriteAccepted(),
     Drained(),
     Admit(HERE),
     Ended(Outcome.SUCCEEDED),

@@ -14,6 +14,7 @@ turns. What goes wrong is arranged beforehand:
     cluster.down = True                 # no write is answered, no watch delivers; on False all watches list again
     cluster.hold_watch(), cluster.cut_watch()
     cluster.controllers.hold_ends = True   # deleted pods stay Terminating
+    cluster.refuses = lambda write: 422 if write.name == "train" else None   # a webhook says no, with this status
 
 The same conformance tests run against it and the real control plane (tests/cluster/conformance.py).
 """
@@ -29,7 +30,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuectl.domain.errors import ClusterUnavailable, ObjectGone, WriteConflict
+from queuectl.cluster.client import failure
+from queuectl.cluster.writes import meant
+from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteConflict
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord, PriorAdmission
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.takeover import WireLeftWorkload, read_prior_admission
@@ -92,6 +95,7 @@ class FakeCluster:
         self.kueue = False  # a Kueue is installed
         self.workloads: list[Mapping[str, Any]] = []  # that a Kueue left
         self.leader: LeaderRecord | None = None
+        self.refuses: Callable[[Written], int | None] = lambda _: None
         self._faults: dict[int, tuple[Moment, Callable[[], BaseException]]] = {}
         self._lease_versions = itertools.count(1)
         self._down = False
@@ -293,10 +297,24 @@ class FakeCluster:
         moment, error = self._faults.pop(len(self.writes), (None, answer_lost))
         if moment is Moment.BEFORE:
             raise error()
+        if (code := self.refuses(written)) is not None:
+            raise self._refusal(written, code)
         result = action()
         if moment is Moment.AFTER:
             raise error()
         return result
+
+    def _refusal(self, written: Written, code: int) -> ClusterError:
+        """As the real adapter reads an answer with this status that a webhook gave."""
+        target = f"{_plural(written.resource)} {written.namespace}/{written.name}"
+        error = failure(f"PATCH {target}", code, b'{"message": "a webhook says no"}')
+        if not isinstance(error, WriteConflict | ObjectGone):
+            return error
+        meta = self.server.get(_plural(written.resource), written.namespace, written.name)[
+            "metadata"
+        ]
+        found = (meta["uid"], meta["resourceVersion"])
+        return meant(error, target, written.patch["metadata"], *found)
 
     def _patch(
         self, user: str, resource: str, namespace: str, name: str, patch: Mapping[str, Any]

@@ -23,6 +23,7 @@ from queuectl.domain.events import (
     Evict,
     Gated,
     Gone,
+    MoveRefused,
     NoticeOver,
     PodsDone,
     PodsLost,
@@ -35,8 +36,10 @@ from queuectl.domain.events import (
     Reserve,
     RetryDue,
     Submitted,
+    WriteAccepted,
+    WriteRefused,
 )
-from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
 from queuectl.domain.machine import DEFAULT_RULES, IllegalTransition, handle
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
@@ -530,7 +533,7 @@ EVENTS = st.sampled_from(
         Echoed(), PodsReady(), PodsLost(), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), Gone(),
         MOVED_AWAY, OVER_TIME, NoticeOver(), Gated(("data",)), Gated(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
         ask(Action.PRIORITY, 7), ask(Action.PRIORITY, 8, until=310.0), ask(Action.PRIORITY), PriorityOver(10),
-        PREEMPT, MOVE, Relabelled(), ASKS_ELSEWHERE,
+        PREEMPT, MOVE, Relabelled(), ASKS_ELSEWHERE, MoveRefused("no"), WriteRefused(Purpose.STOP, "no"), WriteAccepted(),
     ]
 )  # fmt: skip
 

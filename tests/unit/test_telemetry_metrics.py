@@ -12,9 +12,18 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuectl.domain.accounting import Free
-from queuectl.domain.events import Admit, Ended, Event, Evict, PodsReady, Remarked
+from queuectl.domain.events import (
+    Admit,
+    Ended,
+    Event,
+    Evict,
+    PodsReady,
+    Remarked,
+    WriteAccepted,
+    WriteRefused,
+)
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Change, Entry, Purpose, State
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
 from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reasons import Code, Reason
@@ -131,6 +140,8 @@ def busy() -> Metrics:
     metrics.gates.removed("team-a", 0.3)
     for name, life in LIVES.items():
         metrics.committed(live_through(job(name), *life), lambda _: "high")
+    stuck = WriteRefused(Purpose.STOP, "a webhook says no")
+    metrics.committed(live_through(job("stuck"), *LIVES["evicting"], stuck))
     cost = Cost(priority=0, lost_work=120, gpus=8)
     metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
     local = LocalQueue("team", "training", "team-a")
@@ -300,7 +311,14 @@ class TestBirth:
             assert value(metrics, "idle_reclaim_total", **labels) == 0
 
     @pytest.mark.parametrize(
-        "reason", ["Preempted", "PodsReadyTimeout", "PinUnschedulable", "PodsLargerThanAsked"]
+        "reason",
+        [
+            "Preempted",
+            "PodsReadyTimeout",
+            "PinUnschedulable",
+            "PodsLargerThanAsked",
+            "StartRefused",
+        ],
     )
     def test_of_evictions_of_a_gang_that_starts_and_of_its_queueing_again(
         self, reason: str
@@ -490,7 +508,7 @@ class TestCluster:
 GAUGES = (
     "unadmitted_workloads", "local_queue_unadmitted_workloads", "cohort_subtree_admitted_active_workloads",
     "pending_workloads", "local_queue_pending_workloads", "workloads", "admitted_active_workloads",
-    "local_queue_admitted_active_workloads", "reserving_active_workloads", "outbox_intents",
+    "local_queue_admitted_active_workloads", "reserving_active_workloads", "outbox_intents", "refused_writes",
 )  # fmt: skip
 
 
@@ -536,6 +554,15 @@ class TestHeads:
         metrics = Metrics()
         metrics.committed(live_through(job("a"), *LIVES[name]))
         assert value(metrics, "outbox_intents", kind=intent) == 1
+
+    def test_a_refused_write_counts_until_it_is_accepted(self) -> None:
+        metrics = Metrics()
+        stuck = (*LIVES["evicting"], WriteRefused(Purpose.STOP, "a webhook says no"))
+        metrics.committed(live_through(job("a"), *stuck))
+        labels = {"cluster_queue": "team-a", "kind": "stop"}
+        assert value(metrics, "refused_writes", **labels) == 1
+        metrics.committed(live_through(job("a"), *stuck, WriteAccepted())[-1:])
+        assert value(metrics, "refused_writes", **labels) == 0
 
     @pytest.mark.parametrize(
         ("name", "state", "reason"),
