@@ -30,6 +30,7 @@ from queuectl.telemetry.signal.prometheus import PrometheusSource
 
 GPUS = 8
 WINDOW, RECENT, SCRAPE = 1800.0, 120.0, 30.0
+JOB = 'job="dcgm-exporter"'
 RULE = IdleReclaim(window=WINDOW, warmup=0.0)
 
 
@@ -49,10 +50,10 @@ def history(nodes: int, now: float) -> Iterator[str]:
     for name, value in values.items():
         yield f"# TYPE queuectl:gpu_{name.partition('{')[0]} gauge\n"
         for node in range(nodes):
-            series = f'queuectl:gpu_{name}namespace="team",pod="train-{node}"}} {value(does_nothing(node))} '
+            series = f'queuectl:gpu_{name}{JOB},namespace="team",pod="train-{node}"}} {value(does_nothing(node))} '
             yield "".join(f"{series}{at:.0f}\n" for at in steps)
     yield "# TYPE queuectl:gpus gauge\n"
-    yield "".join(f"queuectl:gpus {nodes * GPUS} {at:.0f}\n" for at in steps)
+    yield "".join(f"queuectl:gpus{{{JOB}}} {nodes * GPUS} {at:.0f}\n" for at in steps)
     yield "# EOF\n"
 
 

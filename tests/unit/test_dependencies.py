@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.audit import audit
+from tests.support.audit import ROOT, audit
 
 VULNERABLE = "jinja2"
 ADVISORY = {
@@ -100,6 +102,19 @@ def test_a_database_that_does_not_answer_is_said_and_fails_only_where_it_is_requ
 
 def test_a_lock_that_cannot_be_read_fails(tmp_path: Path) -> None:
     assert audit(required=False, service="http://127.0.0.1:1", project=tmp_path) != 0
+
+
+def test_each_file_of_the_lock_has_a_hash_and_the_build_uses_the_lock() -> None:
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    fetched = [package for package in lock["package"] if "registry" in package["source"]]
+    assert len(fetched) == len(lock["package"]) - 1  # all but the project itself
+    for package in fetched:
+        files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
+        assert files
+        assert all(file["hash"].startswith("sha256:") for file in files), package["name"]
+    syncs = re.findall(r"uv sync (.*)", (ROOT / "Dockerfile").read_text())
+    assert syncs
+    assert all("--frozen" in options for options in syncs)
 
 
 # ---- licences
