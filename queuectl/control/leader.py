@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import structlog
 
-from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.clock import SteadyClock
+from queuectl.control.ports import Cluster, Store
 from queuectl.domain.errors import (
     ClusterError,
     ClusterUnavailable,
@@ -34,7 +35,7 @@ class Leadership:
         self,
         cluster: Cluster,
         store: Store,
-        clock: Clock,
+        clock: SteadyClock,
         *,
         holder: str,
         duration: float,
@@ -53,13 +54,14 @@ class Leadership:
         self._seen: tuple[str, float] = ("", 0.0)
 
     async def acquire(self) -> int:
-        """Wait until we lead; returns our epoch."""
+        """Wait until we lead, and take up the database's time; returns our epoch."""
         while True:
             try:
                 record = await self._try()
                 self.trouble = ""
                 if record is not None:
                     epoch = await self._store.take_over(self._holder, record.epoch)
+                    self._clock.set(await self._store.now())
                     await self._write(record, epoch)
                     log.info("leading", holder=self._holder, epoch=epoch)
                     return epoch

@@ -103,6 +103,9 @@ class Store(Protocol):
     def usage(self) -> UsageStore:
         """The usage ledger."""
 
+    async def now(self) -> float:
+        """The database's time, unix seconds."""
+
     async def take_over(self, holder: str, floor: int) -> int:
         """Become the one who may commit: raise the epoch to ``max(stored, floor) + 1`` and return it."""
 

@@ -13,11 +13,12 @@ import structlog
 
 from queuectl.control import estimate
 from queuectl.control.books import Books
+from queuectl.control.clock import SteadyClock
 from queuectl.control.findings import Hearsay, share
 from queuectl.control.leader import Leadership, LeadershipLost
 from queuectl.control.loop import Loop
 from queuectl.control.neighbour import Neighbour
-from queuectl.control.ports import Clock, Cluster, Store, UseSource
+from queuectl.control.ports import Cluster, Store, UseSource
 from queuectl.control.preview import Previewer
 from queuectl.control.settings import Settings
 from queuectl.control.tryout import TryOut
@@ -47,7 +48,7 @@ class Supervisor:
         cluster: Cluster,
         metrics: Metrics,
         settings: Settings,
-        clock: Clock,
+        clock: SteadyClock,
         job_resources: dict[str, str],
         use_source: UseSource | None = None,
     ) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
+from queuectl.control.clock import SteadyClock
 from queuectl.control.ports import UseSource
 from queuectl.control.settings import Settings, UtilizationSettings
 from queuectl.control.supervise import Supervisor
@@ -223,6 +224,8 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         database = DatabaseSettings.from_environment(url)
         store = await PostgresStore.connect(database)
         stack.push_async_callback(store.close)
+        clock = SteadyClock()
+        clock.set(await store.now())
         # Connections of its own: a commit must not stand in line behind whoever reads.
         desk = await PostgresStore.connect(database)
         stack.push_async_callback(desk.close)
@@ -243,7 +246,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             cluster=cluster,
             metrics=metrics,
             settings=settings,
-            clock=time.time,
+            clock=clock,
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
             use_source=source,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Self
 
-from sqlalchemy import func, update
+from sqlalchemy import func, select, update
 
 from queuectl.db import (
     commands,
@@ -41,6 +41,8 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.rules import Retention
 from queuectl.domain.standings import Tally, WaitingOrder
+
+_NOW: Final = func.extract("epoch", func.clock_timestamp())
 
 
 class PostgresStore:
@@ -78,6 +80,11 @@ class PostgresStore:
         await self._connections.close()
 
     # -- the leader ---------------------------------------------------------------------------------------------------
+
+    async def now(self) -> float:
+        """The database's time, unix seconds."""
+        async with self._statement("reading the time") as connection:
+            return float(await connection.scalar(select(_NOW)) or 0.0)
 
     async def take_over(self, holder: str, floor: int) -> int:
         """Become the one who may commit: raise the epoch to ``max(stored, floor) + 1`` and return it."""

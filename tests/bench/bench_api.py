@@ -32,6 +32,7 @@ from rich.table import Table
 from queuectl.api.app import create_app
 from queuectl.api.server import Address, WebServer
 from queuectl.cli.collector import calm_the_collector
+from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervise import Supervisor
 from queuectl.control.wire import Controller
@@ -113,7 +114,7 @@ async def ruled(url: str) -> AsyncIterator[World]:
             cluster=cluster,
             metrics=Metrics(),
             settings=Settings(),
-            clock=time.time,
+            clock=SteadyClock(),
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
         )
         stop = asyncio.Event()

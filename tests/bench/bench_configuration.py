@@ -21,6 +21,7 @@ import httpx2
 import structlog
 
 from queuectl.api.app import create_app
+from queuectl.control.clock import SteadyClock
 from queuectl.control.loop import Loop
 from queuectl.control.settings import Settings
 from queuectl.control.supervise import Supervisor
@@ -101,7 +102,7 @@ async def follow(url: str) -> None:
         cluster=FakeCluster([]),
         metrics=Metrics(),
         settings=Settings(),
-        clock=time.time,
+        clock=SteadyClock(),
         job_resources={kind.plural: kind.kind for kind in KINDS.values()},
     )
     stop = asyncio.Event()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervise import Supervisor
 from queuectl.control.wire import Controller
@@ -98,7 +99,7 @@ class World:
             cluster=self.cluster,
             metrics=Metrics(),
             settings=Settings(holder=role, events_per_second=2000.0),
-            clock=time.time,
+            clock=SteadyClock(),
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
         )
         self.controllers[role] = Controller(supervisor, desk, Metrics())

@@ -115,6 +115,9 @@ class KillingStore:
     def usage(self) -> KillingUsage:
         return KillingUsage(self.store.usage, self.accounts)
 
+    async def now(self) -> float:
+        return await self.store.now()
+
     async def take_over(self, holder: str, floor: int) -> int:
         return await self.store.take_over(holder, floor)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from queuectl.control import supervise
+from queuectl.control.clock import SteadyClock
 from queuectl.control.loop import Loop
 from queuectl.control.settings import Settings
 from queuectl.control.supervise import Supervisor
@@ -52,7 +52,7 @@ async def following(store: MemoryStore) -> AsyncIterator[Follower]:
         cluster=FakeCluster([]),
         metrics=Metrics(),
         settings=Settings(debounce_seconds=0.0),
-        clock=time.time,
+        clock=SteadyClock(),
         job_resources={kind.plural: kind.kind for kind in KINDS.values()},
     )
     stop = asyncio.Event()

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from queuectl.control.clock import SteadyClock
 from queuectl.control.leader import Leadership, LeadershipLost
 from queuectl.domain.errors import ClusterUnavailable, WriteRefused
 from queuectl.domain.records import LeaderRecord
@@ -78,7 +79,7 @@ async def refused_at_once(number: int, write: Write) -> LeaderRecord:
 
 def leadership(cluster: FakeCluster) -> Leadership:
     store = MemoryStore(MemoryDatabase())
-    return Leadership(cluster, store, now, holder="a", duration=DURATION, renew=RENEW)
+    return Leadership(cluster, store, SteadyClock(now), holder="a", duration=DURATION, renew=RENEW)
 
 
 @pytest.mark.parametrize("answer", [never_answered, forbidden, refused_at_once, answered_too_late])

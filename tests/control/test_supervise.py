@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-
 import pytest
 
 from queuectl.control import neighbour, supervise
-from queuectl.control.settings import Settings
-from queuectl.control.supervise import Supervisor
-from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.domain.errors import WriteRefused
-from queuectl.objects.kinds import KINDS
-from queuectl.telemetry.metrics import Metrics
+from tests.control.process import running, until
 from tests.doubles.cluster import FakeCluster
 
 REFUSAL = "GET validatingadmissionpolicies: 403: queuectl may not get this"
@@ -37,35 +27,6 @@ class Restricted(FakeCluster):
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise, "PROBE_SECONDS", 0.01)
     monkeypatch.setattr(neighbour, "LOOK_SECONDS", 0.01)
-
-
-@asynccontextmanager
-async def running(url: str, cluster: FakeCluster) -> AsyncIterator[Supervisor]:
-    store = await PostgresStore.connect(DatabaseSettings(url))
-    supervisor = Supervisor(
-        store=store,
-        cluster=cluster,
-        metrics=Metrics(),
-        settings=Settings(),
-        clock=time.time,
-        job_resources={kind.plural: kind.kind for kind in KINDS.values()},
-    )
-    stop = asyncio.Event()
-    task = asyncio.create_task(supervisor.run(stop))
-    try:
-        yield supervisor
-    finally:
-        stop.set()
-        await task
-        await store.close()
-
-
-async def until(done: Callable[[], bool], what: str) -> None:
-    for _ in range(1000):
-        if done():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"never: {what}")
 
 
 async def test_a_refusal_is_waited_out(database_url: str) -> None:

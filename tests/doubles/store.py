@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -104,6 +105,10 @@ class MemoryStore:
         return self.database
 
     # -- the leader ---------------------------------------------------------------------------------------------------
+
+    async def now(self) -> float:
+        await self._reach()
+        return time.time()
 
     async def take_over(self, holder: str, floor: int) -> int:
         database = await self._reach()

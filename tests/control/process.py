@@ -1,0 +1,50 @@
+"""The supervisor of ``queuectl serve`` on a real Postgres and the cluster double, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from queuectl.control.clock import SteadyClock
+from queuectl.control.settings import Settings
+from queuectl.control.supervise import Supervisor
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.store import PostgresStore
+from queuectl.objects.kinds import KINDS
+from queuectl.telemetry.metrics import Metrics
+from tests.doubles.cluster import FakeCluster
+
+
+@asynccontextmanager
+async def running(
+    url: str, cluster: FakeCluster, settings: Settings | None = None
+) -> AsyncIterator[Supervisor]:
+    """One, until the end of the block; then it stops in order."""
+    store = await PostgresStore.connect(DatabaseSettings(url))
+    supervisor = Supervisor(
+        store=store,
+        cluster=cluster,
+        metrics=Metrics(),
+        settings=settings or Settings(),
+        clock=SteadyClock(),
+        job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+    )
+    stop = asyncio.Event()
+    task = asyncio.create_task(supervisor.run(stop))
+    try:
+        yield supervisor
+    finally:
+        stop.set()
+        await task
+        await store.close()
+
+
+async def until(done: Callable[[], bool | Awaitable[bool]], what: str) -> None:
+    """Look every 10 ms."""
+    for _ in range(3000):
+        result = done()
+        if result if isinstance(result, bool) else await result:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never: {what}")
