@@ -30,6 +30,7 @@ from queuectl.api.routes import (
     nodes,
     pastuse,
     plans,
+    refused,
     session,
     usage,
     workloads,
@@ -75,6 +76,7 @@ def create_app(
     nodes.add_routes(app.router, guard, lookout)
     plans.add_routes(app.router, guard, bodies, lookout)
     decisions.add_routes(app.router, guard, store)
+    refused.add_routes(app.router, guard, store)
     workloads.add_routes(app.router, guard, store, diagnoser)
     session.add_routes(app.router, desk)
     audit.add_routes(app.router, guard, store)

@@ -23,6 +23,7 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.trial import Trial
 from queuectl.domain.utilization import GangUse
@@ -179,6 +180,12 @@ class ApiStore(Protocol):
 
     async def get_decision(self, number: int) -> Decided | None:
         """The record with this id, or None."""
+
+    async def refused_plans(self) -> tuple[RefusedPlan, ...]:
+        """Plans that the verifier refused, the newest first."""
+
+    async def refused_plan(self, number: int) -> bytes | None:
+        """The file of the refused plan with this id (:mod:`queuectl.objects.refused`), or None."""
 
     async def newest_line(self) -> int:
         """The id of the last history line of all; 0 when there is none."""

@@ -9,6 +9,7 @@ import json
 import sys
 from dataclasses import replace
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -24,6 +25,7 @@ from queuectl.domain.snapshot import MakeRoom
 from queuectl.objects.config import is_single
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.plans import plan_document
+from queuectl.objects.refused import Refused, same_plan, unpack
 from queuectl.objects.snapshots import Given, read_snapshot
 from queuectl.objects.times import parse_time
 
@@ -39,8 +41,9 @@ class Output(StrEnum):
 
 def plan_command(
     file: Annotated[
-        list[str], typer.Option("-f", "--file", help="YAML or JSON of objects; - reads stdin.")
-    ],
+        list[str] | None,
+        typer.Option("-f", "--file", help="YAML or JSON of objects; - reads stdin."),
+    ] = None,
     output: Annotated[Output, typer.Option("-o", "--output", help="json or table")] = Output.TABLE,
     now: Annotated[
         str | None,
@@ -67,6 +70,14 @@ def plan_command(
             "Default: 10 with -o json, else none.",
         ),
     ] = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Plan again from the snapshot of a refused plan (GET /api/v1/refusedplans/ID), and say whether the plan is "
+            "the same, byte for byte.",
+        ),
+    ] = None,
     gang: Annotated[
         str | None,
         typer.Argument(
@@ -76,14 +87,22 @@ def plan_command(
     ] = None,
 ) -> None:
     """Plan offline: Nodes, Pods, queues, jobs and Workloads in; who starts where, who waits and why out."""
+    refused = None
     try:
-        documents = [document for name in file for document in _read(name)]
-        given = read_snapshot([*documents, *_settings(config)], _clock(now))
+        if snapshot is not None:
+            alone = not (
+                file or now is not None or config is not None or defrag or gang is not None
+            )
+            _require_alone(alone=alone)
+            refused = unpack(_bytes(str(snapshot)), str(snapshot))
+            given = Given(refused.snapshot)
+        else:
+            given = _given(file or [], config, now)
         if defrag or gang is not None:
             given = _asking_for_room(given, defrag=defrag, gang=gang)
     except BadInput as error:
         _fail(BAD_INPUT, str(error))
-    plan = _checked_plan(given)
+    plan = _checked_plan(given) if refused is None else _planned_again(refused)
     if explain is None:
         explain = LOOKED_INTO if output is Output.JSON else 0
     diagnoses = _diagnoses(given, plan, explain)
@@ -118,6 +137,37 @@ def _asking_for_room(given: Given, *, defrag: bool, gang: str | None) -> Given:
     return replace(given, snapshot=replace(given.snapshot, make_room=MakeRoom(uid)))
 
 
+def _require_alone(*, alone: bool) -> None:
+    if not alone:
+        raise BadInput(
+            "--snapshot: takes no other input, and no other option than -o and --explain"
+        )
+
+
+def _given(file: list[str], config: Path | None, now: str | None) -> Given:
+    if not file:
+        raise BadInput("-f or --snapshot: one of them is needed")
+    documents = [document for name in file for document in _read(name)]
+    return read_snapshot([*documents, *_settings(config)], _clock(now))
+
+
+def _planned_again(refused: Refused) -> Plan:
+    """The plan of a refused plan's snapshot; what it is compared with that one is said on standard error."""
+    from queuectl.planner import plan
+
+    decided = plan(refused.snapshot)
+    for broken in refused.broken:
+        sys.stderr.write(
+            f"refused: {broken.rule} {broken.subject} {broken.message}".rstrip() + "\n"
+        )
+    if same_plan(refused, decided):
+        sys.stderr.write("the plan is the one that was refused, byte for byte\n")
+    else:
+        made = f"that one was made by queuectl {refused.version}, this one by {version('queuectl')}"
+        sys.stderr.write(f"the plan differs from the one that was refused: {made}\n")
+    return decided
+
+
 def _checked_plan(given: Given) -> Plan:
     from queuectl.planner import plan  # the solver takes a moment to load
     from queuectl.planner.verify import verify
@@ -145,8 +195,12 @@ def _diagnoses(given: Given, plan: Plan, most: int) -> list[Diagnosis]:
 def _read(name: str) -> list[Document]:
     if name == "-":
         return read_documents(sys.stdin.buffer.read(), "stdin")
+    return read_documents(_bytes(name), name)
+
+
+def _bytes(name: str) -> bytes:
     try:
-        return read_documents(Path(name).read_bytes(), name)
+        return Path(name).read_bytes()
     except OSError as error:
         raise BadInput(f"{name}: {error.strerror or error}") from None
 

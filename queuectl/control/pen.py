@@ -20,6 +20,10 @@ from queuectl.domain.commands import Answer
 from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import Change, Intent, State
+from queuectl.domain.plan import Plan
+from queuectl.domain.refused import KEPT_BYTES, RefusedPlan
+from queuectl.domain.snapshot import Snapshot
+from queuectl.objects.refused import Broken, pack
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics, Stage
 
@@ -114,6 +118,23 @@ class Pen:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await ahead
+
+    async def keep_refused(self, snapshot: Snapshot, plan: Plan, broken: Sequence[Broken]) -> None:
+        """Keep a plan that the verifier refused, with its snapshot. Nothing depends on it.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        content = await asyncio.to_thread(pack, snapshot, plan, broken)
+        rules = tuple(sorted({one.rule for one in broken}))
+        refused = RefusedPlan(0, snapshot.now, self.epoch, self.cycle, rules, len(content))
+        if refused.size > KEPT_BYTES:
+            log.warning("refused_plan_not_kept", why=f"{refused.size} bytes are too many")
+            return
+        try:
+            await self._store.keep_refused(refused, content)
+        except StoreUnavailable as error:
+            log.warning("refused_plan_not_kept", why=str(error))
 
     def drop(self) -> None:
         """Give up what is being written ahead: the leadership ends."""

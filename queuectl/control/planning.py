@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import structlog
 
@@ -24,6 +24,7 @@ from queuectl.domain.machine import MAX_BUDGET
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
+from queuectl.objects.refused import Broken
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.domains import spreads
 from queuectl.planner.queueing.lines import Lines, lines_of
@@ -59,6 +60,7 @@ class Planning:
         self._stop = stop
         self._defragment_seconds = defragment_seconds
         self._seek_at = 0.0  # when gangs to move may be looked for again
+        self._kept: set[frozenset[tuple[str, str]]] = set()  # what refused plans broke and where
         self._exposed_at: float | None = None  # when somebody may be evicted who may not be yet
 
     async def plan(self) -> str:
@@ -76,7 +78,7 @@ class Planning:
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_broke", alarm=alarm, times=decision.alarms.count(alarm))
         if decision.cut or violations:
-            return self._discard(decision, violations)
+            return await self._discard(snapshot, decision, violations)
         self._consultation.planned(snapshot, decision)
         if any(map(self._worth_more, decision.pending)):
             self._bell.plan_by(RETRY_SECONDS)
@@ -103,12 +105,26 @@ class Planning:
         with self._metrics.stage(Stage.VERIFY):
             return decision, verify(snapshot, decision), lines
 
-    def _discard(self, decision: Plan, violations: Iterable[Violation]) -> str:
+    async def _discard(
+        self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
+    ) -> str:
         self._metrics.discarded(Discard.CUT if decision.cut else Discard.VERIFIER)
         for violation in violations:
             log.error("plan_refused_by_verifier", violation=str(violation))
+        if violations:
+            await self._keep(snapshot, decision, violations)
         self._bell.plan_by(RETRY_SECONDS)
         return "plan discarded: " + ("cut by the wall clock" if decision.cut else "verification")
+
+    async def _keep(
+        self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
+    ) -> None:
+        """Save it, unless one that breaks the same rules in the same places is saved: plans are made every second."""
+        broken = [Broken(v.rule.value, v.subject, v.message) for v in violations]
+        where = frozenset((one.rule, one.subject) for one in broken)
+        if where not in self._kept:
+            self._kept.add(where)
+            await self._pen.keep_refused(snapshot, decision, broken)
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether a larger budget may still decide it."""

@@ -19,6 +19,7 @@ from queuectl.domain.ledger import Change, Document, Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
+from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.utilization import Look, PodKey
 
@@ -186,6 +187,13 @@ class Store(Protocol):
 
     async def past_use(self) -> tuple[Used, ...]:
         """Past use as last sampled, or taken over from elsewhere."""
+
+    async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
+        """Keep the file of a plan that the verifier refused; the oldest go beyond what is kept.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
 
     async def keep_findings(self, found: Findings, *, epoch: int) -> None:
         """Write what the leader found out over what it, or another before it, found.

@@ -14,6 +14,7 @@ from queuectl.db import (
     findings,
     pastuse,
     reads,
+    refused,
     standings,
     usage,
     writes,
@@ -39,6 +40,7 @@ from queuectl.domain.queries import (
     WorkloadFilter,
     WorkloadPage,
 )
+from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.standings import Tally, WaitingOrder
 
@@ -180,6 +182,21 @@ class PostgresStore:
         """What the leader found out last; None where that is of ``known``, unix seconds."""
         async with self._statement("reading findings") as connection:
             return await findings.load(connection, known)
+
+    async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
+        """Keep the file of a plan that the verifier refused; see the Protocol."""
+        async with self._transaction("writing a refused plan") as connection:
+            await refused.keep(connection, plan, content)
+
+    async def refused_plans(self) -> tuple[RefusedPlan, ...]:
+        """Plans that the verifier refused, the newest first."""
+        async with self._statement("listing refused plans") as connection:
+            return await refused.listed(connection)
+
+    async def refused_plan(self, number: int) -> bytes | None:
+        """The file of the refused plan with this id, or None."""
+        async with self._statement("reading a refused plan") as connection:
+            return await refused.content(connection, number)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
 four change only together, by the leader, in :meth:`queuectl.db.store.PostgresStore.commit`. ``history`` only grows.
+``refused_plans`` is what a defect of the planner left; nothing refers to it.
 ``past_use`` is what the leader samples, ``findings`` what it tells replicas that stand by; nothing refers to them.
 ``commands`` is the one table in which others ask the leader for changes.
 ``sessions`` and ``audit`` are the REST API's own; nothing refers to them. No extension of Postgres is used.
@@ -21,6 +22,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    LargeBinary,
     Table,
     Text,
     func,
@@ -254,6 +256,19 @@ decisions: Final = Table(
     comment="planning cycles that changed something; kept for a week",
 )
 
+
+refused_plans: Final = Table(
+    "refused_plans",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    seconds("at"),
+    integer("epoch"),
+    integer("cycle"),
+    json("rules"),
+    integer("size"),
+    Column("content", LargeBinary, nullable=False),
+    comment="plans that the verifier refused, with their snapshots: the newest 20, 50 MiB in all",
+)
 
 configuration: Final = single_row(
     "configuration",

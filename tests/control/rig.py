@@ -35,6 +35,7 @@ from queuectl.domain.pastuse import Used
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
 from queuectl.domain.records import Delta, PodRecord
+from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.objects.kinds import KINDS
 from queuectl.state.mirror import Mirror
@@ -165,6 +166,9 @@ class KillingStore:
 
     async def past_use(self) -> tuple[Used, ...]:
         return await self.store.past_use()
+
+    async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
+        await self.store.keep_refused(plan, content)
 
     async def keep_findings(self, found: Findings, *, epoch: int) -> None:
         await self.store.keep_findings(found, epoch=epoch)

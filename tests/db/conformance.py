@@ -40,6 +40,7 @@ from queuectl.domain.plan import Proof
 from queuectl.domain.queries import ConfigChanges, DocumentKey, Line, WorkloadFilter
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
+from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.utilization import GangUse, UseState
 from tests.db.lives import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
@@ -320,6 +321,30 @@ class StoreConformance:
         newest = await store.decisions(limit=2)
         rest = await store.decisions(before=newest[-1].id, limit=10)
         assert [decided.cycle for decided in (*newest, *rest)] == [4, 3, 2, 1, 0]
+
+    # -- refused plans ------------------------------------------------------------------------------------------------
+
+    async def test_the_newest_refused_plans_are_kept_up_to_a_number_and_a_size(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        assert await store.refused_plans() == ()
+        for n in range(KEPT + 2):
+            plan = RefusedPlan(0, float(n), epoch, n, ("Whole",), 3)
+            await store.keep_refused(plan, b"%3d" % n)
+        found = await store.refused_plans()
+        assert [one.cycle for one in found] == list(range(KEPT + 1, 1, -1))
+        newest = replace(plan, id=found[0].id)
+        assert found[0] == newest
+        assert await store.refused_plan(newest.id) == b"%3d" % (KEPT + 1)
+        assert await store.refused_plan(newest.id + 1) is None
+        large = RefusedPlan(0, 1.0, epoch, 99, ("Order", "Whole"), KEPT_BYTES - 6)
+        await store.keep_refused(large, b"large")
+        assert [one.cycle for one in await store.refused_plans()] == [99, KEPT + 1, KEPT]
+        await store.take_over("next", 0)
+        with pytest.raises(Fenced):
+            await store.keep_refused(large, b"late")
 
     async def test_only_the_leader_waits_for_its_commits(self, open_store: OpenStore):
         store = await open_store()

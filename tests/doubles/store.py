@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import accumulate
 
 from queuectl.db.commands import same_request
 from queuectl.db.documents import check_version
@@ -45,6 +46,7 @@ from queuectl.domain.queries import (
     turn,
 )
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.standings import Tally, WaitingOrder
 from queuectl.domain.steps import DAY
@@ -70,6 +72,7 @@ class MemoryDatabase:
     documents: dict[DocumentKey, ConfigDocument] = field(default_factory=dict)
     history: list[HistoryLine] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
+    refused: list[tuple[RefusedPlan, bytes]] = field(default_factory=list)
     commands: dict[int, Command] = field(default_factory=dict)
     used: dict[Account, Used] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
@@ -442,6 +445,23 @@ class MemoryStore:
         known = reversed((await self._reach()).decisions)
         limit = max(1, min(limit, LONGEST_PAGE))
         return tuple(d for d in known if before is None or d.id < before)[:limit]
+
+    async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
+        database = await self._reach()
+        if plan.epoch != database.epoch:
+            raise Fenced(f"epoch {plan.epoch} is over")
+        number = max((one.id for one, _ in database.refused), default=0) + 1
+        database.refused.insert(0, (replace(plan, id=number), content))
+        together = accumulate(one.size for one, _ in database.refused)
+        kept = sum(1 for size in together if size <= KEPT_BYTES)
+        del database.refused[min(kept, KEPT) :]
+
+    async def refused_plans(self) -> tuple[RefusedPlan, ...]:
+        return tuple(plan for plan, _ in (await self._reach()).refused)
+
+    async def refused_plan(self, number: int) -> bytes | None:
+        found = (await self._reach()).refused
+        return next((content for plan, content in found if plan.id == number), None)
 
     async def get_decision(self, number: int) -> Decided | None:
         return next((d for d in (await self._reach()).decisions if d.id == number), None)

@@ -58,7 +58,9 @@ LINES: Final = sorted(set(shown()), key=str)
 def offline(line: Line) -> bool:
     """Whether what it needs is in the repository."""
     words = line.words
-    files = [value for option, value in pairwise(words) if option in ("-f", "--config")]
+    files = [
+        value for option, value in pairwise(words) if option in ("-f", "--config", "--snapshot")
+    ]
     asked = not {"--watch", "$kind"} & set(words)
     return words[0] in _RUN and asked and all((ROOT / name).is_file() for name in files)
 

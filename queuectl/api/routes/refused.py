@@ -1,0 +1,102 @@
+"""Plans that the verifier refused, as files that ``queuectl plan --snapshot`` replays."""
+
+# No postponed annotations here: see routes/config.py.
+
+import asyncio
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from queuectl.api.access import Guard
+from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import Responses, responses
+from queuectl.api.ports import ApiStore
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.schemas import View, moment
+from queuectl.domain.identity import Right
+from queuectl.domain.refused import RefusedPlan
+from queuectl.objects.refused import redact
+
+P = ProblemType
+PATH: Final = f"{PREFIX}/refusedplans"
+MEDIA_TYPE: Final = "application/gzip"
+_TAGS: Final[list[str | Enum]] = ["Refused plans"]
+_FILE: Final[Responses] = {
+    200: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+}
+
+
+Number = Annotated[int, Path(ge=1, lt=1 << 63, description="Its `id`.")]
+Names = Annotated[
+    bool,
+    Query(
+        description="With the names of the cluster. This needs the right to get refusedplans/names."
+    ),
+]
+
+
+class RefusedPlanView(View):
+    """A plan that broke a rule, so it was not committed."""
+
+    id: int
+    at: datetime = Field(description="Of the snapshot that it was made from.")
+    epoch: int = Field(description="Of the leader.")
+    cycle: int = Field(description="Counted within the epoch.")
+    rules: list[str] = Field(description="The rules that it broke.")
+    bytes: int = Field(description="Size of the file with all names.")
+
+
+class RefusedPlanList(View):
+    items: list[RefusedPlanView] = Field(description="The newest first; 20 at most are kept.")
+
+
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
+    """Offer the paths."""
+    one_at_a_time = asyncio.Lock()  # to redact a large file takes memory and seconds of CPU
+
+    @routes.get(
+        PATH,
+        tags=_TAGS,
+        operation_id="listRefusedPlans",
+        summary="Plans that the verifier refused, the newest first",
+        responses=responses(),
+        dependencies=[guard.needs("list", "refusedplans")],
+    )
+    async def list_refused_plans() -> RefusedPlanList:
+        return RefusedPlanList(items=[_view(one) for one in await store.refused_plans()])
+
+    @routes.get(
+        f"{PATH}/{{number}}",
+        tags=_TAGS,
+        operation_id="getRefusedPlan",
+        summary="The file that `queuectl plan --snapshot` replays; without names unless asked",
+        responses=_FILE | responses(P.NOT_FOUND, P.INVALID_PARAMETER),
+        response_class=Response,
+        dependencies=[guard.needs("get", "refusedplans")],
+    )
+    async def get_refused_plan(request: Request, number: Number, names: Names = False) -> Response:
+        if names:
+            await guard.require(request, Right("get", "refusedplans/names"))
+        content = await store.refused_plan(number)
+        if content is None:
+            raise Problem(P.NOT_FOUND, f"there is no refused plan {number}: the newest 20 are kept")
+        if not names:
+            async with one_at_a_time:
+                content = await asyncio.to_thread(redact, content)
+        file = f'attachment; filename="refused-plan-{number}.gz"'
+        return Response(content, media_type=MEDIA_TYPE, headers={"Content-Disposition": file})
+
+
+def _view(plan: RefusedPlan) -> RefusedPlanView:
+    return RefusedPlanView(
+        id=plan.id,
+        at=moment(plan.at),
+        epoch=plan.epoch,
+        cycle=plan.cycle,
+        rules=list(plan.rules),
+        bytes=plan.size,
+    )

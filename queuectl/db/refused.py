@@ -1,0 +1,60 @@
+"""Plans that the verifier refused: written by the leader, read by the API, deleted when there are too many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Result, delete, exists, func, insert, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.tables import leadership, refused_plans
+from queuectl.domain.errors import Fenced
+from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
+
+_ABOUT = [column for column in refused_plans.c if column is not refused_plans.c.content]
+
+
+async def keep(connection: AsyncConnection, refused: RefusedPlan, content: bytes) -> None:
+    """Write one, and delete the oldest beyond what is kept. It does not take the leader's fence: no commit waits for it.
+
+    Raises:
+        Fenced: the epoch is no longer the caller's.
+    """
+    mine = exists(select(leadership.c.epoch).where(leadership.c.epoch == refused.epoch))
+    if not (await connection.execute(select(mine))).scalar_one():
+        raise Fenced(f"epoch {refused.epoch} is over: another leader has taken over")
+    row = {
+        "at": refused.at,
+        "epoch": refused.epoch,
+        "cycle": refused.cycle,
+        "rules": list(refused.rules),
+        "size": refused.size,
+        "content": content,
+    }
+    await connection.execute(insert(refused_plans).values(row))
+    newest_first = refused_plans.c.id.desc()
+    ranked = select(
+        refused_plans.c.id,
+        func.row_number().over(order_by=newest_first).label("number"),
+        func.sum(refused_plans.c.size).over(order_by=newest_first).label("together"),
+    ).subquery()
+    beyond = or_(ranked.c.number > KEPT, ranked.c.together > KEPT_BYTES)
+    old = select(ranked.c.id).where(beyond)
+    await connection.execute(delete(refused_plans).where(refused_plans.c.id.in_(old)))
+
+
+async def listed(connection: AsyncConnection) -> tuple[RefusedPlan, ...]:
+    """All that are kept, the newest first."""
+    statement = select(*_ABOUT).order_by(refused_plans.c.id.desc())
+    rows: Result[Any] = await connection.execute(statement)
+    return tuple(
+        RefusedPlan(row.id, row.at, row.epoch, row.cycle, tuple(row.rules), row.size)
+        for row in rows
+    )
+
+
+async def content(connection: AsyncConnection, number: int) -> bytes | None:
+    """The file of the one with this id, or None."""
+    statement = select(refused_plans.c.content).where(refused_plans.c.id == number)
+    found: bytes | None = (await connection.execute(statement)).scalar_one_or_none()
+    return found

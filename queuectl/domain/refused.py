@@ -1,0 +1,32 @@
+"""Plans that the verifier refused, as they are kept for whoever looks for the defect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+KEPT: Final = 20
+"""How many are kept: the newest."""
+KEPT_BYTES: Final = 50 * 1024 * 1024
+"""Of all that are kept together. A larger one is not kept at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedPlan:
+    """What is known of one without reading it.
+
+    Attributes:
+        id: rises with time; 0 = not written yet.
+        at: unix seconds of the snapshot.
+        epoch: of the leader.
+        cycle: within the epoch.
+        rules: names of the rules that the plan broke, each once, sorted.
+        size: bytes of the file.
+    """
+
+    id: int
+    at: float
+    epoch: int
+    cycle: int
+    rules: tuple[str, ...]
+    size: int
