@@ -7,7 +7,9 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import asyncpg
@@ -24,6 +26,9 @@ _DRIVER: Final = "postgresql+asyncpg"
 _NUL: Final = "\x00"
 _TRUSTED_SECONDS: Final = 1.0  # a connection in use so lately is not tried before it is used
 _LEFT: Final = "queuectl.left"
+_TLS_FILES: Final = {"sslrootcert", "sslcert", "sslkey", "sslcrl"}
+_TLS: Final = "ssl"
+"""Beginning of libpq's parameters for TLS: sslmode, sslrootcert, sslcert, sslkey, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class DatabaseSettings:
     """Where the database is and how long to wait for it. Times are in seconds.
 
     Attributes:
-        url: ``postgresql://user:password@host:port/database?sslmode=…``.
+        url: ``postgresql://user:password@host:port/database?sslmode=verify-full&sslrootcert=…``.
         pool_size: connections kept; the controller needs five at once.
         connect_timeout: to open a connection.
         statement_timeout: for one statement, enforced by the server.
@@ -59,11 +64,30 @@ class DatabaseSettings:
 
 
 def parse_url(url: str) -> URL:
-    """A Postgres URL for our driver, with libpq's ``sslmode`` in the driver's words.
+    """A Postgres URL for our driver, without what it says of TLS (:func:`_tls_of`).
 
     Raises:
         BadInput: it is no Postgres URL. The message does not quote it: it may hold a password.
     """
+    parsed = _read(url)
+    query = {name: value for name, value in parsed.query.items() if not name.startswith(_TLS)}
+    return parsed.set(drivername=_DRIVER, query=query)
+
+
+def _tls_of(url: str) -> str | None:
+    """What a URL says of TLS, as a URL that the driver itself reads; None = nothing.
+
+    Raises:
+        BadInput: a file that it names is not there.
+    """
+    said = {name: value for name, value in _read(url).query.items() if name.startswith(_TLS)}
+    for name in _TLS_FILES & said.keys():
+        if not Path(str(said[name])).is_file():
+            raise BadInput(f"the database URL: {name}: there is no file {said[name]}")
+    return f"postgresql://?{urlencode(said)}" if said else None
+
+
+def _read(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -72,10 +96,7 @@ def parse_url(url: str) -> URL:
         raise BadInput(
             f"the database URL names {parsed.drivername}; only postgresql:// is supported"
         )
-    query = dict(parsed.query)
-    if "sslmode" in query:
-        query["ssl"] = query.pop("sslmode")
-    return parsed.set(drivername=_DRIVER, query=query)
+    return parsed
 
 
 def make_engine(settings: DatabaseSettings) -> AsyncEngine:
@@ -127,6 +148,8 @@ async def open_connection(engine: AsyncEngine, settings: DatabaseSettings) -> as
 
 def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {"timeout": settings.connect_timeout}
+    if (tls := _tls_of(settings.url)) is not None:
+        arguments["dsn"] = tls  # everything else that is named goes before it
     if settings.pgbouncer:
         # Server connections change under us, so no statement may be prepared under a name another one uses.
         return arguments | {"statement_cache_size": 0}

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
 import orjson
 import pytest
 
+from queuectl.api.server import Certificate
 from queuectl.db import engine
 from queuectl.db.engine import DatabaseSettings, encode_json, parse_url
 from queuectl.db.store import PostgresStore
 from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
 from tests.support.postgres import TestPostgres
+from tests.support.tls import write_certificate
 
 
 @pytest.mark.parametrize(
@@ -18,7 +26,7 @@ from tests.support.postgres import TestPostgres
         ("postgresql://u@h/d", "postgresql+asyncpg://u@h/d"),
         ("postgres://u:p@h:6432/d", "postgresql+asyncpg://u:p@h:6432/d"),
         ("postgresql+asyncpg://h/d", "postgresql+asyncpg://h/d"),
-        ("postgresql://h/d?sslmode=verify-full", "postgresql+asyncpg://h/d?ssl=verify-full"),
+        ("postgresql://h/d?sslmode=verify-full&sslcert=/x", "postgresql+asyncpg://h/d"),
         ("postgresql://u@/d?host=/run/pg", "postgresql+asyncpg://u@/d?host=%2Frun%2Fpg"),
     ],
 )
@@ -33,6 +41,63 @@ def test_other_urls_are_refused_without_quoting_them(url: str):
     with pytest.raises(BadInput) as refused:
         parse_url(url)
     assert "secret" not in str(refused.value)
+
+
+class TlsServer:
+    """Says yes to TLS as a Postgres does, keeps what it is told by clients that trust it, and hangs up."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        self.told: list[bytes] = []
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate.chain, certificate.key)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
+        async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as server:
+            yield server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            request = await reader.readexactly(8)
+            if int.from_bytes(request[4:]) != 80877103:  # an SSLRequest
+                self.told.append(request)
+            else:
+                writer.write(b"S")
+                await writer.start_tls(self._context)
+                self.told.append(await reader.read(1000))
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("tls", "trusted", "told"),
+    [
+        ("sslmode=verify-full&sslrootcert={ours}", True, True),
+        ("sslmode=verify-full&sslrootcert={other}", False, False),
+        ("sslmode=verify-ca&sslrootcert={other}", False, False),
+        ("sslmode=require", True, True),
+    ],
+)
+async def test_a_database_that_cannot_prove_itself_is_told_nothing(
+    tmp_path: Path, tls: str, trusted: bool, told: bool
+):
+    folders = {name: tmp_path / name for name in ("ours", "other")}
+    for folder in folders.values():
+        folder.mkdir()
+    files = {name: write_certificate(folder, name) for name, folder in folders.items()}
+    server = TlsServer(files["ours"])
+    query = tls.format(**{name: one.chain for name, one in files.items()})
+    async with server.listening() as port:
+        url = f"postgresql://someone:secret@127.0.0.1:{port}/d?{query}"
+        with pytest.raises(StoreUnavailable) as failed:
+            await PostgresStore.connect(DatabaseSettings(url))
+    assert ("certificate verify failed" in str(failed.value)) is not trusted
+    assert [b"someone" in words for words in server.told] == [True] * told
+
+
+@pytest.mark.parametrize("name", ["sslrootcert", "sslcert", "sslkey"])
+async def test_a_file_of_a_url_that_is_not_there_is_named(name: str):
+    with pytest.raises(BadInput, match=f"{name}: there is no file /nowhere"):
+        await PostgresStore.connect(DatabaseSettings(f"postgresql://h/d?{name}=/nowhere"))
 
 
 @pytest.mark.parametrize(("flag", "on"), [("1", True), ("true", True), ("", False), ("0", False)])

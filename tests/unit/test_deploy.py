@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from queuectl.api.auth.start import offer
 from queuectl.api.kinds import CONFIG_KINDS
@@ -19,6 +20,7 @@ from queuectl.domain.identity import API_GROUP
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CONTROLLER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
 DOCUMENTS = manifests()
 VALIDATING = [one for one in DOCUMENTS if one["kind"] == "ValidatingAdmissionPolicy"]
@@ -254,6 +256,36 @@ def test_the_controller_runs_with_as_little_as_it_can() -> None:
     assert "secretKeyRef" in env["QUEUECTL_DATABASE_URL"]["valueFrom"]
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_the_controller_shares_nothing_with_its_node() -> None:
+    pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert (
+        not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "shareProcessNamespace"}
+        & pod.keys()
+    )
+    kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+    assert kinds == {"emptyDir", "secret"}
+    space = named("Namespace", "queuectl-system")
+    assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_the_network_policy_of_the_docs_is_about_the_pods_and_ports_there_are() -> None:
+    policy = yaml.safe_load((EXAMPLES / "network-policy.yaml").read_text())
+    deployment = named("Deployment", "queuectl")
+    assert policy["metadata"]["namespace"] == deployment["metadata"]["namespace"]
+    template = deployment["spec"]["template"]
+    assert policy["spec"]["podSelector"]["matchLabels"] == template["metadata"]["labels"]
+    rules = {
+        port["port"]: rule.get("from")
+        for rule in policy["spec"]["ingress"]
+        for port in rule["ports"]
+    }
+    [container] = template["spec"]["containers"]
+    assert rules.keys() == {port["name"] for port in container["ports"]}
+    assert rules["https"] is None
+    assert rules["metrics"]
 
 
 def test_environment_variables_are_settings_that_exist() -> None:
