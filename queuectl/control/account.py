@@ -141,9 +141,9 @@ class Accountant:
         if whole:
             free = await asyncio.to_thread(free_gpus, self._facts.picture())
             self._show(free)
-        upto = max((number for number, _ in marks), default=0)
+        numbers = [number for number, _ in marks if number]
         await self._store.keep(
-            fold, over=over, until=until, upto=upto, epoch=self._epoch, free=free
+            fold, over=over, until=until, marks=numbers, epoch=self._epoch, free=free
         )
         self._until = until
         self._accounts.settle(uid for uid, meter in fold.meters.items() if meter is None)

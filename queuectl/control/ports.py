@@ -44,7 +44,7 @@ class UsageStore(Protocol):
         *,
         over: float | None,
         until: float,
-        upto: int,
+        marks: Collection[int],
         epoch: int,
         free: Mapping[str, Free],
     ) -> None:
@@ -54,14 +54,16 @@ class UsageStore(Protocol):
             fold: the hours, and what they are made for.
             over: where the books stood when the folding began.
             until: where they stand after it.
-            upto: id of the last mark that is in it; it and all before it are dropped.
+            marks: ids of the marks that are in it: all up to the last of them. They are dropped.
             epoch: of the caller.
             free: GPUs by flavor, for the time from ``over`` to ``until``.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
-            StaleSnapshot: the books do not stand at ``over`` any more; nothing was written.
-            StoreUnavailable: the outcome is unknown: read the books again.
+            StaleSnapshot: the books do not stand at ``over`` any more, or these marks are folded already; nothing was
+                written.
+            StoreUnavailable: the outcome is unknown: read the books again. It may still happen after that, so it is the
+                marks that tell.
         """
 
     async def past_runs(self, most: int) -> tuple[Run, ...]:

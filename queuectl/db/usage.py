@@ -3,12 +3,13 @@
 Folding does not take the leader's fence, so no commit waits for it. What keeps each span of time from being accounted
 twice is the row of ``usage_progress``: it moves on only from where the folding began, in the transaction that writes the
 hours. Marks become visible in the order of their ids, because commits do (see :mod:`queuectl.db.writes`), so those up to
-the last one that was read are exactly those that were folded.
+the last one that was read are exactly those that were folded; where one of them is missing, this fold, or another one with
+the same marks, was done already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -87,14 +88,14 @@ class UsageBooks:
         *,
         over: float | None,
         until: float,
-        upto: int,
+        marks: Collection[int],
         epoch: int,
         free: Mapping[str, Free],
     ) -> None:
         """Add the hours of one fold and move on to ``until``; see the Protocol for the rest and the errors."""
         async with self._transaction("writing the usage ledger") as connection:
             await _move_on(connection, over, until, epoch)
-            await connection.execute(delete(usage_marks).where(usage_marks.c.id <= upto))
+            await _drop(connection, marks)
             await _keep_meters(connection, fold.meters)
             await _merge(
                 connection,
@@ -160,6 +161,13 @@ async def _move_on(
     moved = await connection.execute(update(usage_progress).where(there).values(until=until))
     if moved.rowcount != 1:
         raise StaleSnapshot("the usage ledger has been written meanwhile")
+
+
+async def _drop(connection: AsyncConnection, marks: Collection[int]) -> None:
+    """A fold that moves on to no later time is told by its marks alone from one that happened already."""
+    folded = usage_marks.c.id <= max(marks, default=0)
+    if (await connection.execute(delete(usage_marks).where(folded))).rowcount != len(marks):
+        raise StaleSnapshot("marks of the usage ledger have been folded meanwhile")
 
 
 # -- statements -------------------------------------------------------------------------------------------------------

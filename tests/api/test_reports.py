@@ -56,9 +56,11 @@ async def books(store: AnyStore) -> AnyStore:
         all_along(idle, HOUR_AT),
     )
     none = Fold(HOUR_AT, HOUR_AT, TERMS)
-    await store.usage.keep(none, over=None, until=HOUR_AT, upto=0, epoch=epoch, free={})
+    await store.usage.keep(none, over=None, until=HOUR_AT, marks=(), epoch=epoch, free={})
     free = {"h100": Free(16, 8, 2.5, 1)}
-    await store.usage.keep(fold, over=HOUR_AT, until=HOUR_AT + HOUR, upto=0, epoch=epoch, free=free)
+    await store.usage.keep(
+        fold, over=HOUR_AT, until=HOUR_AT + HOUR, marks=(), epoch=epoch, free=free
+    )
     return store
 
 
@@ -173,7 +175,7 @@ async def test_a_row_can_be_of_one_hour_and_says_of_which(
     again = Mark(who.uid, end, end, Phase.HOLDS, 1, 8, (Held("h100", "spot", 8),), who)
     fold.workload(None, [again], known=True)
     epoch = await books.take_over("test", 0)
-    await books.usage.keep(fold, over=end, until=end + 900.0, upto=0, epoch=epoch, free={})
+    await books.usage.keep(fold, over=end, until=end + 900.0, marks=(), epoch=epoch, free={})
     for by in ("workload,hour", "label:team,hour", "namespace,hour"):
         body = await report(api, "usage", by=by)
         assert body["by"] == by

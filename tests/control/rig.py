@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from queuectl.cluster.resources import watched
@@ -27,7 +27,7 @@ from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.consistency import violations
 from queuectl.domain.decisions import Decision
-from queuectl.domain.errors import Fenced
+from queuectl.domain.errors import Fenced, StoreUnavailable
 from queuectl.domain.findings import Findings
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
@@ -41,6 +41,8 @@ from queuectl.objects.kinds import KINDS
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 from tests.doubles.cluster import FakeCluster, Moment
+
+T = TypeVar("T")
 
 PATIENCE = 10_000
 """Turns to wait for one thing, of 2 ms and more. A hang is a failure; a busy machine is none, and only makes turns longer."""
@@ -217,10 +219,14 @@ class KillingCluster:
 
 @dataclass
 class Rig:
-    """See the module. ``deaths`` counts how often a controller was killed and started again."""
+    """See the module. ``deaths`` counts how often a controller was killed and started again.
+
+    ``store`` is what tests read and ask by, ``leader_store`` what the controller works with.
+    """
 
     cluster: FakeCluster
     store: PostgresStore
+    leader_store: PostgresStore
     settings: Settings = field(default_factory=lambda: QUICK)
     commits: Guillotine = field(default_factory=Guillotine)
     patches: Guillotine = field(default_factory=Guillotine)
@@ -230,6 +236,7 @@ class Rig:
     metrics: Metrics = field(default_factory=Metrics)
     running: bool = True
     clock: Callable[[], float] = time.time
+    each_turn: Callable[[], None] = lambda: None  # what else goes on in the world
     loop: Loop | None = None  # of the present controller
     _task: asyncio.Task[None] | None = None
 
@@ -239,6 +246,7 @@ class Rig:
         for _ in range(PATIENCE):
             await self._keep_running()
             self.cluster.step()
+            self.each_turn()
             happened = self.commits.done + self.cluster.server.version
             if happened != looked or time.monotonic() > look_again:
                 looked, look_again = happened, time.monotonic() + self.look_seconds
@@ -327,7 +335,7 @@ class Rig:
 
     async def _controller(self) -> None:
         mirror = Mirror({kind.plural: kind.kind for kind in KINDS.values()})
-        store = KillingStore(self.store, self.commits, self.accounts)
+        store = KillingStore(self.leader_store, self.commits, self.accounts)
         cluster = KillingCluster(self.cluster, self.patches)
         loop = Loop(
             store=store,
@@ -352,7 +360,7 @@ class Rig:
         async def lead() -> None:
             await complete.wait()
             mirror.take_over(await self.cluster.read_admissions())
-            epoch = await self.store.take_over("rig", 0)
+            epoch = await patiently(lambda: self.leader_store.take_over("rig", 0))
             async with asyncio.TaskGroup() as group:
                 group.create_task(loop.run(epoch))
                 group.create_task(self._follow(loop))
@@ -365,12 +373,12 @@ class Rig:
 
     async def _follow(self, loop: Loop) -> None:
         while True:
-            await self.store.config_changed(loop.books.config.revision)
-            await loop.configuration_changed()
+            await patiently(lambda: self.leader_store.config_changed(loop.books.config.revision))
+            await patiently(loop.configuration_changed)
 
     async def _obey(self, loop: Loop) -> None:
         while True:
-            await self.store.commands_waiting()
+            await patiently(self.leader_store.commands_waiting)
             await loop.commands_added()
 
     async def ask(
@@ -402,6 +410,15 @@ class Rig:
                 if line.to_state is State.STARTING and line.from_state is not State.STARTING:
                     starts[line.uid, line.attempt] += 1
         assert not starts or max(starts.values()) == 1, f"started twice: {starts}"
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask the database until it answers, as the supervisor does."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable:
+            await asyncio.sleep(0.01)
 
 
 def live(pods: list[PodRecord]) -> list[PodRecord]:
@@ -472,10 +489,12 @@ async def rig(
     cluster: FakeCluster | None = None,
     clock: Callable[[], float] = time.time,
     answer_timeout: float = PATIENT,
+    leader_url: str = "",
 ) -> AsyncIterator[Rig]:
     """A world with so many 8-GPU nodes, or ``cluster`` as it is, and a queue over all of them.
 
-    ``answer_timeout``: seconds after which the controller gives a database operation up.
+    ``answer_timeout``: seconds after which the controller gives a database operation up. ``leader_url``: by which it reaches
+    the database, where that is another way than the test's.
     """
     patient = DatabaseSettings(
         url,
@@ -484,8 +503,11 @@ async def rig(
         lock_timeout=PATIENT,
         answer_timeout=answer_timeout,
     )
-    store = await PostgresStore.connect(patient)
-    world = Rig(cluster or FakeCluster(nodes(machines), clock=clock), store, clock=clock)
+    store = leader_store = await PostgresStore.connect(patient)
+    if leader_url:
+        leader_store = await PostgresStore.connect(replace(patient, url=leader_url))
+    cluster = cluster or FakeCluster(nodes(machines), clock=clock)
+    world = Rig(cluster, store, leader_store, clock=clock)
     try:
         for document in configuration(machines * 8):
             await store.put_config(document)
@@ -493,3 +515,4 @@ async def rig(
     finally:
         await world.stop()
         await store.close()
+        await leader_store.close()

@@ -21,8 +21,8 @@ from queuectl.domain.errors import StaleSnapshot, StoreError, StoreUnavailable
 from queuectl.domain.events import Admit
 from tests.db.conformance import QUEUE, commit, loaded
 from tests.db.lives import HERE, step, submitted
-from tests.support.lossy import lossy_relay
 from tests.support.postgres import lock_waiters, server_directory
+from tests.support.relay import LATE, LOST, SILENT, Fault, Request, postgres_relay
 
 
 @pytest_asyncio.fixture
@@ -90,21 +90,54 @@ async def test_a_stop_in_mid_flight_loses_nothing_that_was_promised(
         await commit(store, epoch, submitted("after"))
 
 
+def of_commits(fault: Fault) -> Callable[[Request], Fault | None]:
+    return lambda request: fault if request.does.startswith("COMMIT") else None
+
+
 async def test_an_answer_lost_after_the_commit_is_unavailable_and_reloading_tells(
     server: EmbeddedServer,
 ):
-    async with lossy_relay(server.sockets) as relay:
-        url = server.url().replace(str(server.sockets), str(relay.directory))
-        async with opened(DatabaseSettings(url)) as store:
-            epoch = await store.take_over("test", 0)
-            change = submitted("u1")
-            relay.lose_commits = True
-            with pytest.raises(StoreUnavailable):
-                await commit(store, epoch, change)
-            relay.lose_commits = False
-            assert await loaded(store) == {"u1": change.after}
-            with pytest.raises(StaleSnapshot):
-                await commit(store, epoch, change)
+    async with (
+        postgres_relay(server.sockets) as (relay, sockets),
+        opened(DatabaseSettings(through(server, sockets))) as store,
+    ):
+        epoch = await store.take_over("test", 0)
+        change = submitted("u1")
+        relay.judge = of_commits(LOST)
+        with pytest.raises(StoreUnavailable):
+            await commit(store, epoch, change)
+        relay.judge = lambda _: None
+        assert await loaded(store) == {"u1": change.after}
+        with pytest.raises(StaleSnapshot):
+            await commit(store, epoch, change)
+
+
+def through(server: EmbeddedServer, sockets: Path) -> str:
+    """The server's URL by way of a relay."""
+    return server.url().replace(str(server.sockets), str(sockets))
+
+
+@pytest.mark.parametrize("fault", [LATE, SILENT], ids=["cut off", "timed out"])
+async def test_a_commit_that_was_given_up_happens_later_and_a_new_epoch_waits_for_it(
+    server: EmbeddedServer, fault: Fault
+):
+    async with (
+        postgres_relay(server.sockets) as (relay, sockets),
+        opened(DatabaseSettings(server.url())) as direct,
+        # As by way of PgBouncer: otherwise the server gives up idle transactions when the client does.
+        opened(
+            DatabaseSettings(through(server, sockets), answer_timeout=1.0, pgbouncer=True)
+        ) as store,
+    ):
+        epoch = await store.take_over("test", 0)
+        change = submitted("u1")
+        relay.judge = of_commits(fault)
+        with pytest.raises(StoreUnavailable):
+            await commit(store, epoch, change)
+        relay.judge = lambda _: None
+        assert await loaded(direct) == {}, "it is still on its way"
+        await direct.take_over("test", 0)
+        assert await loaded(direct) == {"u1": change.after}
 
 
 async def test_a_frozen_server_is_unavailable_within_the_answer_timeout(server: EmbeddedServer):

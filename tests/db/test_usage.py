@@ -5,8 +5,10 @@ What happened is kept by the test itself, from the committed entries: an indepen
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.control.account import Accountant, Facts
+from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
 from queuectl.db.usage import UsageBooks
 from queuectl.domain.accounting import Amounts
@@ -39,6 +42,8 @@ from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from tests.db.lives import HERE, Lives, ask, submitted
 from tests.support.examples import examples
+from tests.support.postgres import TestPostgres
+from tests.support.relay import LATE, postgres_relay
 
 RUNS = count()
 WAITS = (State.PENDING, State.RESERVED, State.BACKOFF)
@@ -476,3 +481,48 @@ async def test_two_who_account_for_the_same_time_count_it_once(store: PostgresSt
     with pytest.raises(StaleSnapshot):
         await twin.account()
     await twin.account()
+
+
+async def test_a_fold_that_was_given_up_and_happens_later_is_not_added_twice(
+    postgres: TestPostgres, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("queuectl.control.account.BATCH", 1)  # entries of several transactions
+    async with (
+        connected(database_url) as direct,
+        postgres_relay(postgres.server.sockets) as (relay, sockets),
+        connected(database_url.replace(str(postgres.server.sockets), str(sockets))) as store,
+    ):
+        world = World(direct, Lives("late"))
+        await world.lead()
+        for span in (0.0, 100.0, 50.0):  # waits, starts, and goes on
+            world.now += span
+            await world.step([(0, 6)], 0.0)
+            if not span:
+                await world.account("")
+        world.now += 100.0
+        world.books = Fragile(store.usage)
+        world.accountant = Accountant(world.books, world.facts, lambda: world.now, world.epoch)  # type: ignore[arg-type]
+        late = iter([LATE])
+        relay.judge = lambda asked: (
+            next(late, None) if asked.does.startswith("COMMIT after INSERT INTO usage_") else None
+        )
+        with pytest.raises(StoreUnavailable):
+            await world.accountant.account()
+        assert relay.struck
+        with contextlib.suppress(StaleSnapshot):  # nothing was written: the books are read again
+            await world.accountant.account()
+        await world.accountant.account()
+        (stored,), (expected,) = (
+            (await world.stored()).values(),
+            world.sums.at(world.now).values(),
+        )
+        assert stored == pytest.approx(expected, abs=1e-3)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[PostgresStore]:
+    opened = await PostgresStore.connect(DatabaseSettings(url))
+    try:
+        yield opened
+    finally:
+        await opened.close()

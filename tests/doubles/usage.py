@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from uuid import UUID
 
@@ -73,7 +73,7 @@ class MemoryUsage:
         *,
         over: float | None,
         until: float,
-        upto: int,
+        marks: Collection[int],
         epoch: int,
         free: Mapping[str, Free],
     ) -> None:
@@ -82,8 +82,11 @@ class MemoryUsage:
             raise Fenced(f"epoch {epoch} is over")
         if tables.until != over:
             raise StaleSnapshot("the usage ledger has been written meanwhile")
+        last = max(marks, default=0)
+        if sum(number <= last for number, _ in tables.marks) != len(marks):
+            raise StaleSnapshot("marks of the usage ledger have been folded meanwhile")
         tables.until = until
-        tables.marks = [(number, mark) for number, mark in tables.marks if number > upto]
+        tables.marks = [(number, mark) for number, mark in tables.marks if number > last]
         changed = {**tables.meters, **fold.meters}
         tables.meters = {uid: meter for uid, meter in changed.items() if meter is not None}
         tables.subjects |= fold.accounts.new

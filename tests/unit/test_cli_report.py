@@ -41,9 +41,11 @@ async def fill(store: MemoryStore) -> None:
         who = subject(number)
         marks = [Mark(who.uid, NOW, NOW, Phase.HOLDS, 1, 1000, held, who)]
         fold.workload(None, marks, all_along(look, NOW) if number == 0 else ())
-    await store.usage.keep(Fold(NOW, NOW, Terms()), over=None, until=NOW, upto=0, epoch=0, free={})
+    await store.usage.keep(
+        Fold(NOW, NOW, Terms()), over=None, until=NOW, marks=(), epoch=0, free={}
+    )
     free = {"h100": Free(4000, 2000, 12.5, 8)}
-    await store.usage.keep(fold, over=NOW, until=NOW + HOUR, upto=0, epoch=0, free=free)
+    await store.usage.keep(fold, over=NOW, until=NOW + HOUR, marks=(), epoch=0, free=free)
 
 
 @pytest.fixture(scope="module")

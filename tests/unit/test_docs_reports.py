@@ -56,9 +56,9 @@ async def day() -> MemoryStore:
     gang(fold, "speech", 32, 24.0, (UseState.IDLE, 0.0))
     gang(fold, "nlp", 16, 6.0, (UseState.UNKNOWN, None))
     none = Fold(DAY, DAY, Terms())
-    await store.usage.keep(none, over=None, until=DAY, upto=0, epoch=0, free={})
+    await store.usage.keep(none, over=None, until=DAY, marks=(), epoch=0, free={})
     free = {"h100": Free(160, 48, 20.0, 4)}
-    await store.usage.keep(fold, over=DAY, until=END, upto=0, epoch=0, free=free)
+    await store.usage.keep(fold, over=DAY, until=END, marks=(), epoch=0, free=free)
     return store
 
 

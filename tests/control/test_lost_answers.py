@@ -1,0 +1,207 @@
+"""No answer of the database or the API server is needed to know what happened: any of them may be lost, or come too late.
+
+One scenario goes through admit, preempt, hold, release, a change of configuration, requeue and end, while usage is
+accounted. A first run counts what the controller asks for; then each request is, once, done without an answer, and done
+only after the controller has gone on without it. Whenever the answer to a commit is lost, a gang of higher priority
+arrives, so that the next plan is another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from queuectl.domain.commands import Action
+from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
+from queuectl.domain.ledger import State
+from tests.control.rig import Rig, configuration, gang, nodes, rig
+from tests.control.test_crash_matrix import fresh
+from tests.control.test_usage import OFTEN, PRICED, agrees
+from tests.doubles.cluster import FakeCluster, Written, answer_lost
+from tests.support.postgres import TestPostgres
+from tests.support.relay import LATE, LOST, Fault, Request, postgres_relay
+
+Asked = tuple[str, int]
+"""What a request does, and how many of the same came before it."""
+WORLDS = 4  # live at once
+EACH = 40  # faults in one world, at most
+PODS = 2  # of each gang; each takes a node
+
+
+@dataclass
+class Network:
+    """Counts what is asked for, and finds the fault for what is ``due``.
+
+    Attributes:
+        met: what was due and has been asked for.
+        lost: called with what a request does when its answer is about to be lost.
+    """
+
+    fault: Fault
+    due: frozenset[Asked] = frozenset()
+    asked: list[Asked] = field(default_factory=list)
+    met: set[Asked] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    lost: Callable[[str], None] = lambda _: None
+
+    def judge(self, request: Request) -> Fault | None:
+        return self.fails(request.does) if request.does else None
+
+    def fails(self, does: str) -> Fault | None:
+        asked = does, self.counts[does]
+        self.counts[does] += 1
+        self.asked.append(asked)
+        if asked not in self.due:
+            return None
+        self.met.add(asked)
+        self.lost(does)
+        return self.fault
+
+
+class LossyCluster(FakeCluster):
+    """The double behind a network: a patch without an answer happens at once, or later if nothing has changed by then."""
+
+    network: Network
+
+    async def _write(self, written: Written, action: Callable[[], Any]) -> Any:
+        fault = self.network.fails(f"{written.resource} {written.name} {sorted(written.patch)}")
+        if fault is None:
+            return await super()._write(written, action)
+        self.writes.append(written)
+        if not fault.hold:
+            action()
+        else:
+            asyncio.get_running_loop().call_later(fault.hold, _if_it_still_fits, action)
+        raise answer_lost()
+
+
+def _if_it_still_fits(action: Callable[[], Any]) -> None:
+    with contextlib.suppress(WriteConflict, ObjectGone, WriteRefused):
+        action()
+
+
+@dataclass
+class Rivals:
+    """Gangs of high priority that come at bad moments and end as soon as they run."""
+
+    world: Rig
+    kind: str
+    uids: list[str] = field(default_factory=list)
+
+    def come(self, does: str) -> None:
+        if of_the_ledger(does):
+            document = gang(self.kind, f"rival-{len(self.uids)}", PODS, "high")
+            self.uids.append(self.world.cluster.submit(document))
+
+    def end(self) -> None:
+        """Those of which all pods run are done."""
+        for uid in self.uids:
+            if sum(pod.phase == "Running" for pod in self.world.cluster.pods_of(uid)) == PODS:
+                self.world.cluster.finish(uid)
+
+
+async def contest(world: Rig, kind: str, rivals: Rivals) -> None:
+    """A gang runs, is held and released, is preempted, runs again and ends; the preemptor ends in between."""
+    low = world.cluster.submit(gang(kind, "low", PODS))
+    await world.until_state(low, State.RUNNING)
+    hold = await world.ask(low, Action.HOLD)
+    await world.until_state(low, State.HELD)
+    release = await world.ask(low, Action.RELEASE)
+    await world.store.put_config(configuration(2 * PODS * 8)[2])
+    await world.until_state(low, State.RUNNING)
+    high = world.cluster.submit(gang(kind, "high", PODS, "high"))
+    await world.until_state(high, State.RUNNING)
+    world.cluster.finish(high)
+    for uid in (high, *rivals.uids):
+        await world.until_state(uid, State.FINISHED)
+    await world.until_state(low, State.RUNNING)
+    world.cluster.finish(low)
+    for uid in (low, *rivals.uids):
+        await world.until_state(uid, State.FINISHED)
+    await world.at_rest()
+    for asked in (hold, release):
+        assert (await world.store.command(asked.id)).outcome == "done"  # type: ignore[union-attr]  # added above
+    assert {e.state for e in (await world.store.load()).entries} <= {State.FINISHED}
+    await agrees(world)
+
+
+async def through_the_database(postgres: TestPostgres, kind: str, network: Network) -> None:
+    """The story, told by a controller that reaches the database through the network."""
+    async with (
+        fresh(postgres) as url,
+        postgres_relay(postgres.server.sockets) as (relay, sockets),
+    ):
+        way = url.replace(str(postgres.server.sockets), str(sockets))
+        async with rig(url, PODS, leader_url=way) as world:
+            world.settings = OFTEN
+            await world.store.put_config(PRICED)
+            rivals = Rivals(world, kind)
+            network.lost, world.each_turn = rivals.come, rivals.end
+            relay.judge = network.judge
+            await contest(world, kind, rivals)
+
+
+async def through_the_api(postgres: TestPostgres, kind: str, network: Network) -> None:
+    """The story, told by a controller that reaches the API server through the network."""
+    cluster = LossyCluster(nodes(PODS), clock=time.time)
+    cluster.network = network
+    async with fresh(postgres) as url, rig(url, PODS, cluster=cluster) as world:
+        world.settings = OFTEN
+        await world.store.put_config(PRICED)
+        await contest(world, kind, Rivals(world, kind))
+
+
+def worth_losing(asked: Iterable[Asked]) -> list[Asked]:
+    """Every commit of the ledger, and the first of everything else."""
+    return [(does, number) for does, number in asked if number < 1 or of_the_ledger(does)]
+
+
+def of_the_ledger(does: str) -> bool:
+    return does.startswith("COMMIT after") and "usage_" not in does.replace("usage_marks (", "")
+
+
+@pytest.mark.parametrize("fault", [LOST, LATE], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    ("tell", "kind"),
+    [
+        (through_the_database, "Job"),  # it knows no kinds
+        (through_the_api, "Job"),
+        (through_the_api, "PyTorchJob"),
+    ],
+)
+@pytest.mark.timeout(600)
+async def test_the_answer_to_anything_may_be_lost(
+    postgres: TestPostgres,
+    tell: Callable[[TestPostgres, str, Network], Awaitable[None]],
+    kind: str,
+    fault: Fault,
+) -> None:
+    whole = Network(fault)
+    await tell(postgres, kind, whole)
+    wanted = whole.asked if tell is through_the_api else worth_losing(whole.asked)
+    assert len(wanted) >= 10, "the scenario asks for much"
+    worlds = math.ceil(len(wanted) / EACH)
+    turns = asyncio.Semaphore(WORLDS)
+
+    async def once(due: frozenset[Asked]) -> None:
+        network = Network(fault, due)
+        async with turns:
+            try:
+                await tell(postgres, kind, network)
+            except BaseException as error:
+                error.add_note("lost: " + "; ".join(sorted(f"{n} {does[:99]}" for does, n in due)))
+                raise
+        # How often usage is accounted, and old rows are deleted, is a matter of time.
+        assert len(network.met) >= 0.7 * len(due), due - network.met
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(worlds):
+            group.create_task(once(frozenset(wanted[number::worlds])))
