@@ -35,6 +35,7 @@ class _Answer(msgspec.Struct):
     status: str
     data: _Data = msgspec.field(default_factory=_Data)
     error: str = ""
+    warnings: list[str] = []  # a store that it asks in turn did not answer
 
 
 Rows = dict[tuple[str, str, str], dict[Value, float]]
@@ -238,6 +239,9 @@ class PrometheusSource:
             ) from error
         if answer.status != "success":
             raise SourceUnavailable(f"Prometheus refuses {query.text}: {answer.error}")
+        # A series that is missing from one query of a look and not from the next makes a busy GPU invisible, not unknown.
+        if answer.warnings:
+            raise SourceUnavailable(f"Prometheus answers only in part: {answer.warnings[0]}")
         return answer.data.result
 
 

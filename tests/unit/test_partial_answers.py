@@ -1,0 +1,185 @@
+"""Whatever of a Prometheus' answers is missing, late or odd: a gang is never idle by what is left of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from queuectl.domain.errors import SourceUnavailable
+from queuectl.domain.queues import IdleReclaim
+from queuectl.domain.utilization import GangUse, UseState
+from queuectl.state.heldgpus import HeldGang, HeldPod
+from queuectl.state.utilization import UseTracker
+from queuectl.telemetry.signal.names import HONORED, NVIDIA
+from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.signal.queries import Raw, Value
+
+NOW, SCRAPE, RECENT = 100_000.0, 30.0, 120.0
+RULE = IdleReclaim(window=600.0, warmup=0.0, memory_window=1200.0)
+PODS = tuple(HeldPod("team", f"train-{n}", f"uid-{n}", 8, 1000.0) for n in range(2))
+GANG = HeldGang("gang", 1, "queue", RULE, 1000.0, PODS)
+
+Answers = dict[Value, float | None]
+IDLE: Answers = {
+    Value.BUSY: 0.0,
+    Value.MEAN: 0.0,
+    Value.GPUS: 8.0,
+    Value.AGE: 10.0,
+    Value.SHARED: None,
+    Value.TENSOR: 0.0,
+    Value.MEMORY_BUSY: 0.0,
+    Value.MEMORY_HELD: 0.01,
+}
+"""Of one pod; samples are as many as belong into the window. None = no series."""
+
+
+def meanings() -> dict[str, tuple[Value, float | None]]:
+    """What each query asks, and over which window; None = over none."""
+    found: dict[str, tuple[Value, float | None]] = {}
+    for window in (RECENT, RULE.window, RULE.memory_window):
+        for value, query in Raw(NVIDIA).pods(HONORED, window).items():
+            found[query.text] = (value, None if query.text in found else window)
+    return found
+
+
+class Telling:
+    """A Prometheus over a gang that does nothing, of whose second pod something is not as it should be."""
+
+    def __init__(self, wrong: Mapping[Value, float | None], window: float | None = None) -> None:
+        """``wrong``: instead of the usual answer; ``window``: only of queries over it."""
+        self.extra: dict[str, Any] = {}
+        self._wrong, self._window, self._meanings = wrong, window, meanings()
+
+    def answer(self, query: str) -> dict[str, Any]:
+        asked = self._meanings.get(query)
+        if asked is None:
+            rows = [({}, 16.0)] if query.startswith("count(") else []
+        else:
+            rows = [
+                ({"namespace": "team", "pod": pod.name}, value)
+                for number, pod in enumerate(PODS)
+                if (value := self._of(number, *asked)) is not None
+            ]
+        result = [{"metric": metric, "value": [NOW, str(value)]} for metric, value in rows]
+        return {"status": "success", "data": {"result": result}, **self.extra}
+
+    def _of(self, number: int, value: Value, window: float | None) -> float | None:
+        usual = (window or 0.0) / SCRAPE if value is Value.SAMPLES else IDLE[value]
+        if number == 1 and value in self._wrong and self._window in (None, window):
+            return self._wrong[value]
+        return usual
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        telling = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                body = json.dumps(telling.answer(form["query"][0])).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+async def judged(telling: Telling) -> GangUse:
+    """As a leader judges the gang, which it has taken for idle so far."""
+    tracker, known = UseTracker(SCRAPE), {pod.key for pod in PODS}
+    with telling.serving() as url:
+        source = PrometheusSource(url, scrape_seconds=SCRAPE, rules=False)
+        try:
+            recent = await source.look(RECENT, NOW, known)
+            windows = tracker.windows([GANG], recent)
+            longer = {window: await source.look(window, NOW, known) for window in windows}
+            return tracker.judge([GANG], recent, longer)["gang"]
+        except SourceUnavailable as error:
+            return tracker.nothing([GANG], NOW, str(error))["gang"]
+        finally:
+            await source.close()
+
+
+async def test_a_gang_that_does_nothing_is_idle_by_whole_answers() -> None:
+    assert (await judged(Telling({}))).state is UseState.IDLE
+
+
+NAN = float("nan")
+
+
+ODD: list[Answers] = [
+    {Value.BUSY: None},
+    {Value.BUSY: NAN},
+    {Value.MEAN: None},
+    {Value.SAMPLES: None},
+    {Value.SAMPLES: 1.0},
+    {Value.GPUS: None},
+    {Value.GPUS: 7.0},
+    {Value.GPUS: 9.0},
+]
+OF_NOW: list[Answers] = [
+    {Value.AGE: None},
+    {Value.AGE: 90.0},  # the exporter is silent, or its clock is behind ours
+    {Value.SHARED: 1.0},
+    dict.fromkeys((*IDLE, Value.SAMPLES)),
+]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "window"),
+    [
+        *((wrong, None) for wrong in ODD + OF_NOW),
+        *((wrong, window) for wrong in ODD for window in (RECENT, RULE.window)),
+    ],
+    ids=str,
+)
+async def test_what_is_missing_or_odd_of_one_pod_makes_the_gang_unknown(
+    wrong: Answers, window: float | None
+) -> None:
+    use = await judged(Telling(wrong, window))
+    assert (use.state, use.utilization, use.weight) == (UseState.UNKNOWN, None, None), use.text
+
+
+@pytest.mark.parametrize(
+    ("extra", "state"),
+    [
+        ({"warnings": ["store 10.0.0.7 is away"]}, UseState.UNKNOWN),
+        ({"status": "error", "error": "timed out"}, UseState.UNKNOWN),
+        ({"infos": ["metric might not be a counter"]}, UseState.IDLE),
+    ],
+)
+async def test_an_answer_that_says_it_is_not_whole_is_none(
+    extra: dict[str, Any], state: UseState
+) -> None:
+    telling = Telling({})
+    telling.extra = extra
+    assert (await judged(telling)).state is state
+
+
+@pytest.mark.parametrize("missing", [False, True])
+async def test_a_gang_whose_memory_is_not_known_must_be_quiet_for_as_long_as_one_that_holds_some(
+    missing: bool,
+) -> None:
+    wrong: Answers = {Value.MEMORY_HELD: None} if missing else {}
+    text = (await judged(Telling(wrong))).text
+    assert ("though it holds GPU memory" in text) is missing
+    assert f"{RULE.memory_window if missing else RULE.window:.0f} s" in text
