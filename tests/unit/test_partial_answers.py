@@ -59,6 +59,7 @@ class Telling:
 
     def answer(self, query: str) -> dict[str, Any]:
         asked = self._meanings.get(query)
+        rows: list[tuple[dict[str, str], float]]
         if asked is None:
             rows = [({}, 16.0)] if query.startswith("count(") else []
         else:
