@@ -6,15 +6,21 @@ A deletion, a resize or a hold between snapshot and commit wins: the decision is
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from queuectl.domain.events import Admit, Event, Evict, Refuse, Remarked, Repair, Reserve
-from queuectl.domain.ledger import Change, State
+from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.machine import handle
 from queuectl.domain.plan import Admission, Move, Plan, Preemption, PreemptionReason, Refusal
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.workload import Placement, Workload
+from queuectl.objects.nodes import priority_values
+from queuectl.objects.protocol import planned_of
+from queuectl.state.freeze import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -52,6 +58,10 @@ class Decider:
                 continue
             if isinstance(event, Admit | Reserve | Repair) and job.podsets != asked[uid].podsets:
                 continue  # resized meanwhile
+            if isinstance(event, Admit | Reserve) and not self._as_seen(
+                entry, job, asked[uid], snapshot.config
+            ):
+                continue  # it asks for something else meanwhile
             if isinstance(event, Admit | Repair) and not self._stands(event.placement):
                 continue  # a node went meanwhile
             if isinstance(event, Refuse | Reserve | Admit) and entry.state not in (
@@ -59,11 +69,30 @@ class Decider:
                 State.RESERVED,
             ):
                 continue
-            change = handle(entry, event, now, snapshot.config.rules)
+            decided = replace(event, planned=planned_of(job)) if isinstance(event, Admit) else event
+            change = handle(entry, decided, now, snapshot.config.rules)
             if change is not None:
                 found.append(change)
                 self._refreshed[uid] = now
         return found
+
+    def _as_seen(
+        self, entry: Entry, job: JobRecord, workload: Workload, config: QueueConfig
+    ) -> bool:
+        """Whether a gang that waits may still be planned, in the place in line that the snapshot shows."""
+        if job.deleting or not job.suspended or job.error is not None or job.forbidden is not None:
+            return False
+        fairness = config.rules.usage_fairness
+        user = job.label(fairness.user_label) if fairness is not None else None
+        priority = entry.priority
+        if entry.priority_set is None:
+            classes = priority_values(self._mirror.priority_classes.values())
+            priority = priority_of(job, config, classes)
+        asked = (workload.queue, workload.priority, workload.user)
+        return asked == (job.queue or "", priority, user) and asked[:2] == (
+            entry.queue,
+            entry.priority,
+        )
 
     def forget(self, uid: str) -> None:
         """A workload left the ledger."""

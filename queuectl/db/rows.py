@@ -14,10 +14,11 @@ from queuectl.db.engine import storable
 from queuectl.db.tables import history, leases, outbox, placements, workloads
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.quantity import Resources
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
-from queuectl.domain.workload import FlavorShare, Placement, PodSetPlacement
+from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlacement
 
 # Fields of an Entry that are stored as they are, under the same name.
 _PLAIN: Final = (
@@ -34,6 +35,7 @@ ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
     for name in (
         *(*_PLAIN, "state", "excluded", "preempted_at"),
         *("reason_code", "reason_message", "reason_details", "evicted_for", "parked", "gates"),
+        "planned",
     )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
@@ -58,7 +60,19 @@ def workload_row(entry: Entry) -> Row:
     row["evicted_for"] = entry.evicted_for.value if entry.evicted_for is not None else None
     row["parked"] = _reason_document(entry.parked) if entry.parked is not None else None
     row["gates"] = [storable(gate) for gate in entry.gates]
+    row["planned"] = _planned_document(entry.planned) if entry.planned is not None else None
     return row
+
+
+def _planned_document(planned: Planned) -> dict[str, Any]:
+    """Amounts in the units of :mod:`queuectl.domain.quantity`."""
+    requests = {podset: dict(asked) for podset, asked in planned.requests.items()}
+    return {"requests": requests, "digest": planned.digest}
+
+
+def _planned_from(document: Mapping[str, Any]) -> Planned:
+    requests = {podset: Resources(asked) for podset, asked in document["requests"].items()}
+    return Planned(requests, document["digest"])
 
 
 def _reason_document(reason: Reason) -> dict[str, Any]:
@@ -196,7 +210,9 @@ def entry_from(
 ) -> Entry:
     """One workload from its ENTRY_COLUMNS and what is kept beside them. Tens of thousands are read at a take-over."""
     values = dict(zip(_PLAIN, row, strict=False))
-    state, excluded, preempted_at, code, message, details, why, parked, gates = row[len(_PLAIN) :]
+    state, excluded, preempted_at, code, message, details, why, parked, gates, planned = row[
+        len(_PLAIN) :
+    ]
     uid = row[0]
     return Entry(
         **values,
@@ -210,6 +226,7 @@ def entry_from(
         evicted_for=Code(why) if why is not None else None,
         parked=_reason_from(parked) if parked is not None else None,
         gates=tuple(gates),
+        planned=_planned_from(planned) if planned is not None else None,
     )
 
 

@@ -71,6 +71,7 @@ workloads: Final = Table(
     Column("priority_set", BigInteger),
     seconds("priority_until", nullable=True),
     Column("queue_set", Text),
+    json("planned", nullable=True),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its own page: HOT again

@@ -13,6 +13,8 @@ def violations(entry: Entry) -> list[str]:
     rules = {
         "a live attempt has a placement": not state.live or entry.placement is not None,
         "a waiting workload has no placement": not state.waiting or entry.placement is None,
+        "what was planned is known of an attempt only": entry.planned is None
+        or entry.placement is not None,
         "Reserved means a lease": entry.lease is not None or state is not State.RESERVED,
         "a lease only in Reserved, or while it moves": entry.lease is None
         or state in (State.RESERVED, State.EVICTING),

@@ -11,7 +11,7 @@ from queuectl.domain.ledger import Purpose
 from queuectl.domain.reasons import Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.snapshot import CapacityLease
-from queuectl.domain.workload import Placement
+from queuectl.domain.workload import Placement, Planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,11 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
+    """``planned``: what the gang asked when this was decided."""
+
     placement: Placement
     details: Mapping[str, Any] = field(default_factory=dict)
+    planned: Planned | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from queuectl.domain.accounting import Mark
 from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease
-from queuectl.domain.workload import Placement
+from queuectl.domain.workload import Placement, Planned
 
 
 class State(StrEnum):
@@ -90,6 +90,7 @@ class Entry:
         priority_until: when that ends; None = when it is taken back.
         queue_set: LocalQueue it moves to because a person said so, until its object names it; it does not start meanwhile.
         placement: of the current attempt, less the slots of pods that are done for good; None while waiting.
+        planned: what it asked when the current attempt was decided; None while it waits, and of one that was adopted.
         lease: set in state Reserved, and while it is evicted only to be moved.
         intent: the unconfirmed write, for ``attempt``.
         version: of the row; +1 at each change, checked by the commit.
@@ -132,6 +133,7 @@ class Entry:
     priority_set: int | None = None
     priority_until: float | None = None
     queue_set: str | None = None
+    planned: Planned | None = None
 
     @property
     def in_line_since(self) -> float:

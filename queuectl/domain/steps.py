@@ -134,6 +134,7 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> Change:
     """Its pods are gone: where it goes next follows from why it was evicted."""
     cleared: dict[str, Any] = {
         "placement": None,
+        "planned": None,
         "intent": Intent.MOVE if entry.queue_set is not None else None,
         "started_at": None,
         "ready_at": None,

@@ -133,6 +133,24 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """What a gang asked when its start was decided: it starts with that or not at all.
+
+    Attributes:
+        requests: of one pod, by podset.
+        digest: of everything on its object that the decision went by.
+    """
+
+    requests: Mapping[str, Resources]
+    digest: str
+
+    def larger(self, podset: str, requests: Resources) -> bool:
+        """Whether a pod with these requests asks for more than was planned for its podset."""
+        planned = self.requests.get(podset)
+        return planned is not None and not requests.fits(planned)
+
+
+@dataclass(frozen=True, slots=True)
 class FlavorShare:
     """So many pods of a podset, in rank order, that are charged to these flavors (resource to flavor)."""
 

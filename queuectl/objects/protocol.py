@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.records import JobRecord, PodRecord
-from queuectl.domain.workload import PodSetPlacement
+from queuectl.domain.workload import Planned, PodSetPlacement
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.pods import pin_patch
@@ -76,10 +77,41 @@ def owed(
     if not entry.state.live or job.outcome is not None:
         return []
     if job.suspended:
-        return _start(entry, job) if entry.intent is not None else []
+        return _start(entry, job) if entry.intent is not None and as_planned(entry, job) else []
     if job.attempt != entry.attempt:
         return []
     return _place(entry, job, [p for p in pods if p.attempt == entry.attempt], nodes, flavors)
+
+
+def planned_of(job: JobRecord) -> Planned:
+    """What a start that is decided for the job as it is now is decided for."""
+    asked = (
+        job.queue,
+        job.priority_class,
+        job.pod_priority_class,
+        job.labels,
+        *(
+            (
+                podset.name,
+                podset.count,
+                podset.min_count,
+                sorted(podset.shape.requests.items()),
+                podset.shape.rules,
+                sorted(podset.shape.incidental),
+                sorted(podset.limits.items()),
+                podset.topology,
+                podset.group,
+            )
+            for podset in job.podsets
+        ),
+    )
+    digest = blake2b(repr(asked).encode(), digest_size=16).hexdigest()
+    return Planned({podset.name: podset.shape.requests for podset in job.podsets}, digest)
+
+
+def as_planned(entry: Entry, job: JobRecord) -> bool:
+    """Whether a job that is not resumed yet still asks what its start was decided for."""
+    return entry.planned is None or entry.planned.digest == planned_of(job).digest
 
 
 def _relabel(entry: Entry, job: JobRecord) -> list[Write]:
@@ -136,6 +168,9 @@ def _place(
     gated = [pod for pod in pods if pod.gated and not pod.terminating and not pod.terminal]
     if not gated or entry.placement is None or not _whole(job, pods):
         return []
+    planned = entry.planned
+    if planned is not None and any(planned.larger(pod.podset, pod.requests) for pod in gated):
+        return []  # the gang is taken down
     writes = []
     for podset in entry.placement.podsets:
         if podset.pods == 0:

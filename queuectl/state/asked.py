@@ -21,9 +21,12 @@ def made_as(job: JobRecord, old: JobRecord) -> JobRecord:
     """The job with pods as they were in an older record of it."""
     if job.podsets == old.podsets:
         return job
+    were = {podset.name: podset for podset in old.podsets}
     podsets = tuple(
-        replace(now, shape=was.shape, limits=was.limits)
-        for now, was in zip(job.podsets, old.podsets, strict=True)
+        replace(now, shape=were[now.name].shape, limits=were[now.name].limits)
+        if now.name in were
+        else now
+        for now in job.podsets
     )
     return replace(job, podsets=podsets)
 

@@ -198,7 +198,11 @@ class Mirror:
         """As its pods will be. Those of a job that is not suspended exist: they stay as they were created."""
         if old is None and not job.suspended:
             self._found_running.add(job.uid)
-        if old is not None and not job.suspended and same_templates(job, old):
+        if (
+            old is not None
+            and not job.suspended
+            and (not old.suspended or same_templates(job, old))
+        ):
             job = made_as(job, old)
         else:
             job = under(job, self._ranges.get(job.namespace, ()))

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from queuectl.domain.events import Evict, WriteRefused
-from queuectl.domain.ledger import Entry, Purpose, State
+from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.domain.rules import PodsReady
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodSetPlacement
+from queuectl.objects.protocol import as_planned
 from queuectl.state.refusals import Refusal
 from queuectl.state.whole import needed
 
 
 def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> Evict | None:
     """The job was edited while it ran, or its pods ask for more than it says. ``pods``: of this attempt."""
+    if job.suspended and entry.intent is Intent.START and not as_planned(entry, job):
+        text = "what it asks was changed before it started; it is planned again"
+        return Evict(Reason(Code.CHANGED_OUTSIDE, text))
     placed = entry.placement.podsets if entry.placement else ()
     asked = {p.name: p for p in job.podsets}
     if any(p.podset not in asked or _other_size(p, asked[p.podset], job, pods) for p in placed):
@@ -25,8 +29,12 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
         )
     for pod in pods:
         podset = asked.get(pod.podset)
-        if podset is not None and not pod.terminal and not pod.requests.fits(podset.shape.requests):
-            text = f"pod {pod.name} asks {pod.requests!r}, its template {podset.shape.requests!r}"
+        if podset is None or pod.terminal:
+            continue
+        planned = entry.planned.requests if entry.planned is not None else {}
+        most = planned.get(pod.podset, podset.shape.requests)
+        if not pod.requests.fits(most):
+            text = f"pod {pod.name} asks {pod.requests!r}; {most!r} were planned for it"
             return Evict(Reason(Code.PODS_LARGER_THAN_ASKED, text))
     return None
 

@@ -36,11 +36,12 @@ from queuectl.domain.events import (
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
 from queuectl.domain.machine import handle
+from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import CapacityLease
-from queuectl.domain.workload import FlavorShare, Placement, PodSetPlacement
+from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlacement
 
 FLAVORS = {"nvidia.com/gpu": "h100", "cpu": "h100"}
 HERE = Placement(
@@ -109,7 +110,7 @@ WHOLE_LIFE: tuple[Event, ...] = (
     Refuse(WAITS),
     Refuse(Reason(Code.UNDECIDED, "the budget ended")),
     Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED)),
-    Admit(HERE, {"objective": [1, 2]}),
+    Admit(HERE, {"objective": [1, 2]}, Planned({"main": Resources({"cpu": 500})}, "d1")),
     Echoed(),
     Repair(THERE),
     Evict(Reason(Code.PIN_UNSCHEDULABLE, "n9 refused a pod"), ("n9",)),

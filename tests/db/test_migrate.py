@@ -19,7 +19,7 @@ from queuectl.db.schema import metadata
 from queuectl.domain.errors import StoreError
 from tests.support.postgres import TestPostgres
 
-HEAD = "0014_pre"
+HEAD = "0015_pre"
 REVISION = """
 from alembic import op
 

@@ -16,7 +16,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.records import JobRecord, Outcome, Parallelism, PodPhase, PodRecord
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.objects.protocol import POD, Write, assign, owed
+from queuectl.objects.protocol import POD, Write, assign, owed, planned_of
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 4, SHAPE),))
@@ -64,6 +64,33 @@ def test_a_start_with_fewer_pods_says_so_in_the_patch_of_the_job() -> None:
     whole = replace(placed, nodes=(("n1", 2), ("n2", 2)), pods=4)
     (write,) = writes(replace(ENTRY, placement=Placement((whole,))), job, [])
     assert "parallelism" not in write.patch["spec"]
+
+
+PLANNED = replace(ENTRY, planned=planned_of(JOB))
+LARGER = PodShape(SHAPE.requests * 2)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param(replace(JOB, podsets=(PodSet("main", 4, LARGER),)), id="larger pods"),
+        pytest.param(replace(JOB, podsets=(PodSet("main", 5, SHAPE),)), id="more pods"),
+        pytest.param(replace(JOB, priority_class="high"), id="another priority class"),
+        pytest.param(replace(JOB, queue="r"), id="another queue"),
+    ],
+)
+def test_a_job_that_asks_for_something_else_than_was_planned_is_not_started(
+    job: JobRecord,
+) -> None:
+    assert len(writes(PLANNED, JOB, [])) == 1
+    assert writes(PLANNED, job, []) == []
+
+
+def test_no_pod_of_a_gang_is_let_go_while_one_asks_for_more_than_was_planned() -> None:
+    planned = replace(PLANNED, intent=None)
+    exact = [replace(p, requests=SHAPE.requests) for p in GANG]
+    assert len(writes(planned, RESUMED, exact)) == 4
+    assert writes(planned, RESUMED, [replace(exact[0], requests=LARGER.requests), *exact[1:]]) == []
 
 
 MOVING = Entry("u1", "Job", "a", "train", State.HELD, queue="q", queue_set="r", intent=Intent.MOVE)

@@ -34,7 +34,15 @@ from queuectl.domain.records import (
 )
 from queuectl.domain.rules import PodsReady, Rules
 from queuectl.domain.snapshot import CapacityLease, Snapshot, SolverLimits
-from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.domain.workload import (
+    FlavorShare,
+    Placement,
+    Planned,
+    PodSet,
+    PodSetPlacement,
+    PodShape,
+)
+from queuectl.objects.protocol import planned_of
 from queuectl.state.alarms import Alarms, alarm_of
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
@@ -43,6 +51,7 @@ from queuectl.state.observe import Observer, Seen
 from queuectl.state.usage import Usage
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
+LARGER = PodShape(SHAPE.requests * 2)
 JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 2, SHAPE),))
 PLACEMENT = Placement((PodSetPlacement("main", (("n1", 1), ("n2", 1))),))
 CONFIG = QueueConfig(
@@ -279,6 +288,13 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
      State.STARTING, Code.QUEUED),
     ("pods larger than their template", LIVE, RESUMED, [pod("p1", requests=SHAPE.requests * 2)], 20,
      State.EVICTING, Code.PODS_LARGER_THAN_ASKED),
+    ("pods larger than was planned, though their template is as large by now",
+     replace(LIVE, planned=Planned({"main": SHAPE.requests}, "")), replace(RESUMED, podsets=(PodSet("main", 2, LARGER),)),
+     [pod("p1", requests=LARGER.requests)], 20, State.EVICTING, Code.PODS_LARGER_THAN_ASKED),
+    ("a template that grew before the start", replace(LIVE, planned=planned_of(JOB)),
+     replace(JOB, podsets=(PodSet("main", 2, LARGER),)), [], 20, State.EVICTING, Code.CHANGED_OUTSIDE),
+    ("nothing that was planned for changed", replace(LIVE, planned=planned_of(JOB)),
+     replace(JOB, version=9, status="x", utilization=0.5), [], 20, State.STARTING, Code.QUEUED),
     ("a gang resized while it ran", LIVE, replace(RESUMED, podsets=(PodSet("main", 3, SHAPE),)), [], 20,
      State.EVICTING, Code.CHANGED_OUTSIDE),
     ("a waiting job somebody resumed", ENTRY, replace(JOB, suspended=False), [], 20, State.EVICTING, Code.RESUMED_OUTSIDE),

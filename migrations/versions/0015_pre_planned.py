@@ -1,0 +1,16 @@
+"""What a gang asked when its start was decided, so that it never starts with other numbers."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects.postgresql import JSONB
+
+revision = "0015_pre"
+down_revision = "0014_pre"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("workloads", sa.Column("planned", JSONB(none_as_null=True), nullable=True))
