@@ -12,7 +12,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector, Sink, Synced, WatchHooks
 from queuectl.cluster.resources import watched
-from queuectl.cluster.review import kueue_runs, probe_policies
+from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
 from queuectl.cluster.takeover import read_admissions
 from queuectl.cluster.writes import Events, Writer
 from queuectl.domain.records import JobRecord, LeaderRecord, PriorAdmission
@@ -97,6 +97,9 @@ class KubernetesCluster:
 
     async def kueue_runs(self) -> bool:
         return await kueue_runs(self._api)
+
+    async def kueue_keys_act(self) -> bool:
+        return await kueue_keys_act(self._api, self._namespace)
 
     async def read_admissions(self) -> list[PriorAdmission]:
         return await read_admissions(self._api)

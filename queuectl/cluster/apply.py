@@ -44,6 +44,12 @@ def manifests(folder: Path | None = None, *, controller: bool = True) -> list[Do
     return [one for one in documents if one and (controller or one["kind"] not in _WORKLOADS)]
 
 
+def optional(name: str, folder: Path | None = None) -> list[Document]:
+    """The documents of one opt-in of ``deploy/optional``, by the name of its file."""
+    file = (folder or deploy_folder()) / "optional" / f"{name}.yaml"
+    return [one for one in yaml.safe_load_all(file.read_text()) if one]
+
+
 async def apply(api: Api, documents: Iterable[Document]) -> None:
     """Create or update each object, in order; fields that others set meanwhile are overruled.
 
@@ -71,9 +77,9 @@ async def apply(api: Api, documents: Iterable[Document]) -> None:
 
 
 async def wait_until_in_force(
-    api: Api, namespace: str = SYSTEM_NAMESPACE, *, seconds: float = 30.0
+    api: Api, namespace: str = SYSTEM_NAMESPACE, *, kueue: bool = False, seconds: float = 30.0
 ) -> None:
-    """Wait until the admission policies act.
+    """Wait until the admission policies act; ``kueue``: on jobs with Kueue's label, too.
 
     A server needs some seconds to learn the schema of a new kind, before it can mutate it; till then it answers 503.
 
@@ -82,7 +88,7 @@ async def wait_until_in_force(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    while missing := await _missing(api, namespace):
+    while missing := await _missing(api, namespace, kueue):
         if loop.time() > deadline:
             raise ClusterUnavailable(
                 f"after {seconds:.0f} s still not in force: {'; '.join(missing)}"
@@ -90,9 +96,9 @@ async def wait_until_in_force(
         await asyncio.sleep(0.1)
 
 
-async def _missing(api: Api, namespace: str) -> list[str]:
+async def _missing(api: Api, namespace: str, kueue: bool) -> list[str]:
     try:
-        return await probe_policies(api, namespace, controller=False)
+        return await probe_policies(api, namespace, controller=False, kueue=kueue)
     except ClusterUnavailable as error:
         return [str(error)]
 

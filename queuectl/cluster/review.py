@@ -59,6 +59,17 @@ async def kueue_runs(api: Api) -> bool:
     return False
 
 
+async def kueue_keys_act(api: Api, namespace: str) -> bool:
+    """Whether the policies gate a Job with Kueue's label: deploy/optional/kueue-keys.yaml is applied, at least in part."""
+    label = keys.KUEUE_PREFIX + keys.QUEUE_NAME
+    kind = KINDS["Job"]
+    try:
+        made = await _dry_run(api, path(kind, namespace), _job(kind, {label: "probe"}))
+    except WriteRefused:
+        return False  # the probe of the policies reports why
+    return keys.GATE in str(made["spec"])
+
+
 async def probe_policies(
     api: Api, namespace: str, *, controller: bool = True, kueue: bool = True
 ) -> list[str]:
@@ -153,10 +164,10 @@ async def _probe_kueue_key(
         yield f"whether the policies act on label {label} cannot be told: {error}"
         return
     if counts and (text := _unborn(born)):
-        yield f"a new {kind.kind} with label {label} {text}: apply deploy/45-kueue-keys.yaml"
+        yield f"a new {kind.kind} with label {label} {text}: apply deploy/optional/kueue-keys.yaml"
     elif not counts and keys.GATE in str(born["spec"]):
         text = f"a new {kind.kind} with label {label} is gated, but Kueue's labels do not count"
-        yield f"{text} (kueueKeys, or a Kueue runs here): delete deploy/45-kueue-keys.yaml"
+        yield f"{text} (kueueKeys, or a Kueue runs here): delete deploy/optional/kueue-keys.yaml"
 
 
 async def _probe_pods(api: Api, namespace: str) -> AsyncIterator[str]:
@@ -186,6 +197,8 @@ async def _accepted(api: Api, collection: str, document: _Document, policy: str)
 def _unborn(job: _Document) -> str | None:
     """What a managed job lacks that admission should have put there."""
     spec = job["spec"]
+    if keys.SUBMITTED_BY not in job["metadata"].get("annotations", {}):
+        return f"lacks the annotation {keys.SUBMITTED_BY}"
     suspended = spec.get("suspend") or spec.get("runPolicy", {}).get("suspend")
     if not suspended:
         return "is not suspended"

@@ -1,7 +1,7 @@
 """Whether labels and annotations with Kueue's prefix are ours to act on: two masters never share a job.
 
-The rule ``kueueKeys`` says ``on``, ``off``, or ``auto``: where no Kueue is installed. That is looked for at start and, since
-somebody may install one, or take it away, from time to time.
+The rule ``kueueKeys`` says ``on``, ``off``, or ``auto``: where the policies act on Kueue's label (an opt-in) and no Kueue is
+installed. Both are looked for at start and, since they may change, from time to time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Neighbour:
                 await self._read_rule()
                 if self._rule is not KueueKeys.AUTO:
                     return self._rule is KueueKeys.ON
-                return not await self._cluster.kueue_runs()
+                if await self._cluster.kueue_runs():
+                    return False
+                return await self._cluster.kueue_keys_act()
             except (ClusterError, StoreUnavailable) as error:
                 log.warning("kueue_not_looked_for", why=str(error))
                 await asyncio.sleep(RETRY_SECONDS)

@@ -251,6 +251,9 @@ class Cluster(Protocol):
     async def kueue_runs(self) -> bool:
         """Whether a Kueue is installed in this cluster."""
 
+    async def kueue_keys_act(self) -> bool:
+        """Whether the admission policies act on jobs with Kueue's label."""
+
     async def read_admissions(self) -> Sequence[PriorAdmission]:
         """What a Kueue that was shut down left of its decisions; nothing where none was installed."""
 

@@ -11,14 +11,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import httpx2
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
-from queuectl.cluster.apply import apply, manifests, wait_until_in_force
+from queuectl.cluster.apply import apply, manifests, optional, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.domain.errors import QueuectlError
@@ -39,21 +39,30 @@ class ControllerFailed(QueuectlError):
     """queuectl ended, or did not become ready; the message ends with its last words."""
 
 
-def install(cluster: LocalCluster) -> None:
+KUEUE_KEYS: Final = "kueue-keys"
+"""The opt-in by which Kueue's labels count."""
+
+
+def install(cluster: LocalCluster, *opt_ins: str) -> None:
     """Apply deploy/ without what only runs inside a cluster, and wait until the admission policies act.
+
+    Args:
+        cluster: where.
+        opt_ins: names of files in deploy/optional to apply, too.
 
     Raises:
         BadInput: the server does not know a kind.
         ClusterError: a request failed, or the policies do not act in time.
     """
-    asyncio.run(_install(cluster.kubeconfig))
+    asyncio.run(_install(cluster.kubeconfig, opt_ins))
 
 
-async def _install(kubeconfig: Path) -> None:
+async def _install(kubeconfig: Path, opt_ins: Sequence[str]) -> None:
     api = await Api.connect(Connection(kubeconfig=kubeconfig))
     try:
-        await apply(api, manifests(controller=False))
-        await wait_until_in_force(api)
+        chosen = [document for name in opt_ins for document in optional(name)]
+        await apply(api, [*manifests(controller=False), *chosen])
+        await wait_until_in_force(api, kueue=KUEUE_KEYS in opt_ins)
     finally:
         await api.close()
 

@@ -57,7 +57,10 @@ class ClusterConformance:
         assert stranger not in world.view.jobs
 
     async def test_a_job_that_loses_its_queue_is_gone_for_us(self, world: World) -> None:
-        job = await submitted(world, batch_job("left", namespace=world.namespace))
+        document = batch_job("left", namespace=world.namespace)
+        # A job without any label would get those of its template.
+        document["metadata"]["labels"]["app"] = "x"
+        job = await submitted(world, document)
         patch = {"metadata": {"labels": {keys.QUEUE_LABEL: None}}}
         await world.cluster.patch_job("Job", job.namespace, job.name, patch)
         await world.until(lambda: job.uid not in world.view.jobs, "the job to be forgotten")

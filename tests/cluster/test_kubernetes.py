@@ -25,7 +25,7 @@ from queuectl.telemetry.metrics import Metrics
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.kubernetes_world import KubernetesWorld, refusals
 from tests.cluster.world import RESOURCES, a_node, patched, place, start, submitted
-from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
+from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane, everything
 from tests.support.jobs import batch_job, pytorch_job
 
 pytestmark = pytest.mark.system
@@ -170,6 +170,7 @@ async def test_a_new_job_keeps_what_its_author_wrote(world: KubernetesWorld) -> 
     assert stored["metadata"]["annotations"] == {
         "note": "mine",
         "queuectl.dev/original-priority-class": "system-node-critical",
+        "queuectl.dev/submitted-by": "alice",
     }
     assert stored["spec"]["suspend"]
     made = stored["spec"]["template"]
@@ -234,8 +235,8 @@ async def test_a_policy_that_does_not_act_is_noticed(
         assert binding.split("/")[1] in missing[0]
         assert "is not in force" in missing[0]
     finally:
-        await apply(admin, manifests(controller=False))
-        await wait_until_in_force(admin)
+        await apply(admin, everything())
+        await wait_until_in_force(admin, kueue=True)
 
 
 async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
@@ -264,8 +265,8 @@ async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
         for document in documents:
             await world.submit(document)
     finally:
-        await apply(admin, manifests(controller=False))
-        await wait_until_in_force(admin)
+        await apply(admin, everything())
+        await wait_until_in_force(admin, kueue=True)
     for kind in ("Job", "PyTorchJob"):
         await world.user_patch(kind, "old", {"metadata": {"annotations": {"x": "y"}}})
         await world.delete_job(kind, "old")
@@ -305,8 +306,7 @@ async def test_a_job_without_a_queue_is_taken_in_where_there_is_a_default_one(
     stored = await asyncio.to_thread(world.admin.get, world.path_of(taken.kind, taken.name))
     assert "queuectl.dev/placement" in str(stored["spec"]), "gated"
     uid = await world.submit(owned)
-    await asyncio.sleep(0.3)
-    assert uid not in world.view.jobs, "a part of something else is left to it"
+    await world.until(lambda: uid in world.view.jobs, "the part of something else, too")
     await world.cluster.patch_namespace(
         world.namespace, {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: None}}}
     )
@@ -366,7 +366,7 @@ async def test_policies_that_name_somebody_else_are_noticed(admin: Api) -> None:
 async def test_applying_twice_changes_nothing(admin: Api, control_plane: ControlPlane) -> None:
     path = f"{POLICIES}/validatingadmissionpolicies/queuectl-jobs"
     before = control_plane.cluster.client.get(path)["metadata"]["resourceVersion"]
-    await apply(admin, manifests(controller=False))
+    await apply(admin, everything())
     assert control_plane.cluster.client.get(path)["metadata"]["resourceVersion"] == before
 
 

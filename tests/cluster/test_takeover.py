@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.cluster.apply import apply, manifests, wait_until_in_force
+from queuectl.cluster.apply import apply, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.review import kueue_runs, probe_policies
@@ -17,7 +17,7 @@ from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path
 from tests.cluster.kubernetes_world import KubernetesWorld
 from tests.cluster.world import a_node, place, start, submitted
-from tests.support.controlplane import SYSTEM_NAMESPACE
+from tests.support.controlplane import SYSTEM_NAMESPACE, everything
 from tests.support.jobs import batch_job, pytorch_job
 from tests.support.kueue import of_kueue, workload
 
@@ -60,7 +60,7 @@ def workloads_crd(version: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def without_kueue_keys(own: Api, admin: Api, world: KubernetesWorld) -> AsyncIterator[None]:
-    """As before 45-kueue-keys.yaml is applied: Kueue's label means nothing to our policies."""
+    """As before kueue-keys.yaml is applied: Kueue's label means nothing to our policies."""
     for binding in BINDINGS:
         await asyncio.to_thread(world.admin.delete, binding)
     try:
@@ -71,8 +71,8 @@ async def without_kueue_keys(own: Api, admin: Api, world: KubernetesWorld) -> As
                 await asyncio.sleep(0.1)
         yield
     finally:
-        await apply(admin, manifests(controller=False))
-        await wait_until_in_force(admin)
+        await apply(admin, everything())
+        await wait_until_in_force(admin, kueue=True)
 
 
 @pytest.mark.usefixtures("without_kueue_keys")
@@ -81,12 +81,12 @@ async def test_the_probe_wants_the_policies_to_act_on_kueues_label_just_when_it_
 ) -> None:
     missing = await probe_policies(own, SYSTEM_NAMESPACE, kueue=True)
     assert len(missing) == len(KINDS)
-    assert all("apply deploy/45-kueue-keys.yaml" in text for text in missing)
-    await apply(admin, manifests(controller=False))
-    await wait_until_in_force(admin)
+    assert all("apply deploy/optional/kueue-keys.yaml" in text for text in missing)
+    await apply(admin, everything())
+    await wait_until_in_force(admin, kueue=True)
     too_much = await probe_policies(own, SYSTEM_NAMESPACE, kueue=False)
     assert len(too_much) == len(KINDS)
-    assert all("delete deploy/45-kueue-keys.yaml" in text for text in too_much)
+    assert all("delete deploy/optional/kueue-keys.yaml" in text for text in too_much)
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])

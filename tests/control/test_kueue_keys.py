@@ -26,22 +26,25 @@ from tests.support.jobs import batch_job
 
 
 @pytest.mark.parametrize(
-    ("rule", "kueue", "counts"),
+    ("rule", "kueue", "policies", "counts"),
     [
-        (None, False, True),
-        (None, True, False),
-        ("auto", False, True),
-        ("auto", True, False),
-        ("on", True, True),
-        ("off", False, False),
+        (None, False, True, True),
+        (None, True, True, False),
+        (None, False, False, False),
+        ("auto", False, True, True),
+        ("auto", True, True, False),
+        ("auto", False, False, False),
+        ("on", True, False, True),
+        ("off", False, True, False),
     ],
 )
 async def test_the_rule_decides_and_auto_looks(
-    database_url: str, rule: str | None, kueue: bool, counts: bool
+    database_url: str, rule: str | None, kueue: bool, policies: bool, counts: bool
 ) -> None:
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     cluster = FakeCluster()
     cluster.kueue = kueue
+    cluster.kueue_keys = policies
     try:
         if rule is not None:
             await store.put_config(rules(queuectl={"kueueKeys": rule}))

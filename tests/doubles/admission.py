@@ -45,7 +45,7 @@ def gated(spec: Document) -> bool:
     return any(gate["name"] == keys.GATE for gate in spec.get("schedulingGates", ()))
 
 
-def born(document: Document, namespace: Document | None = None) -> Document:
+def born(document: Document, namespace: Document | None = None, user: str = "alice") -> Document:
     """A job as admission stores it: one with a queue label, or in a namespace that has a default one, suspended and gated."""
     job = copied(document)
     of_namespace = (namespace or {}).get("metadata", {}).get("labels", {})
@@ -58,6 +58,7 @@ def born(document: Document, namespace: Document | None = None) -> Document:
     refuse(differ, "the labels queue-name name different queues: keep one of them")
     refuse(queue_of(job) == "", "the label queue-name is empty")
     suspender(job)["suspend"] = True
+    job["metadata"].setdefault("annotations", {})[keys.SUBMITTED_BY] = user
     for podset, template in templates(job):
         spec = template["spec"]
         own = spec.get("priorityClassName", keys.POD_PRIORITY_CLASS)
@@ -91,6 +92,9 @@ def check_job(user: str, old: Document, new: Document) -> None:
     refuse(queue_of(old) != queue_of(new), "a job cannot change its queue")
     refuse(suspended(old) and not suspended(new), "only queuectl may resume it")
     refuse(running and _size(old) != _size(new), "its size cannot change while it runs")
+    before, after = (d["metadata"].get("annotations", {}) for d in (old, new))
+    changed = before.get(keys.SUBMITTED_BY) != after.get(keys.SUBMITTED_BY)
+    refuse(changed, "it is the name of the user who created the job")
     for (_, before), (_, after) in zip(templates(old), templates(new), strict=False):
         refuse(_ours(before) != _ours(after), "written by queuectl alone")
 

@@ -93,6 +93,7 @@ class FakeCluster:
         self.events: list[Told] = []
         self.missing_policies: list[str] = []
         self.kueue = False  # a Kueue is installed
+        self.kueue_keys = True  # the policies act on Kueue's label
         self.workloads: list[Mapping[str, Any]] = []  # that a Kueue left
         self.leader: LeaderRecord | None = None
         self.refuses: Callable[[Written], int | None] = lambda _: None
@@ -173,6 +174,10 @@ class FakeCluster:
     async def kueue_runs(self) -> bool:
         await self._answering()
         return self.kueue
+
+    async def kueue_keys_act(self) -> bool:
+        await self._answering()
+        return self.kueue_keys
 
     async def read_admissions(self) -> list[PriorAdmission]:
         await self._answering()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from queuectl.cluster.apply import apply, manifests, wait_until_in_force
+from queuectl.cluster.apply import Document, apply, manifests, optional, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
@@ -77,11 +77,16 @@ class ControlPlane:
             client.close()
 
 
+def everything() -> list[Document]:
+    """deploy/ without the Deployment, and Kueue's labels count."""
+    return [*manifests(controller=False), *optional("kueue-keys")]
+
+
 async def set_up(kubeconfig: Path) -> None:
     """Apply our manifests, without the Deployment, and wait until the policies act."""
     api = await Api.connect(Connection(kubeconfig=kubeconfig))
     try:
-        await apply(api, [*manifests(controller=False), *ENGINEER])
+        await apply(api, [*everything(), *ENGINEER])
     finally:
         await api.close()
     await in_force(kubeconfig)
@@ -91,7 +96,7 @@ async def in_force(kubeconfig: Path) -> None:
     """Wait until the policies act: at first, and after a restart of the API server."""
     api = await Api.connect(Connection(kubeconfig=kubeconfig))
     try:
-        await wait_until_in_force(api)
+        await wait_until_in_force(api, kueue=True)
     finally:
         await api.close()
 

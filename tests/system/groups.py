@@ -17,7 +17,7 @@ GROUPS: Final = (
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
     ("docs/test_admin", "docs/test_users", "docs/test_guides", "docs/test_operate"),
     ("system/test_demo",),
-    ("cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access", "system/test_rights"),
+    ("cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access", "cluster/test_policies", "system/test_rights"),
     ("cluster/test_localcluster_run",),
     ("system/test_dashboard",),
     ("utilization/test_sources",),

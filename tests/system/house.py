@@ -18,7 +18,7 @@ import httpx2
 
 from queuectl.demo import manifests as m
 from queuectl.demo.audit import Queue, checks
-from queuectl.demo.controller import Controller, install
+from queuectl.demo.controller import KUEUE_KEYS, Controller, install
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.recorder import Recorder
 from queuectl.demo.rest import ApiRefused, Rest
@@ -235,7 +235,7 @@ def led(
     """A control plane of these nodes, and queuectl leading on it with these settings."""
     shape = ClusterSpec(nodes=(nodes,), fsync=False, **spec)
     with LocalCluster.start(shape, progress=Lines()) as cluster:
-        install(cluster)
+        install(cluster, KUEUE_KEYS)
         cluster.client.apply(*ENGINEER)
         controller = Controller.start(cluster, QUICK | dict(settings or {}))
         try:

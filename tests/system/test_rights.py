@@ -28,13 +28,15 @@ pytestmark = pytest.mark.system
 
 OWN, OTHER = "rights-own", "rights-other"
 NONE = "none"
-EDIT, VIEW = "edit", "view"  # Kubernetes' own, of which ours are a part
+ADMIN, EDIT, VIEW = "admin", "edit", "view"
+"""Kubernetes' own. Of these ``view`` includes our viewer, ``edit`` and ``admin`` our submitter."""
 ROLES = {  # where the role counts: in OWN, or everywhere
     NONE: None,
     "queuectl-submitter": OWN,
     "queuectl-team-admin": OWN,
     "queuectl-viewer": "",
     "queuectl-platform-admin": "",
+    ADMIN: OWN,
     EDIT: OWN,
     VIEW: OWN,
 }
@@ -42,7 +44,7 @@ SEES = frozenset({"queuectl-viewer", "queuectl-platform-admin"})
 """Who sees what belongs to no namespace."""
 RULES = frozenset({"queuectl-platform-admin"})
 SEES_OWN = frozenset(ROLES) - {NONE}
-RUNS_OWN = frozenset({"queuectl-submitter", "queuectl-team-admin", EDIT}) | RULES
+RUNS_OWN = frozenset({"queuectl-submitter", "queuectl-team-admin", ADMIN, EDIT}) | RULES
 LEADS_OWN = frozenset({"queuectl-team-admin"}) | RULES
 ANYBODY = frozenset(ROLES)
 

@@ -59,18 +59,11 @@ def test_each_right_that_lacks_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "kueue", "expected"),
-    [
-        ([], False, [OK]),
-        (["ValidatingAdmissionPolicy queuectl-jobs"], False, [PROBLEM]),
-        (["MutatingAdmissionPolicyBinding queuectl-jobs-kueue"], False, [WARNING]),
-        (["MutatingAdmissionPolicyBinding queuectl-jobs-kueue"], True, [OK]),
-    ],
+    ("missing", "expected"),
+    [([], [OK]), (["ValidatingAdmissionPolicy queuectl-jobs"], [PROBLEM])],
 )
-def test_policies_that_lack_matter_as_far_as_they_are_needed(
-    missing: list[str], kueue: bool, expected: list[Level]
-) -> None:
-    assert levels(judge.objects(missing, kueue=kueue)) == expected
+def test_each_object_of_deploy_is_needed(missing: list[str], expected: list[Level]) -> None:
+    assert levels(judge.objects(missing)) == expected
 
 
 def test_policies_that_are_there_must_act() -> None:

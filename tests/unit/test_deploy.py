@@ -12,7 +12,7 @@ import yaml
 from queuectl.api.auth.start import offer
 from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
-from queuectl.cluster.apply import deploy_folder, manifests
+from queuectl.cluster.apply import deploy_folder, manifests, optional
 from queuectl.cluster.review import PROTECTING
 from queuectl.control.environment import settings_names
 from queuectl.domain.commands import Action
@@ -22,9 +22,19 @@ from queuectl.objects.kinds import KINDS
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CONTROLLER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
+JOB_CONTROLLERS = (
+    "system:serviceaccount:kube-system:job-controller",
+    "system:serviceaccount:kubeflow:training-operator",
+)
 DOCUMENTS = manifests()
+OPT_INS = sorted(file.stem for file in (deploy_folder() / "optional").glob("*.yaml"))
 VALIDATING = [one for one in DOCUMENTS if one["kind"] == "ValidatingAdmissionPolicy"]
-PROTECTED = [one for one in VALIDATING if one["metadata"]["name"] != "queuectl-namespaces"]
+RESTRICTING = {
+    "queuectl-namespaces",
+    *(f"queuectl-controller-{k}s" for k in ("pod", "job", "pytorchjob")),
+}
+"""What queuectl's own identity may change."""
+PROTECTED = [one for one in VALIDATING if one["metadata"]["name"] not in RESTRICTING]
 MUTATING = [one for one in DOCUMENTS if one["kind"] == "MutatingAdmissionPolicy"]
 
 
@@ -67,7 +77,8 @@ def test_the_policies_are_those_the_review_looks_at_and_may_read() -> None:
 def test_every_protecting_policy_names_the_same_identity(policy: Any) -> None:
     conditions = {one["name"]: one["expression"] for one in policy["spec"]["matchConditions"]}
     assert f"request.userInfo.username != '{CONTROLLER}'" in conditions["not-an-update-by-queuectl"]
-    assert str(policy).count("system:serviceaccount:") == 1
+    accounts = set(re.findall(r"system:serviceaccount:[a-z:-]+", str(policy)))
+    assert accounts <= {CONTROLLER, *JOB_CONTROLLERS}
 
 
 def test_the_identity_is_the_account_that_is_made_and_that_the_deployment_runs_as() -> None:
@@ -96,18 +107,27 @@ def test_every_kind_is_watched_patched_mutated_and_protected(kind: Any) -> None:
             for m in p["spec"]["matchConstraints"]["resourceRules"]
             if kind.plural in m["resources"]
         ]
-        assert matched == [([kind.group], [kind.version])]
+        expected = (
+            1 if policies is MUTATING else 2
+        )  # what others may do to them, and what queuectl may
+        assert matched == [([kind.group], [kind.version])] * expected
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda k: k.kind)
 def test_every_policy_of_a_kind_is_bound_by_each_label(kind: Any) -> None:
-    """By both in the same way, so that 45 can be left out; and by the namespace where no label is there."""
+    """By both in the same way, so that Kueue's can be left out; and by the namespace where no label is there."""
+    documents = [*DOCUMENTS, *optional("kueue-keys")]
     for binding in ("MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicyBinding"):
         for suffix, key in (
             ("", keys.QUEUE_LABEL),
             ("-kueue", keys.KUEUE_PREFIX + keys.QUEUE_NAME),
         ):
-            spec = named(binding, f"queuectl-{kind.plural}{suffix}")["spec"]
+            name = f"queuectl-{kind.plural}{suffix}"
+            [spec] = [
+                d["spec"]
+                for d in documents
+                if (d["kind"], d["metadata"]["name"]) == (binding, name)
+            ]
             assert spec["policyName"] == f"queuectl-{kind.plural}"
             selected = [{"key": key, "operator": "Exists"}]
             assert spec["matchResources"] == {"objectSelector": {"matchExpressions": selected}}
@@ -118,10 +138,24 @@ def test_every_policy_of_a_kind_is_bound_by_each_label(kind: Any) -> None:
 
 def test_what_queuectl_may_do_to_namespaces_is_one_label() -> None:
     policy = named("ValidatingAdmissionPolicy", "queuectl-namespaces")
-    [condition] = policy["spec"]["matchConditions"]
-    assert condition["expression"] == f"request.userInfo.username == '{CONTROLLER}'"
     [rule] = policy["spec"]["validations"]
     assert set(re.findall(r"key == '([^']+)'", rule["expression"])) == {keys.DEFAULT_QUEUE_LABEL}
+
+
+@pytest.mark.parametrize("name", sorted(RESTRICTING))
+def test_a_policy_that_restricts_queuectl_names_it(name: str) -> None:
+    policy = named("ValidatingAdmissionPolicy", name)
+    conditions = {one["name"]: one["expression"] for one in policy["spec"]["matchConditions"]}
+    assert conditions["by-queuectl"] == f"request.userInfo.username == '{CONTROLLER}'"
+
+
+@pytest.mark.parametrize("name", OPT_INS)
+def test_an_opt_in_is_not_part_of_what_is_applied_as_a_whole(name: str) -> None:
+    """``kubectl apply -f deploy/`` takes the files of that folder and of none below it."""
+    whole = {(one["kind"], one["metadata"]["name"]) for one in DOCUMENTS}
+    chosen = {(one["kind"], one["metadata"]["name"]) for one in optional(name)}
+    assert chosen
+    assert not whole & chosen
 
 
 def test_the_words_of_the_policies_are_those_of_the_code() -> None:
@@ -129,7 +163,12 @@ def test_the_words_of_the_policies_are_those_of_the_code() -> None:
     for word in (keys.GATE, keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME):
         assert word in mutating
         assert word in validating
-    for word in (keys.PODSET_LABEL, keys.ATTEMPT_LABEL, keys.ORIGINAL_PRIORITY_CLASS):
+    for word in (
+        keys.PODSET_LABEL,
+        keys.ATTEMPT_LABEL,
+        keys.ORIGINAL_PRIORITY_CLASS,
+        keys.SUBMITTED_BY,
+    ):
         assert word in mutating
 
 
@@ -203,14 +242,14 @@ def test_only_the_platform_admin_rules_quota_and_reads_the_audit_log() -> None:
         assert ("get", "audit") not in rights(role)
 
 
-def test_the_roles_of_a_namespace_are_part_of_those_kubernetes_brings() -> None:
+def test_what_acts_on_one_namespace_alone_is_part_of_the_roles_that_kubernetes_brings() -> None:
     aggregated = {
         role: label.removeprefix("rbac.authorization.k8s.io/aggregate-to-")
         for role in ROLES
         for label in named("ClusterRole", role)["metadata"]["labels"]
         if label.startswith("rbac.authorization.k8s.io/aggregate-to-")
     }
-    assert aggregated == dict(zip(ROLES[:-1], ["view", "edit", "admin"], strict=True))
+    assert aggregated == dict(zip(ROLES[:2], ["view", "edit"], strict=True))
 
 
 def test_the_api_is_served_by_tls_to_callers_who_are_known() -> None:

@@ -18,7 +18,13 @@ from queuectl.cluster.apply import manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
-from queuectl.cluster.review import MINIMUM_SERVER, kueue_runs, probe_policies, server_version
+from queuectl.cluster.review import (
+    MINIMUM_SERVER,
+    kueue_keys_act,
+    kueue_runs,
+    probe_policies,
+    server_version,
+)
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
 
 Document = Mapping[str, Any]
@@ -78,10 +84,10 @@ async def _look(
         return judge.rights(await refused(api, deployed, namespace))
 
     async def installed() -> list[Finding]:
-        return judge.objects(await missing(api, deployed), kueue=await kueue_runs(api))
+        return judge.objects(await missing(api, deployed))
 
     async def acting() -> list[Finding]:
-        kueue = not await kueue_runs(api)
+        kueue = not await kueue_runs(api) and await kueue_keys_act(api, namespace)
         try:
             return judge.acting(await probe_policies(api, namespace, controller=False, kueue=kueue))
         except ClusterUnavailable as error:  # a policy that fails answers 5xx

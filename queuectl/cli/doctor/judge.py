@@ -61,17 +61,12 @@ def rights(refused: Sequence[str]) -> list[Finding]:
     return [Finding("rights", Level.PROBLEM, message, _APPLY)]
 
 
-def objects(missing: Sequence[str], *, kueue: bool) -> list[Finding]:
-    """Whether policies and priority class are there. ``missing``: as ``Kind name``; ``kueue``: one runs here."""
-    found = []
-    if needed := [each for each in missing if not each.endswith("-kueue")]:
-        message = f"not installed: {some(needed, _LISTED)}"
-        found.append(Finding("policies", Level.PROBLEM, message, _APPLY))
-    if not kueue and len(needed) < len(missing):
-        message = "jobs with Kueue's labels are left alone: deploy/45-kueue-keys.yaml is not, or only in part, installed"
-        mend = "if they are to wait here, too: kubectl apply -f deploy/45-kueue-keys.yaml"
-        found.append(Finding("policies", Level.WARNING, message, mend))
-    return found or [Finding("policies", Level.OK, "all objects of deploy/ are there")]
+def objects(missing: Sequence[str]) -> list[Finding]:
+    """Whether policies and priority class are there. ``missing``: as ``Kind name``."""
+    if missing:
+        message = f"not installed: {some(missing, _LISTED)}"
+        return [Finding("policies", Level.PROBLEM, message, _APPLY)]
+    return [Finding("policies", Level.OK, "all objects of deploy/ are there")]
 
 
 def acting(sentences: Sequence[str]) -> list[Finding]:

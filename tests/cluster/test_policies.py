@@ -1,0 +1,274 @@
+"""What the admission policies refuse, on a real API server: to tenants, and to queuectl's own identity."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from queuectl.cluster.client import Api
+from queuectl.domain.errors import WriteRefused
+from queuectl.domain.records import JobRecord
+from queuectl.localcluster import RequestError
+from queuectl.objects import keys
+from tests.cluster.kubernetes_world import KubernetesWorld
+from tests.cluster.world import a_node, place, start, submitted
+from tests.support.controlplane import SYSTEM_NAMESPACE
+from tests.support.jobs import batch_job, job_of
+
+pytestmark = pytest.mark.system
+
+Document = dict[str, Any]
+BOTH_KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+GATES = [{"name": keys.GATE}]
+MERGE = "application/merge-patch+json"
+
+
+def owner(job: JobRecord | None = None, kind: str = "Job", **changes: Any) -> Document:
+    """A controller reference, to a job that exists or to nothing."""
+    name, uid = (job.name, job.uid) if job is not None else ("x", "no-such-uid")
+    return {
+        "apiVersion": "batch/v1",
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        **changes,
+    }
+
+
+def a_pod(spec: Mapping[str, Any] | None = None, **metadata: Any) -> Document:
+    containers = {"containers": [{"name": "main", "image": "none"}]}
+    return {"metadata": {"name": "forged", **metadata}, "spec": {**containers, **(spec or {})}}
+
+
+def a_job(kind: str, name: str, **options: Any) -> Document:
+    return job_of(kind, name, pods=1, **options)
+
+
+# ---- tenants: pods
+
+
+def forged_pods(job: JobRecord) -> dict[str, Document]:
+    """Pods that claim to be part of a gang."""
+    of = {"ownerReferences": [owner(job)]}
+    label = {keys.ATTEMPT_LABEL: "1", keys.PODSET_LABEL: "main", keys.WORKLOAD_LABEL: job.uid}
+    return {
+        "with all the labels of a pod of the gang": a_pod(labels=label, **of),
+        **{f"with label {key}": a_pod(labels={key: value}) for key, value in label.items()},
+        "with the gate and an owner": a_pod({"schedulingGates": GATES}, **of),
+        "with the gate and no owner": a_pod({"schedulingGates": GATES}),
+    }
+
+
+async def test_a_tenant_creates_no_pod_that_looks_like_one_of_a_gang(
+    world: KubernetesWorld,
+) -> None:
+    job = await submitted(world, batch_job("mine", namespace=world.namespace))
+    pods = f"/api/v1/namespaces/{world.namespace}/pods"
+    accepted = []
+    for what, document in forged_pods(job).items():
+        try:
+            await asyncio.to_thread(world.user.create, f"{pods}?dryRun=All", document)
+        except RequestError as error:
+            assert "only the controllers of Jobs" in str(error)  # noqa: PT017 - each is tried
+        else:
+            accepted.append(what)
+    assert accepted == []
+
+
+async def test_a_tenant_makes_no_pod_of_theirs_look_like_one_of_a_gang(
+    world: KubernetesWorld,
+) -> None:
+    pods = f"/api/v1/namespaces/{world.namespace}/pods"
+    await asyncio.to_thread(world.user.create, pods, a_pod(labels={"app": "x"}))
+    await world.user_patch("Pod", "forged", {"metadata": {"labels": {"app": "y"}}})
+    for key in (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL):
+        with pytest.raises(WriteRefused, match="written by queuectl alone"):
+            await world.user_patch("Pod", "forged", {"metadata": {"labels": {key: "1"}}})
+
+
+# ---- tenants: jobs
+
+
+@BOTH_KINDS
+async def test_the_submitter_is_who_created_the_job(world: KubernetesWorld, kind: str) -> None:
+    document = a_job(kind, "mine", namespace=world.namespace)
+    document["metadata"]["annotations"] = {keys.SUBMITTED_BY: "bob", "note": "mine"}
+    await submitted(world, document)
+    stored = await asyncio.to_thread(world.admin.get, world.path_of(kind, "mine"))
+    assert stored["metadata"]["annotations"] == {keys.SUBMITTED_BY: "alice", "note": "mine"}
+    for other in ("bob", None):
+        patch = {"metadata": {"annotations": {keys.SUBMITTED_BY: other}}}
+        with pytest.raises(WriteRefused, match="who created the job"):
+            await world.user_patch(kind, "mine", patch)
+
+
+@BOTH_KINDS
+async def test_an_owner_reference_takes_no_job_out_of_its_queue(
+    world: KubernetesWorld, kind: str
+) -> None:
+    """Neither one that it is created with, nor one that is added before it is resumed."""
+    real = await submitted(world, batch_job("real", namespace=world.namespace))
+    child = a_job(kind, "child", namespace=world.namespace)
+    child["metadata"]["ownerReferences"] = [owner(real)]
+    assert (await submitted(world, child)).suspended
+    await submitted(world, a_job(kind, "later", namespace=world.namespace))
+    adopt = {"metadata": {"ownerReferences": [owner(real)]}}
+    await world.user_patch(kind, "later", adopt)
+    resume: Document = {"suspend": False}
+    spec = resume if kind == "Job" else {"runPolicy": resume}
+    for name in ("child", "later"):
+        with pytest.raises(WriteRefused, match="only queuectl may resume"):
+            await world.user_patch(kind, name, {"spec": spec})
+
+
+@BOTH_KINDS
+@pytest.mark.parametrize("owned_by", ["JobSet", "Job", "CronJob"])
+async def test_an_owner_reference_keeps_no_job_out_of_the_default_queue(
+    world: KubernetesWorld, kind: str, owned_by: str
+) -> None:
+    label = {"metadata": {"labels": {keys.DEFAULT_QUEUE_LABEL: "true"}}}
+    namespace = f"/api/v1/namespaces/{world.namespace}"
+    await asyncio.to_thread(world.admin.patch, namespace, label)
+    document = a_job(kind, "child", namespace=world.namespace, queue=None)
+    document["metadata"]["ownerReferences"] = [owner(kind=owned_by)]
+    plain = a_job(kind, "plain", namespace=world.namespace, queue=None)
+    async with asyncio.timeout(20):  # the API server learns of the label with a delay
+        while await asyncio.to_thread(queue_given, world, plain) is None:
+            pass
+    assert await asyncio.to_thread(queue_given, world, document) == "default"
+
+
+def queue_given(world: KubernetesWorld, document: Document) -> str | None:
+    """The queue label with which the API server would store a job."""
+    collection = world.path_of(document["kind"], "x").rsplit("/", 1)[0]
+    made = world.user.create(f"{collection}?dryRun=All", document)
+    label: str | None = made["metadata"].get("labels", {}).get(keys.QUEUE_LABEL)
+    return label
+
+
+# ---- queuectl's own identity
+
+
+async def refused_to_us(own: Api, method: Any, path: str, body: Any) -> None:
+    patch = "application/json-patch+json" if isinstance(body, list) else MERGE
+    kind = patch if method == "PATCH" else "application/json"
+    with pytest.raises(WriteRefused, match=r"queuectl changes of .* nothing"):
+        await own.request(method, path, body=body, content_type=kind)
+
+
+IMAGE = {"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}
+UNGATE = {"op": "remove", "path": "/spec/schedulingGates"}
+META: dict[str, Document] = {
+    "a label": {"metadata": {"labels": {"x": "y"}}},
+    "an annotation": {"metadata": {"annotations": {"x": "y"}}},
+    "a finalizer": {"metadata": {"finalizers": ["example.org/x"]}},
+    "an owner": {"metadata": {"ownerReferences": [owner()]}},
+}
+RUNNING_POD: dict[str, Document | list[Document]] = {
+    **META,
+    "the image": [IMAGE],
+    "the deadline": {"spec": {"activeDeadlineSeconds": 1}},
+    "a toleration": [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}],
+}
+GATED_POD: dict[str, Document | list[Document]] = {
+    **META,
+    "the image, with the gate": [IMAGE, UNGATE],
+    "affinity": {
+        "spec": {
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "x", "operator": "Exists"}]}
+                        ]
+                    }
+                }
+            }
+        }
+    },
+}
+
+
+async def test_queuectl_may_only_place_pods(world: KubernetesWorld, own: Api) -> None:
+    job = await submitted(world, batch_job("mine", namespace=world.namespace))
+    [pod] = await start(world, job, 1)
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+    for patch in GATED_POD.values():
+        await refused_to_us(own, "PATCH", path, patch)
+    await place(world, [pod], a_node(world))
+    for patch in RUNNING_POD.values():
+        await refused_to_us(own, "PATCH", path, patch)
+
+
+def edits(kind: str) -> dict[str, Document]:
+    """Patches of a waiting job that RBAC allows."""
+
+    def template(change: Document) -> Document:
+        if kind == "Job":
+            return {"spec": {"template": change}}
+        return {"spec": {"pytorchReplicaSpecs": {"Master": {"template": change}}}}
+
+    tolerations = {"spec": {"tolerations": [{"operator": "Exists"}]}}
+    found = {
+        **META,
+        "the submitter": {"metadata": {"annotations": {keys.SUBMITTED_BY: "bob"}}},
+        "its template's annotations": template({"metadata": {"annotations": {"x": "y"}}}),
+        "its template's labels": template({"metadata": {"labels": {"x": "y"}}}),
+        "its template's tolerations": template(tolerations),
+        "its template's node selector": template({"spec": {"nodeSelector": {"x": "y"}}}),
+    }
+    if kind == "Job":
+        return {**found, "its time": {"spec": {"activeDeadlineSeconds": 1}}}
+    container = {"containers": [{"name": "pytorch", "image": "evil"}]}
+    return {
+        **found,
+        "its images": template({"spec": container}),
+        "its account": template({"spec": {"serviceAccountName": "evil"}}),
+        "its size": {"spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 2}}}},
+        "its time": {"spec": {"runPolicy": {"activeDeadlineSeconds": 1}}},
+    }
+
+
+@BOTH_KINDS
+async def test_queuectl_may_only_queue_and_start_jobs(
+    world: KubernetesWorld, own: Api, kind: str
+) -> None:
+    await submitted(world, a_job(kind, "mine", namespace=world.namespace))
+    await world.submit(a_job(kind, "free", namespace=world.namespace, queue=None))
+    for patch in edits(kind).values():
+        await refused_to_us(own, "PATCH", world.path_of(kind, "mine"), patch)
+    suspend: Document = {"suspend": True}
+    spec = suspend if kind == "Job" else {"runPolicy": suspend}
+    await refused_to_us(own, "PATCH", world.path_of(kind, "free"), {"spec": spec})
+
+
+RESTRICTED: Document = {
+    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    "containers": [
+        {
+            "name": "main",
+            "image": "none",
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }
+    ],
+}
+"""What the strictest Pod Security level takes."""
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Job", "PyTorchJob"])
+async def test_queuectl_creates_nothing_but_by_dry_run(own: Api, kind: str) -> None:
+    """In its own namespace, where its database's Secret is; elsewhere it has no right at all."""
+    if kind == "Pod":
+        path, body = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods", a_pod(RESTRICTED)
+    else:
+        group = {"Job": "batch/v1/{}/jobs", "PyTorchJob": "kubeflow.org/v1/{}/pytorchjobs"}[kind]
+        path = "/apis/" + group.format(f"namespaces/{SYSTEM_NAMESPACE}")
+        body = a_job(kind, "made", namespace=SYSTEM_NAMESPACE)
+    await refused_to_us(own, "POST", path, body)
