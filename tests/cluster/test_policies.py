@@ -53,12 +53,12 @@ def a_job(kind: str, name: str, **options: Any) -> Document:
 
 def forged_pods(job: JobRecord) -> dict[str, Document]:
     """Pods that claim to be part of a gang."""
-    of = {"ownerReferences": [owner(job)]}
+    of = [owner(job)]
     label = {keys.ATTEMPT_LABEL: "1", keys.PODSET_LABEL: "main", keys.WORKLOAD_LABEL: job.uid}
     return {
-        "with all the labels of a pod of the gang": a_pod(labels=label, **of),
+        "with all the labels of a pod of the gang": a_pod(labels=label, ownerReferences=of),
         **{f"with label {key}": a_pod(labels={key: value}) for key, value in label.items()},
-        "with the gate and an owner": a_pod({"schedulingGates": GATES}, **of),
+        "with the gate and an owner": a_pod({"schedulingGates": GATES}, ownerReferences=of),
         "with the gate and no owner": a_pod({"schedulingGates": GATES}),
     }
 
