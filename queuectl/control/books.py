@@ -15,6 +15,7 @@ import structlog
 from queuectl.control.account import Facts
 from queuectl.control.decide import Decider
 from queuectl.control.ports import Clock
+from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import Change, Entry, Loaded, State
 from queuectl.domain.overrides import in_force, next_boundary
@@ -250,12 +251,27 @@ class Books:
         entry = self.ledger.get(uid)
         return entry.cluster_queue if entry is not None else ""
 
-    def shut(self, entry: Entry, queue: str) -> str | None:
-        """Why a workload may not move to the LocalQueue of this name, None when it may."""
+    def barred(self, entry: Entry, command: Command) -> str | None:
+        """Why its queue, or the one it is to move to, does not allow a command; None when it does."""
+        if command.action is Action.PRIORITY:
+            return self._over_the_cap(entry.cluster_queue, command.priority)
+        if command.action is not Action.MOVE or command.queue is None:
+            return None
         record = self._mirror.namespaces.get(entry.namespace)
         labels = dict(record.labels) if record is not None else {}
-        why = closed(entry.namespace, queue, self.config, labels)
-        return why.message if why is not None else None
+        why = closed(entry.namespace, command.queue, self.config, labels)
+        if why is not None:
+            return why.message
+        to = self.config.cluster_queue_of(entry.namespace, command.queue)
+        return self._over_the_cap(to.name if to is not None else "", entry.priority_set)
+
+    def _over_the_cap(self, queue: str, priority: int | None) -> str | None:
+        """Why a ClusterQueue does not allow a priority that a person set; None when it does."""
+        found = self.config.cluster_queues.get(queue)
+        most = found.max_priority if found is not None else None
+        if most is None or priority is None or priority <= most:
+            return None
+        return f"ClusterQueue {queue} allows at most priority {most} to be set (maxPriority), not {priority}"
 
     def priority_class(self, entry: Entry) -> str:
         """As its job names it; empty for none."""

@@ -275,7 +275,7 @@ class Loop:
             observed,
             self._clock(),
             self.books.config.rules,
-            self.books.shut,
+            self.books.barred,
         )
         await self._pen.commit([*observed, *changes], None, answers)
         self._bell.plan_due |= bool(changes)

@@ -22,7 +22,7 @@ def carry_out(
     observed: Iterable[Change],
     now: float,
     rules: Rules,
-    shut: Callable[[Entry, str], str | None],
+    barred: Callable[[Entry, Command], str | None],
 ) -> tuple[list[Change], list[Answer]]:
     """Changes to commit beside what was observed, and the answers that go with them.
 
@@ -35,7 +35,7 @@ def carry_out(
         observed: changes of the same commit.
         now: unix seconds.
         rules: for notice.
-        shut: why a workload may not move to a LocalQueue of this name, None when it may.
+        barred: why the queues do not allow a command, None when they do.
     """
     busy = {change.after.uid for change in observed}
     changes: list[Change] = []
@@ -48,7 +48,7 @@ def carry_out(
         if entry is None:
             answers.append(Answer(command.id, GONE))
             continue
-        why = objection(entry, command.action) or _in_the_way(entry, command, now, shut)
+        why = objection(entry, command.action) or _in_the_way(entry, command, now, barred)
         change = handle(entry, Asked(command), now, rules) if why is None else None
         if change is not None:
             changes.append(change)
@@ -57,11 +57,9 @@ def carry_out(
 
 
 def _in_the_way(
-    entry: Entry, command: Command, now: float, shut: Callable[[Entry, str], str | None]
+    entry: Entry, command: Command, now: float, barred: Callable[[Entry, Command], str | None]
 ) -> str | None:
-    """What only the leader can tell: what time it is by now, and which queues there are."""
+    """What only the leader can tell: what time it is by now, and what the queues allow."""
     if command.action is Action.PRIORITY and command.until is not None and command.until <= now:
         return TOO_LATE
-    if command.action is Action.MOVE and command.queue is not None:
-        return shut(entry, command.queue)
-    return None
+    return barred(entry, command)

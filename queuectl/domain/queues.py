@@ -191,6 +191,7 @@ class ClusterQueue:
         admission_checks: names of the checks that its gangs would have to pass. None is run, so while there are any nothing of
             it starts; what runs is left alone.
         max_per_user: resource to the most that one user's gangs may be charged of it at once, by resource; empty = all.
+        max_priority: the highest priority that people may set on a workload of it by hand; None = any.
     """
 
     name: str
@@ -216,6 +217,7 @@ class ClusterQueue:
     evicts_within_nominal: bool = False
     idle_reclaim: IdleReclaim = IdleReclaim()
     max_per_user: tuple[tuple[str, int], ...] = ()
+    max_priority: int | None = None
     admission_checks: tuple[str, ...] = ()
 
     @property

@@ -89,6 +89,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         evicts_within_nominal=bool(policy.evict_within_nominal),
         idle_reclaim=_read_idle_reclaim(policy.idle_reclaim),
         max_per_user=_read_max_per_user(policy.max_per_user),
+        max_priority=policy.max_priority,
         admission_checks=_admission_checks(spec),
     )
 

@@ -162,6 +162,7 @@ class PolicySpec(Strict):
     split_flavors: bool | None = None
     quota_from_nodes: bool | QuotaFromNodes | None = None
     max_per_user: dict[str, Quantity] | Count | None = None
+    max_priority: Priority | None = None
     evict_within_nominal: bool | None = None
 
 

@@ -286,6 +286,33 @@ async def test_a_move_to_a_queue_that_does_not_take_it_comes_to_nothing(
         assert (await entry_of(world, uid)).queue_set is None
 
 
+async def test_no_priority_over_what_its_queue_allows_is_set_or_taken_along(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await two_queues(world, 8, 8)
+        reserve = m.cluster_queue(
+            "reserve", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000}
+        )
+        reserve["spec"]["policy"] = {"maxPriority": 100}
+        await world.store.put_config(reserve)
+        uid = world.cluster.submit(gang("Job", "huge", 3))
+        await world.until_state(uid, State.PENDING)
+        assert await answered(world, uid, Action.PRIORITY, priority=500) == DONE
+        why = "ClusterQueue reserve allows at most priority 100 to be set (maxPriority), not 500"
+        assert await answered(world, uid, Action.MOVE, queue="spare") == why
+        assert await answered(world, uid, Action.PRIORITY, priority=100) == DONE
+        assert await answered(world, uid, Action.MOVE, queue="spare") == DONE
+
+        async def there() -> bool:
+            return (await entry_of(world, uid)).cluster_queue == "reserve"
+
+        await world.until(there, "it is in the other queue")
+        refused = await answered(world, uid, Action.PRIORITY, priority=2**31 - 1)
+        assert refused.endswith(f"not {2**31 - 1}")
+        assert (await entry_of(world, uid)).priority == 100
+
+
 async def test_a_held_gang_is_moved_and_stays_held(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         await two_queues(world, 16, 16)

@@ -24,15 +24,17 @@ def command(number: int, action: Action, uid: str = "u1", **more: Any) -> Comman
     return Command(number, uid, action, "alice", f"r{number}", 1.0, **more)
 
 
-def shut(entry: Entry, queue: str) -> str | None:
-    """There is one queue to move to."""
-    return None if queue == "open" else f"there is no LocalQueue {queue} for {entry.namespace}"
+def barred(entry: Entry, command: Command) -> str | None:
+    """There is one queue to move to, and priorities up to 100 may be set."""
+    if command.action is Action.MOVE and command.queue != "open":
+        return f"there is no LocalQueue {command.queue} for {entry.namespace}"
+    return "at most 100" if (command.priority or 0) > 100 else None
 
 
 def carried(
     entry: Entry, *commands: Command, observed: tuple[Change, ...] = ()
 ) -> tuple[list[State], dict[int, str]]:
-    changes, answers = carry_out(commands, Ledger([entry]), observed, 9.0, Rules(), shut)
+    changes, answers = carry_out(commands, Ledger([entry]), observed, 9.0, Rules(), barred)
     return [change.after.state for change in changes], {a.id: a.outcome for a in answers}
 
 
@@ -47,6 +49,7 @@ def carried(
         ),
         pytest.param(WAITS, command(1, Action.PRIORITY, priority=5, until=9.5), [State.PENDING], DONE, id="in time"),
         pytest.param(WAITS, command(1, Action.PRIORITY, priority=5, until=9.0), [], TOO_LATE, id="its time is over"),
+        pytest.param(WAITS, command(1, Action.PRIORITY, priority=500), [], "at most 100", id="over the cap"),
         pytest.param(WAITS, command(1, Action.MOVE, queue="open"), [State.PENDING], DONE, id="moves"),
         pytest.param(
             WAITS, command(1, Action.MOVE, queue="lost"), [], "there is no LocalQueue lost for a", id="no such queue"
