@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -42,6 +44,7 @@ class DatabaseSettings:
         statement_timeout: for one statement, enforced by the server.
         lock_timeout: for one lock, enforced by the server.
         answer_timeout: for a whole operation, enforced here: a server that is frozen or cut off says nothing at all.
+        password_file: holds the password, read for each new connection; None = it is in the URL, or none is needed.
         pgbouncer: the URL leads to PgBouncer in transaction mode: no prepared statements are kept, no LISTEN is held,
             and the server-side limits must be set on the role or in PgBouncer.
     """
@@ -53,14 +56,23 @@ class DatabaseSettings:
     lock_timeout: float = 5.0
     answer_timeout: float = 20.0
     pgbouncer: bool = False
+    password_file: Path | None = None
 
     @classmethod
     def from_environment(
         cls, url: str, environ: Mapping[str, str] = os.environ
     ) -> DatabaseSettings:
-        """Settings for ``url`` with what QUEUECTL_DATABASE_PGBOUNCER says (1, true or yes)."""
+        """Settings for ``url`` with what the environment says.
+
+        QUEUECTL_DATABASE_PGBOUNCER (1, true or yes) and QUEUECTL_DATABASE_PASSWORD_FILE.
+        """
         flag = environ.get("QUEUECTL_DATABASE_PGBOUNCER", "").lower()
-        return cls(url, pgbouncer=flag in ("1", "true", "yes"))
+        file = environ.get("QUEUECTL_DATABASE_PASSWORD_FILE")
+        return cls(
+            url,
+            pgbouncer=flag in ("1", "true", "yes"),
+            password_file=Path(file) if file else None,
+        )
 
 
 def parse_url(url: str) -> URL:
@@ -150,6 +162,8 @@ def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {"timeout": settings.connect_timeout}
     if (tls := _tls_of(settings.url)) is not None:
         arguments["dsn"] = tls  # everything else that is named goes before it
+    if settings.password_file is not None:
+        arguments["password"] = partial(_password, settings.password_file)
     if settings.pgbouncer:
         # Server connections change under us, so no statement may be prepared under a name another one uses.
         return arguments | {"statement_cache_size": 0}
@@ -161,6 +175,15 @@ def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
         "jit": "off",
     }
     return arguments | {"server_settings": limits}
+
+
+async def _password(file: Path) -> str:
+    """What the file holds now: whoever rotates the password need not restart anything.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return (await asyncio.to_thread(file.read_text)).rstrip("\n")
 
 
 async def check_version(connection: AsyncConnection) -> int:

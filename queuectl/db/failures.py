@@ -21,6 +21,8 @@ _CLASSES: Final = (
     "58",  # I/O errors of the server
 )
 _CODES: Final = {
+    "28000": "not let in: a rotated certificate or a new pg_hba.conf",
+    "28P01": "the password was rotated, and the file does not have the new one yet",
     "25006": "the server is read-only: a standby, or just demoted",
     "25P03": "the transaction was idle for too long",
     "40001": "serialization failure",

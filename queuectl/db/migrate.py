@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -78,8 +78,12 @@ async def _with_connection(
         "script_location", str(directory or migrations_directory()).replace("%", "%%")
     )
     # A long migration, or waiting for somebody else's, is no reason to give up.
-    patient = DatabaseSettings(
-        url, pool_size=1, statement_timeout=0, lock_timeout=_PATIENCE, answer_timeout=_PATIENCE
+    patient = replace(
+        DatabaseSettings.from_environment(url),
+        pool_size=1,
+        statement_timeout=0,
+        lock_timeout=_PATIENCE,
+        answer_timeout=_PATIENCE,
     )
     engine = make_engine(patient)
     try:
