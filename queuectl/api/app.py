@@ -27,6 +27,7 @@ from queuectl.api.routes import (
     decisions,
     dryrun,
     events,
+    invariants,
     nodes,
     pastuse,
     plans,
@@ -80,6 +81,7 @@ def create_app(
     workloads.add_routes(app.router, guard, store, diagnoser)
     session.add_routes(app.router, desk)
     audit.add_routes(app.router, guard, store)
+    invariants.add_routes(app.router, guard, diagnoser)
     health_routes.add_routes(app.router, guard, health, registry)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app

@@ -11,6 +11,7 @@ from queuectl.domain.decisions import Decided
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.floor import Floor
 from queuectl.domain.identity import Session
+from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.pastuse import Used
 from queuectl.domain.preview import Preview
@@ -227,6 +228,15 @@ class Diagnoser(Protocol):
 
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """What runs and would be over quota under another configuration; None when this process cannot tell now."""
+
+    async def check(self) -> Checked | None:
+        """What a complete check of the invariants finds; None while this process does not lead.
+
+        May raise StoreUnavailable.
+        """
+
+    async def leader(self) -> str:
+        """Which process leads; empty when none does. May raise ClusterUnavailable."""
 
     def gang_use(self, uid: str) -> GangUse | None:
         """What a gang did with its GPUs at the last look; None where nobody looks."""

@@ -242,6 +242,11 @@ class Books:
         nodes = self._mirror.fleet.by_name
         return owed(entry, job, self._mirror.pods_of(job), nodes, self.config.flavors)
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Hostname label -> node name."""
+        return self._usage.names
+
     def entry(self, uid: str) -> Entry | None:
         """A workload of the ledger as it is now."""
         return self.ledger.get(uid)

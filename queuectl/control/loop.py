@@ -16,6 +16,7 @@ import structlog
 
 from queuectl.control.account import Accountant
 from queuectl.control.actuate import Actuator
+from queuectl.control.audit import Auditor
 from queuectl.control.bell import Bell
 from queuectl.control.books import Books
 from queuectl.control.consult import Consultation
@@ -30,6 +31,7 @@ from queuectl.control.settings import Settings
 from queuectl.control.tell import Teller
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
+from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Change, State
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal
@@ -82,6 +84,14 @@ class Loop:
         self._said = "nothing waits"
         self._inbox = True  # commands may wait in the database
         self._inbox_read = asyncio.Event()
+        self._auditor = Auditor(
+            books=self.books,
+            mirror=mirror,
+            store=store,
+            cluster=cluster,
+            metrics=metrics,
+            clock=clock,
+        )
         self._actuator = Actuator(
             cluster,
             self.books.owed,
@@ -125,6 +135,10 @@ class Loop:
             entries = filter(None, map(self.books.ledger.get, touched))
             self._actuator.poke([entry.uid for entry in entries if entry.state in _LIVE])
         self._bell.ring()
+
+    async def check(self) -> Checked:
+        """Check every invariant of every workload. May raise StoreUnavailable."""
+        return await self._auditor.check()
 
     async def run(self, epoch: int) -> None:
         """Lead under this epoch until cancelled.
@@ -187,6 +201,7 @@ class Loop:
         group.create_task(labels, name="defaults")
         estimator = Estimator(self.books, store.usage, self._metrics.estimates, clock)
         group.create_task(estimator.run(), name="estimate")
+        group.create_task(self._auditor.run(), name="audit")
 
     async def _cycles(self) -> None:
         try:

@@ -15,7 +15,7 @@ from queuectl.domain.decisions import Decision
 from queuectl.domain.estimates import Run
 from queuectl.domain.findings import Findings
 from queuectl.domain.folding import Fold
-from queuectl.domain.ledger import Change, Document, Loaded
+from queuectl.domain.ledger import Change, Document, Entry, Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
@@ -166,6 +166,9 @@ class Store(Protocol):
 
     async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
         """One configuration document with its version, or None."""
+
+    async def get_workload(self, uid: str) -> Entry | None:
+        """The workload with this uid, Finished or not; or None."""
 
     async def commands(self) -> tuple[Command, ...]:
         """Commands that are not answered yet, oldest first; not necessarily all of them."""

@@ -26,6 +26,7 @@ from queuectl.control.viewer import Viewer
 from queuectl.control.watch_use import UseWatch
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import ClusterError, Fenced, StoreUnavailable
+from queuectl.domain.invariants import Checked
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
@@ -104,6 +105,16 @@ class Supervisor:
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """What runs and would be over quota under another configuration; None while this process cannot tell."""
         return await self.viewer.over_quota(config)
+
+    async def check(self) -> Checked | None:
+        """What a complete check of the invariants finds; None while this process does not lead. May raise StoreUnavailable."""
+        leading = self._leading
+        return await leading.check() if leading is not None and leading.loaded else None
+
+    async def leader(self) -> str:
+        """Which process leads; empty when none does. May raise ClusterUnavailable."""
+        record = await self._cluster.read_leader()
+        return record.holder if record is not None else ""
 
     def _books(self) -> Books | None:
         leading = self._leading

@@ -22,6 +22,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
 from queuectl.domain.floor import Floor
+from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import Preview
 from queuectl.domain.queues import QueueConfig
@@ -79,6 +80,14 @@ class Controller:
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """What runs and would be over quota under another configuration; None while this process cannot tell."""
         return await self.supervisor.over_quota(config)
+
+    async def check(self) -> Checked | None:
+        """What a complete check of the invariants finds; None while this process does not lead."""
+        return await self.supervisor.check()
+
+    async def leader(self) -> str:
+        """Which process leads; empty when none does."""
+        return await self.supervisor.leader()
 
     async def floor(self) -> Floor | None:
         """What stands where; None while this process does not know yet."""

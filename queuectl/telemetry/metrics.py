@@ -22,6 +22,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from queuectl.domain.invariants import Invariant
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import LocalQueue
@@ -139,6 +140,13 @@ class Metrics:
         )
         for reason in Discard:  # a counter that is born with 1 has not increased for Prometheus
             self._discarded.labels(reason)
+        self._violated = self._counter(
+            "invariant_violations_total",
+            "Looks of the leader at its own state that found an invariant violated (reason): a defect.",
+            "reason",
+        )
+        for invariant in Invariant:  # as above
+            self._violated.labels(invariant)
         self._leader = self._gauge("leader", "1 while this process leads, else 0.")
         self._epoch = self._gauge("leader_epoch", "Epoch of this process's last leadership.")
         self._gauge("build_info", "1, with the version.", "version").labels(
@@ -203,6 +211,9 @@ class Metrics:
 
     def discarded(self, reason: Discard) -> None:
         self._discarded.labels(reason).inc()
+
+    def violated(self, invariant: Invariant) -> None:
+        self._violated.labels(invariant).inc()
 
     def leading(self, epoch: int) -> None:
         self._leader.set(1)

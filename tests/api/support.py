@@ -25,6 +25,7 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.floor import Floor
+from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Change, Entry
 from queuectl.domain.machine import handle
 from queuectl.domain.preview import Preview
@@ -68,6 +69,7 @@ class FixedDiagnoser:
         self.uses: dict[str, GangUse] = {}
         self.previews: dict[tuple[str, Action], Preview] = {}
         self.starts: dict[str, float] = {}
+        self.checked: Checked | None = None
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         self.asked.append(uid)
@@ -79,6 +81,12 @@ class FixedDiagnoser:
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """Of the gangs the test says run."""
         return over_quota(self.running, config) if self.running is not None else None
+
+    async def check(self) -> Checked | None:
+        return self.checked
+
+    async def leader(self) -> str:
+        return "queuectl-1"
 
     def gang_use(self, uid: str) -> GangUse | None:
         return self.uses.get(uid)

@@ -187,6 +187,9 @@ class KillingStore:
     async def config_changed(self, since: int) -> int:
         return await self.store.config_changed(since)
 
+    async def get_workload(self, uid: str) -> Entry | None:
+        return await self.store.get_workload(uid)
+
     async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
         return await self.store.get_config(key)
 

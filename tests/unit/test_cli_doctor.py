@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,8 +18,10 @@ from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
 from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.invariants import Checked, Invariant, Violation
 from queuectl.domain.records import LeaderRecord
 from tests.api.serving import serving
+from tests.api.support import FixedDiagnoser
 from tests.doubles.store import MemoryStore
 
 OK, WARNING, PROBLEM, UNKNOWN = Level.OK, Level.WARNING, Level.PROBLEM, Level.UNKNOWN
@@ -299,3 +302,41 @@ def test_it_tells_everything_it_can_and_fails_for_what_it_cannot_reach(
     assert "PROBLEM  cluster   cannot be asked:" in out
     assert "to mend it: kubectl version" in out
     assert out.endswith("1 problem, 0 warnings\n")
+
+
+CLEAN = Checked(1.0, 120, 500, 40)
+VIOLATED = replace(
+    CLEAN,
+    violations=(Violation(Invariant.ONCE, "u1", "Job", "team-a", "train", "pods run twice"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("checked", "level", "message"),
+    [
+        (CLEAN, "ok", "no invariant is violated: 120 workloads, 500 pods, 40 nodes were checked"),
+        (VIOLATED, "problem", "Job team-a/train: Once: pods run twice"),
+        (None, "unknown", "only the process that leads checks invariants: queuectl-1 leads"),
+    ],
+    ids=["clean", "violated", "a standby"],
+)
+def test_an_audit_says_what_the_leader_finds_or_who_leads(
+    checked: Checked | None,
+    level: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, "http://127.0.0.1:9"))
+    diagnoser = FixedDiagnoser()
+    diagnoser.checked = checked
+    with serving(MemoryStore(), diagnoser) as address:
+        monkeypatch.setenv("QUEUECTL_SERVER", address)
+        monkeypatch.setattr("sys.argv", ["queuectl", "doctor", "--audit", "-o", "json"])
+        with pytest.raises(SystemExit):
+            run()
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    [found] = [one for one in findings if one["check"] == "audit"]
+    assert found["level"] == level
+    assert message in found["message"]

@@ -41,6 +41,13 @@ def doctor_command(
             envvar="QUEUECTL_DATABASE_URL", help="Database to look at; none = what the server says."
         ),
     ] = None,
+    audit: Annotated[
+        bool,
+        typer.Option(
+            "--audit",
+            help="Also let the leader check every invariant of every workload, against the cluster and the database.",
+        ),
+    ] = False,
     output: Annotated[Form, typer.Option("--output", "-o")] = Form.TEXT,
     server: Server = DEFAULT_SERVER,
 ) -> None:
@@ -55,6 +62,8 @@ def doctor_command(
         findings, answers = serving.examine(client)
         flavors = serving.configured(client, "ResourceFlavor") if answers else None
         topologies = serving.configured(client, "Topology") if answers else None
+        if audit and answers:
+            findings += serving.audited(client)
     if database_url:
         findings += asyncio.run(serving.database(database_url))
     findings += asyncio.run(cluster.examine(system_namespace, flavors, topologies))

@@ -233,6 +233,22 @@ def measured(alarms: Mapping[str, float] | None, *, leads: bool, trusts: str = "
     return unknown + trusted
 
 
+def audit(checked: Mapping[str, Any]) -> list[Finding]:
+    """What a complete check of the invariants found."""
+    mend = "docs/runbook.md, QueuectlInvariantViolated"
+    found = [
+        Finding(
+            "audit",
+            Level.PROBLEM,
+            f"{one['kind']} {one['namespace']}/{one['name']}: {one['invariant']}: {one['message']}",
+            mend,
+        )
+        for one in checked["violations"]
+    ]
+    counts = ", ".join(f"{checked[what]} {what}" for what in ("workloads", "pods", "nodes"))
+    return found or [Finding("audit", Level.OK, f"no invariant is violated: {counts} were checked")]
+
+
 def schema(current: str | None, head: str, *, known: bool) -> list[Finding]:
     """Whether the database is at the revision this release needs."""
     if not known:

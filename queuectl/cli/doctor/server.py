@@ -51,6 +51,15 @@ def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
     return judge.skew(theirs, ours) + judge.measured(alarms or None, leads=leads, trusts=trusts)
 
 
+def audited(client: Client) -> list[Finding]:
+    """What the leader's complete check of its invariants finds."""
+    try:
+        return judge.audit(client.get("/api/v1/invariants"))
+    except CommandFailed as error:
+        mend = "ask the process that leads (--server), as somebody who may get invariants of queuectl.dev"
+        return [Finding("audit", Level.UNKNOWN, str(error), mend)]
+
+
 def configured(client: Client, kind: str) -> list[Json] | None:
     """All objects of a kind; None where the server does not tell them."""
     try:

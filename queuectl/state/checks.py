@@ -1,0 +1,148 @@
+"""Whether the invariants hold of the ledger, beside what the watch shows.
+
+Each check reads one moment. The watch may be behind the ledger, so a violation counts only if it is found twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from queuectl.domain.consistency import violations
+from queuectl.domain.invariants import Invariant, Violation
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.reasons import Reason
+from queuectl.domain.records import PodRecord
+from queuectl.state.mirror import Mirror
+from queuectl.state.usage import node_of
+
+
+def of_gang(entry: Entry, mirror: Mirror, names: Mapping[str, str]) -> Iterator[Violation]:
+    """What does not hold of one workload. ``names``: hostname label -> node name."""
+    for text in violations(entry):
+        yield violation(Invariant.ENTRY, entry, f"{entry.state}: it does not hold that {text}")
+    if entry.uid not in mirror.jobs:
+        return
+    free = [pod for pod in mirror.pods_of(entry) if not pod.gated and not pod.terminal]
+    attempts = sorted({pod.attempt for pod in free})
+    if len(attempts) > 1:
+        yield violation(Invariant.ONCE, entry, f"pods of the attempts {attempts} run at once")
+    ranks = Counter(
+        (pod.podset, pod.rank) for pod in free if pod.rank is not None and not pod.terminating
+    )
+    for (podset, rank), count in ranks.items():
+        if count > 1:
+            text = f"{count} pods of rank {rank} of podset {podset} run at once"
+            yield violation(Invariant.ONCE, entry, text)
+    yield from _uncommitted(entry, attempts)
+    yield from _misplaced(entry, free, names)
+
+
+def _uncommitted(entry: Entry, attempts: Iterable[int]) -> Iterator[Violation]:
+    if entry.state is State.EVICTING:
+        wrong = [attempt for attempt in attempts if attempt > entry.attempt]
+    else:
+        wrong = [a for a in attempts if not entry.state.live or a != entry.attempt]
+    if wrong:
+        text = f"{entry.state} as attempt {entry.attempt}, and pods of attempt {wrong[-1]} run"
+        yield violation(Invariant.WHOLE, entry, text)
+
+
+def _misplaced(
+    entry: Entry, free: Iterable[PodRecord], names: Mapping[str, str]
+) -> Iterator[Violation]:
+    if not entry.state.live or entry.placement is None:
+        return
+    for pod in free:
+        node, placed = node_of(pod, names), entry.placement.of(pod.podset)
+        if pod.attempt != entry.attempt or pod.terminating or node is None:
+            continue
+        if placed is not None and placed.nodes and node not in placed.by_node:
+            text = f"pod {pod.name} is on node {node}, where the gang has no slot"
+            yield violation(Invariant.PLACED, entry, text)
+            return
+
+
+class Ceilings:
+    """The most that each node was ever seen to have. A node that lost a device is no violation: nothing was started on it since.
+
+    What was on a node before it was seen first counts as what it had.
+    """
+
+    def __init__(self) -> None:
+        self._most: dict[str, Resources] = {}
+
+    def over(self, entries: Iterable[Entry], mirror: Mirror) -> list[Violation]:
+        """Nodes whose committed slots are more than they had at any time since the first call."""
+        used = slots_used(entries, mirror)
+        most = self._most
+        self._most = {}
+        for node in mirror.fleet.nodes:
+            seen = most.get(node.name, used[node.name][0] if node.name in used else NOTHING)
+            self._most[node.name] = _most(seen, node.allocatable)
+        return [*_over(used, self._most)]
+
+
+def over_nodes(entries: Iterable[Entry], mirror: Mirror) -> list[Violation]:
+    """Nodes whose committed slots are more than they have now."""
+    has = {node.name: node.allocatable for node in mirror.fleet.nodes}
+    return [*_over(slots_used(entries, mirror), has)]
+
+
+def slots_used(entries: Iterable[Entry], mirror: Mirror) -> dict[str, tuple[Resources, Entry]]:
+    """By node: what the committed slots of live attempts take, and the gang that started last there."""
+    sums: dict[str, Counter[str]] = {}
+    newest: dict[str, Entry] = {}
+    for entry in entries:
+        job = mirror.jobs.get(entry.uid)
+        if job is None or not entry.state.live or entry.placement is None:
+            continue
+        shapes = {podset.name: podset.shape.requests for podset in job.podsets}
+        for podset in entry.placement.podsets:
+            for node, count in podset.nodes:
+                use = sums.setdefault(node, Counter())
+                for name, amount in shapes.get(podset.podset, NOTHING).items():
+                    use[name] += amount * count
+                known = newest.setdefault(node, entry)
+                if (entry.started_at or 0.0) > (known.started_at or 0.0):
+                    newest[node] = entry
+    return {node: (Resources(use), newest[node]) for node, use in sums.items()}
+
+
+def _over(
+    used: Mapping[str, tuple[Resources, Entry]], has: Mapping[str, Resources]
+) -> Iterator[Violation]:
+    for node, (use, newest) in used.items():
+        if node not in has:
+            continue  # a lost node: its pods are moved
+        for name, amount in use.items():
+            if amount > has[node][name]:
+                text = f"the slots on node {node} take {amount} of {has[node][name]} {name}"
+                yield violation(Invariant.CAPACITY, newest, text)
+                break
+
+
+def _most(one: Resources, other: Resources) -> Resources:
+    return Resources({name: max(one[name], other[name]) for name in {*one, *other}})
+
+
+def of_row(entry: Entry, stored: Entry | None) -> Iterator[Violation]:
+    """Whether the database holds of a workload what the leader works on. ``stored``: its row, None without one."""
+    if stored is None or stored.state is State.FINISHED:
+        yield violation(Invariant.DATABASE, entry, "the database does not hold it")
+    elif _plain(stored) != _plain(entry):
+        text = f"the database holds {stored.state} in version {stored.version}, the leader {entry.state} in {entry.version}"
+        yield violation(Invariant.DATABASE, entry, text)
+
+
+def _plain(entry: Entry) -> Entry:
+    """Without sentences: those are for people."""
+    parked = Reason(entry.parked.code) if entry.parked is not None else None
+    return replace(entry, reason=Reason(entry.reason.code), parked=parked)
+
+
+def violation(invariant: Invariant, entry: Entry, message: str) -> Violation:
+    """One of this workload."""
+    return Violation(invariant, entry.uid, entry.kind, entry.namespace, entry.name, message)
