@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint audit test test-fast test-system explore demo bench dashboards pictures vendor test-browser clean controlplane
+.PHONY: help setup lint audit test test-fast test-system explore chaos demo bench dashboards pictures vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -60,6 +60,9 @@ ROUNDS ?= 5
 explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time
 	@set -e; for round in $$(seq $(ROUNDS)); do echo "explore: round $$round of $(ROUNDS)"; \
 	  $(RUN)/pytest -q -m "hypothesis and not system and not bench" -n 2 --hypothesis-profile=fresh $(PYTEST_ARGS); done
+
+chaos: controlplane ## random faults on a real control plane under load, for an hour; DURATION=600 SEED=1
+	@DURATION=$(DURATION) SEED=$(SEED) $(RUN)/python -m tests.chaos
 
 demo: controlplane ## a real control plane, a rush of gangs, a minute; KEEP=1 leaves it up
 	@$(RUN)/queuectl demo $(if $(KEEP),--keep)

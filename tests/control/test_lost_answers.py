@@ -34,6 +34,10 @@ Asked = tuple[str, int]
 WORLDS = 4  # live at once
 EACH = 40  # faults in one world, at most
 PODS = 2  # of each gang; each takes a node
+SAMPLED = {
+    **PRICED,
+    "admissionFairSharing": {"usageHalfLifeTime": "1h", "usageSamplingInterval": "1s"},
+}
 
 
 @dataclass
@@ -129,6 +133,11 @@ async def contest(world: Rig, kind: str, rivals: Rivals) -> None:
     await world.at_rest()
     for asked in (hold, release):
         assert (await world.store.command(asked.id)).outcome == "done"  # type: ignore[union-attr]  # added above
+
+    async def sampled() -> bool:
+        return bool(await world.store.past_use())
+
+    await world.until(sampled, "past use is sampled")
     assert {e.state for e in (await world.store.load()).entries} <= {State.FINISHED}
     await agrees(world)
 
@@ -142,7 +151,7 @@ async def through_the_database(postgres: TestPostgres, kind: str, network: Netwo
         way = url.replace(str(postgres.server.sockets), str(sockets))
         async with rig(url, PODS, leader_url=way) as world:
             world.settings = OFTEN
-            await world.store.put_config(PRICED)
+            await world.store.put_config(SAMPLED)
             rivals = Rivals(world, kind)
             network.lost, world.each_turn = rivals.come, rivals.end
             relay.judge = network.judge
@@ -155,7 +164,7 @@ async def through_the_api(postgres: TestPostgres, kind: str, network: Network) -
     cluster.network = network
     async with fresh(postgres) as url, rig(url, PODS, cluster=cluster) as world:
         world.settings = OFTEN
-        await world.store.put_config(PRICED)
+        await world.store.put_config(SAMPLED)
         await contest(world, kind, Rivals(world, kind))
 
 

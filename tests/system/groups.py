@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from tests.support.standing import STANDING
 
 GROUPS: Final = (
-    ("system/test_kills", "system/test_gangs", "system/test_default_queue", "system/test_serve_api"),
+    ("system/test_kills", "system/test_chaos", "system/test_gangs", "system/test_default_queue", "system/test_serve_api"),
     ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_refusals"),
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
     ("docs/test_admin", "docs/test_users", "docs/test_guides", "docs/test_operate"),

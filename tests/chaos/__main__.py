@@ -1,0 +1,44 @@
+"""`make chaos`: an hour of faults, or $DURATION seconds of them, by $SEED."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from queuectl.demo.controller import install
+from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
+from queuectl.localcluster.progress import Lines
+from tests.chaos.suite import chaos
+from tests.system.conftest import NODES
+
+HOUR = 3600.0
+
+
+def main() -> int:
+    # However it is asked to end, and even if a shell that runs it in the background has it ignore interrupts: in order.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    seconds = float(os.environ.get("DURATION") or HOUR)
+    seed = int(os.environ.get("SEED") or time.time())
+    print(f"chaos: seed {seed}, {seconds:.0f} s", flush=True)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True)
+
+    nodes: NodeSpec = NODES
+    spec = ClusterSpec(nodes=(nodes,), fsync=False)
+    with LocalCluster.start(spec, progress=Lines()) as cluster:
+        install(cluster)
+        result = chaos(cluster, seed, seconds=seconds, save=Path("chaos-failures"), say=say)
+    print(result.table())
+    for problem in [*result.violations, *result.losses]:
+        print(problem)
+    return 0 if result.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

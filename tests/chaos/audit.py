@@ -1,0 +1,172 @@
+"""The invariants, from outside: what the API server showed at each revision, and what stands in the database.
+
+None of this asks a controller, nor uses its copy of anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.store import PostgresStore
+from queuectl.demo.audit import Capacity, Check, Domain, Once, Quota, Whole
+from queuectl.demo.recorder import Event, Recording
+from queuectl.demo.replay import Picture, Replay
+from queuectl.domain.consistency import violations
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.quantity import GPU
+from queuectl.domain.reasons import Code
+from tests.chaos.load import COHORT, LIMITS, NAMESPACE, SOLO
+from tests.chaos.stage import Stage
+
+HOLDING = (State.STARTING, State.RUNNING)
+WAITING = (State.PENDING, State.RESERVED)
+QUOTAS = {
+    frozenset({"a", "b"}): COHORT,
+    frozenset({"solo"}): max(SOLO),
+}
+
+
+@dataclass
+class Auditor:
+    """Replays what is new at each look.
+
+    Attributes:
+        problems: every violation found, in the order they were found.
+        steps: changes of pods that were looked at.
+        gaps: how often the recorder's watches had to begin again, as after a restart of the API server.
+    """
+
+    stage: Stage
+    picture: Picture = field(default_factory=Picture)
+    problems: list[str] = field(default_factory=list)
+    steps: int = 0
+    gaps: int = 0
+    _seen: int = 0
+
+    def __post_init__(self) -> None:
+        self._whole = Whole(self.picture)
+        self._once = Once(self.picture)
+        self._capacity = Capacity(self.picture)
+        self._quota = Quota(self.picture, LIMITS)
+        self._checks: list[Check] = [
+            self._whole,
+            self._once,
+            self._capacity,
+            self._quota,
+            Domain(self.picture),
+        ]
+
+    def look(self) -> list[str]:
+        """What was violated since the last look."""
+        before = len(self.problems)
+        self._cluster()
+        asyncio.run(self._ledger())
+        return self.problems[before:]
+
+    def last(self) -> list[str]:
+        """The last look, when everything has ended: now each check says all it has to say."""
+        before = len(self.problems)
+        self.stage.recorder.settle(60.0)
+        self._cluster()
+        asyncio.run(self._ledger(ended=True))
+        if not self.gaps:
+            for check in self._checks:
+                found = check.finding().problems
+                self.problems += [p for p in found if p not in self.problems]
+        return self.problems[before:]
+
+    def _cluster(self) -> None:
+        """Replay up to a revision of which everything is known: one watch may be ahead of another."""
+        recorder = self.stage.recorder
+        upto = max((event.version for event in recorder.recording().events), default=0)
+        recorder.settle(60.0)
+        recording = recorder.recording()
+        new = [event for event in recording.events if self._seen < event.version <= upto]
+        found = self._replay(new)
+        # Of what happened while a watch could not go on where it ended, only the end is known, and in no certain order.
+        if recording.gaps == self.gaps:
+            self.problems += found
+        self.gaps = recording.gaps
+        self._seen = upto
+
+    def _replay(self, new: list[Event]) -> list[str]:
+        told = [self._whole.problems, self._once.problems, self._capacity.problems]
+        told.append(self._quota.problems)
+        before = [len(problems) for problems in told]
+        for step in Replay(Recording(tuple(new)), self.picture).steps():
+            self.steps += 1
+            for check in self._checks:
+                check.see(step)
+        return [
+            problem
+            for problems, known in zip(told, before, strict=True)
+            for problem in problems[known:]
+        ]
+
+    async def _ledger(self, *, ended: bool = False) -> None:
+        store = await PostgresStore.connect(DatabaseSettings(self.stage.server.url()))
+        try:
+            entries = (await store.load()).entries
+            self._entries(entries)
+            if ended:
+                await self._end(store, entries)
+        finally:
+            await store.close()
+
+    def _entries(self, entries: tuple[Entry, ...]) -> None:
+        """I2 by commit, I7, and that each entry is consistent."""
+        jobs = {job.uid: job for job in self.stage.recorder.jobs()}
+        nodes, _ = self.stage.recorder.now()
+        on: Counter[str] = Counter()
+        held: Counter[str] = Counter()
+        for entry in entries:
+            self.problems += [f"{entry.ref}: {problem}" for problem in violations(entry)]
+            if entry.state in WAITING and not entry.reason.code:
+                self.problems.append(f"{entry.ref} waits without a reason")
+            if entry.state not in HOLDING or entry.placement is None:
+                continue
+            job = jobs.get(entry.uid)
+            shapes = {p.name: p.shape.requests[GPU] for p in job.podsets} if job else {}
+            for podset in entry.placement.podsets:
+                for node, count in podset.nodes:
+                    gpus = count * shapes.get(podset.podset, 0)
+                    on[node] += gpus
+                    held[entry.queue] += gpus
+        for node, gpus in on.items():
+            if node in nodes and gpus > nodes[node].allocatable[GPU]:
+                who = [e.ref for e in entries if e.placement and node in str(e.placement)]
+                self.problems.append(f"{gpus} GPUs of {node} are booked: {who}")
+        for queues, most in QUOTAS.items():
+            if (sums := sum(held[queue] for queue in queues)) > most:
+                self.problems.append(f"{sums} of {most} GPUs of {sorted(queues)} are booked")
+
+    async def _end(self, store: PostgresStore, entries: tuple[Entry, ...]) -> None:
+        """Nothing is left over, and no attempt was started twice."""
+        self.problems += [f"{e.ref} is still {e.state} {e.reason.code}" for e in entries]
+        starts: Counter[tuple[str, int]] = Counter()
+        names: dict[str, str] = {}
+        after = 0
+        while lines := await store.history(None, after, 500):
+            after = lines[-1].id
+            for line in lines:
+                names[line.uid] = f"{line.namespace}/{line.name}"
+                if line.to_state is State.STARTING and line.from_state is not State.STARTING:
+                    starts[line.uid, line.attempt] += 1
+        self.problems += [
+            f"{names[uid]}: attempt {attempt} was started {count} times"
+            for (uid, attempt), count in starts.items()
+            if count > 1
+        ]
+        self.starts = sum(starts.values())
+        self.evictions = await self._evictions(store)
+
+    async def _evictions(self, store: PostgresStore) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        before: int | None = None
+        while lines := await store.evictions(frozenset({NAMESPACE}), before=before, limit=500):
+            before = lines[-1].id
+            found.update(str(Code(line.reason.code)) for line in lines)
+        return dict(found)
