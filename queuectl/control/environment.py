@@ -19,6 +19,7 @@ PREFIX: Final = "QUEUECTL_"
 
 OTHERS: Final = MappingProxyType(
     {
+        "QUEUECTL_API_DATABASE_PASSWORD_FILE": "queuectl.db.engine",
         "QUEUECTL_DATABASE_PASSWORD_FILE": "queuectl.db.engine",
         "QUEUECTL_DATABASE_PGBOUNCER": "queuectl.db.engine",
         "QUEUECTL_PG_BIN": "queuectl.db.binaries",

@@ -123,6 +123,9 @@ class Settings(BaseSettings):
     database_url: str | None = Field(
         None, description="postgresql://… of a server >= 15; unset = embedded Postgres"
     )
+    api_database_url: str | None = Field(
+        None, description="the same database under the role of the API; unset = database_url"
+    )
     kubeconfig: Path | None = Field(None, description="path; unset = in-cluster")
     namespace: str = Field("queuectl-system", description="where the LeaderLease lives")
     holder: str = Field(

@@ -236,7 +236,10 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         clock = SteadyClock()
         clock.set(await store.now())
         # Connections of its own: a commit must not stand in line behind whoever reads.
-        desk = await PostgresStore.connect(database)
+        own = settings.api_database_url
+        desk = await PostgresStore.connect(
+            DatabaseSettings.from_environment(own, api=True) if own else database
+        )
         stack.push_async_callback(desk.close)
         cluster = await KubernetesCluster.connect(
             Connection(

@@ -28,6 +28,8 @@ _DRIVER: Final = "postgresql+asyncpg"
 _NUL: Final = "\x00"
 _TRUSTED_SECONDS: Final = 1.0  # a connection in use so lately is not tried before it is used
 _LEFT: Final = "queuectl.left"
+_FILE: Final = "QUEUECTL_DATABASE_PASSWORD_FILE"
+_API_FILE: Final = "QUEUECTL_API_DATABASE_PASSWORD_FILE"
 _TLS_FILES: Final = {"sslrootcert", "sslcert", "sslkey", "sslcrl"}
 _TLS: Final = "ssl"
 """Beginning of libpq's parameters for TLS: sslmode, sslrootcert, sslcert, sslkey, …"""
@@ -60,14 +62,15 @@ class DatabaseSettings:
 
     @classmethod
     def from_environment(
-        cls, url: str, environ: Mapping[str, str] = os.environ
+        cls, url: str, environ: Mapping[str, str] = os.environ, *, api: bool = False
     ) -> DatabaseSettings:
         """Settings for ``url`` with what the environment says.
 
-        QUEUECTL_DATABASE_PGBOUNCER (1, true or yes) and QUEUECTL_DATABASE_PASSWORD_FILE.
+        QUEUECTL_DATABASE_PGBOUNCER (1, true or yes) and QUEUECTL_DATABASE_PASSWORD_FILE, or
+        QUEUECTL_API_DATABASE_PASSWORD_FILE where it is the URL of the API alone.
         """
         flag = environ.get("QUEUECTL_DATABASE_PGBOUNCER", "").lower()
-        file = environ.get("QUEUECTL_DATABASE_PASSWORD_FILE")
+        file = environ.get(_API_FILE if api else _FILE)
         return cls(
             url,
             pgbouncer=flag in ("1", "true", "yes"),

@@ -1,0 +1,113 @@
+"""The roles of deploy/postgres/roles.sql: the leader and the API each do all of their work, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from sqlalchemy import make_url
+
+from queuectl.db import migrate
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.store import PostgresStore
+from queuectl.domain.commands import CommandFilter
+from queuectl.domain.errors import StoreError
+from queuectl.domain.pastuse import Account, Used
+from queuectl.domain.queries import DocumentKey
+from tests.api.conftest import live
+from tests.api.signed import ADMIN, asking, people, signed_app
+from tests.api.support import DOCUMENTS
+from tests.api.test_rights import ALL, OPEN, asked
+from tests.support.postgres import TestPostgres
+
+ROLES = Path(__file__).parents[2] / "deploy" / "postgres" / "roles.sql"
+LEADER, API = "queuectl_leader", "queuectl_api"
+OWN_PAGE = {"Sec-Fetch-Site": "same-origin", "X-Queuectl-Session": "1"}
+
+
+class Database:
+    def __init__(self, postgres: TestPostgres, url: str) -> None:
+        self._postgres = postgres
+        self._name = make_url(url).database or ""
+        self._url = make_url(url)
+
+    def url(self, role: str) -> str:
+        return self._url.set(username=role).render_as_string(hide_password=False)
+
+    async def store(self, role: str) -> PostgresStore:
+        return await PostgresStore.connect(DatabaseSettings(self.url(role)))
+
+    async def may(self, role: str, right: str) -> set[str]:
+        """Tables on which a role has a right."""
+        asked = f"SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND has_table_privilege('{role}', format('%I.%I', schemaname, tablename), '{right}')"
+        return {name for (name,) in await self._postgres.execute(asked, self._name)}
+
+
+@pytest_asyncio.fixture
+async def database(postgres: TestPostgres, database_url: str) -> AsyncIterator[Database]:
+    name = make_url(database_url).database or ""
+    owner = await asyncpg.connect(postgres.server.url(name))
+    for _ in range(2):
+        await owner.execute(ROLES.read_text())
+    await owner.close()
+    yield Database(postgres, database_url)
+    for role in (LEADER, API):
+        await postgres.execute(f"DROP OWNED BY {role} CASCADE", name)
+        await postgres.execute(f"DROP ROLE {role}")
+
+
+async def test_the_leader_and_the_api_do_all_of_their_work(database: Database) -> None:
+    """Each route of the API once, by a caller who may do everything, over what the leader wrote."""
+    assert (await migrate.upgrade(database.url(LEADER))).up_to_date
+    leader, desk = await database.store(LEADER), await database.store(API)
+    await live(leader)
+    for document in DOCUMENTS.values():
+        await desk.put_config(document)
+    app = signed_app(desk, people())
+    failed = {}
+    for method, path in ALL:
+        if (method, path) not in OPEN:
+            answer = await asked(app, method, path, ADMIN)
+            if answer.status_code >= 500:
+                failed[method, path] = answer.text
+    assert {key: text for key, text in failed.items() if "not-known-yet" not in text} == {}
+    assert await desk.newest_commands(CommandFilter())  # some of them asked for something
+    used = Used(Account.of_local_queue("team", "a"), 7.5, {"cpu": 0.1})
+    await desk.start_use([used])
+    assert await desk.past_use() == (used,)
+    await desk.delete_config(DocumentKey.of(DOCUMENTS["/api/v1/cohorts/all"]))
+    async with asking(app) as browser:
+        session = "/api/v1/session"
+        own = OWN_PAGE | {"Origin": str(browser.base_url)}
+        assert (await browser.post(session, json={"token": ADMIN}, headers=own)).is_success
+        assert (await browser.delete(session, headers=own)).is_success
+    assert await desk.audit.prune(0.0) == 0
+    for store in (leader, desk):
+        await store.close()
+
+
+async def test_the_api_writes_no_state(database: Database) -> None:
+    desk = await database.store(API)
+    with pytest.raises(StoreError, match="permission denied"):
+        await desk.take_over("api", 0)
+    with pytest.raises(StoreError, match="permission denied"):
+        await live(desk)
+    await desk.close()
+    allowed = {right: await database.may(API, right) for right in ("INSERT", "UPDATE", "DELETE")}
+    asks = {"documents", "sessions", "audit"}
+    assert allowed == {
+        "INSERT": asks | {"commands", "past_use"},
+        "UPDATE": asks | {"configuration"},
+        "DELETE": asks,
+    }
+
+
+async def test_the_leader_changes_no_schema(database: Database) -> None:
+    everything = await database.may(LEADER, "SELECT")
+    for right in ("INSERT", "UPDATE", "DELETE"):
+        assert await database.may(LEADER, right) == everything - {"alembic_version"}
+    assert await database.may(LEADER, "TRUNCATE") == set()
+    assert await database.may(LEADER, "TRIGGER") == set()
