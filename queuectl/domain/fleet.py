@@ -6,7 +6,7 @@ because a pod is pinned to one node and kube-scheduler only confirms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -47,6 +47,9 @@ class Taint:
     key: str
     effect: Effect
     value: str = ""
+
+
+_CORDON: Final = Taint(UNSCHEDULABLE_TAINT, Effect.NO_SCHEDULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +166,17 @@ class Node:
         """Value of the hostname label, which pods are pinned by; it may differ from the name."""
         return self.labels.get(HOSTNAME, self.name)
 
+    def takes(self, tolerations: Iterable[Toleration]) -> bool:
+        """Whether new pods with these tolerations may come: it is ready, and not cordoned unless they tolerate that."""
+        return self.ready and (
+            not self.unschedulable or any(each.tolerates(_CORDON) for each in tolerations)
+        )
+
     @property
     def effective_taints(self) -> tuple[Taint, ...]:
         """Taints including the one a cordon stands for."""
         if self.unschedulable and not any(t.key == UNSCHEDULABLE_TAINT for t in self.taints):
-            return (*self.taints, Taint(UNSCHEDULABLE_TAINT, Effect.NO_SCHEDULE))
+            return (*self.taints, _CORDON)
         return self.taints
 
 

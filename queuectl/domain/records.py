@@ -160,7 +160,8 @@ class PodRecord:
         attempt: label; 0 when absent.
         podset: label; "" when absent.
         rank: from the kind's rank label, None if there is none.
-        unschedulable_since: unix seconds since PodScheduled=False/Unschedulable, None otherwise.
+        unschedulable: kube-scheduler says so now (PodScheduled=False, reason Unschedulable). Since when is not read: the
+            condition keeps the time at which the API server put it on the gated pod.
         gates: its other scheduling gates, and
         tolerations: its tolerations; both only while ``gated``, because the patch that drops our gate must repeat them.
         started_at: unix seconds at which its node took it on, None before; in whole seconds.
@@ -182,7 +183,7 @@ class PodRecord:
     phase: PodPhase = PodPhase.PENDING
     ready: bool = False
     terminating: bool = False
-    unschedulable_since: float | None = None
+    unschedulable: bool = False
     gates: tuple[str, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     started_at: float | None = None

@@ -68,7 +68,7 @@ def read_pod(wire: WirePod) -> PodRecord:
         phase=_PHASES.get(status.phase or "Pending", PodPhase.UNKNOWN),
         ready=ready,
         terminating=meta.deletion_timestamp is not None,
-        unschedulable_since=unschedulable,
+        unschedulable=unschedulable,
         gates=tuple([name for name in gates if name != keys.GATE]) if gated else (),
         tolerations=read_tolerations(spec.tolerations) if gated else (),
         started_at=_time(status.start_time),
@@ -103,15 +103,14 @@ def read_count(text: str) -> int | None:
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else None
 
 
-def _conditions(status: PodStatus) -> tuple[bool, float | None]:
-    ready = False
-    since = None
+def _conditions(status: PodStatus) -> tuple[bool, bool]:
+    ready = unschedulable = False
     for condition in status.conditions or ():
         if condition.type == "Ready":
             ready = condition.status == "True"
         elif condition.reason == "Unschedulable" and condition.type == "PodScheduled":
-            since = time_or_none(condition.last_transition_time)
-    return ready, since
+            unschedulable = True
+    return ready, unschedulable
 
 
 def read_tolerations(tolerations: Iterable[WireToleration] | None) -> tuple[Toleration, ...]:

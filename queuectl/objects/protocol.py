@@ -225,7 +225,7 @@ def assign(
     """Give each waiting pod a slot (its number): the placement minus what pods already hold; by rank where there is one.
 
     A slot is held by a pod until it is terminal, so a replacement stays gated while its predecessor is still
-    terminating. Slots on nodes that are gone or not ready are given to nobody. Slots of a quota-only placement are held by
+    terminating. Slots on nodes that are gone, not ready or cordoned stay empty. Slots of a quota-only placement are held by
     nobody: its pods go anywhere, and without ranks their names decide which share is whose.
     """
     ranked = sorted(waiting, key=_by_rank_and_name)
@@ -238,6 +238,7 @@ def assign(
             for pod in ranked
         ]
     names = {nodes[node].hostname: node for node, _ in podset.nodes if node in nodes}
+    tolerations = ranked[0].tolerations if ranked else ()
     taken: set[int] = set()  # slots of the pods' own ranks
     held: Counter[str | None] = Counter()  # of the others, by node
     for pod in pods:
@@ -256,7 +257,7 @@ def assign(
             held[name] > 0
         ):  # which of a node's slots it holds does not matter: the node is right for all
             held[name] -= 1
-        elif name is not None and name in nodes and nodes[name].ready:
+        elif name is not None and name in nodes and nodes[name].takes(tolerations):
             free.add(number)
     return _by_rank(ranked, free, len(slots))
 

@@ -19,7 +19,7 @@ from queuectl.objects.standing import standing
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.promises import allowances
-from queuectl.state.usage import Usage
+from queuectl.state.usage import Usage, node_of
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """Since when a gang is idle that may be taken for it at unix seconds; None for any other."""
@@ -221,7 +221,7 @@ class Freezer:
             returns=leaving and queues_again_at_once(entry),
             started_at=entry.started_at or entry.since,
             checkpoint_at=self._mirror.checkpoint_of(job, entry.attempt),
-            lost=() if leaving or stays else self._lost(entry, placement),
+            lost=() if leaving or stays else self._lost(entry, job, placement),
             evictions=entry.preempted_at,
             lease=lease if lease is not None and lease.expires_at > now else None,
             restartable=job.error is None
@@ -240,30 +240,40 @@ class Freezer:
     def _on_good_nodes(self, placement: Placement) -> bool:
         nodes = self._mirror.nodes
         return all(
-            name in nodes and nodes[name].node.ready
+            name in nodes and nodes[name].node.takes(())
             for podset in placement.podsets
             for name, _ in podset.nodes
         )
 
-    def _lost(self, entry: Entry, placement: Placement) -> tuple[tuple[str, str, int], ...]:
-        """Slots on nodes that are gone or not ready and that no healthy pod of the attempt still fills."""
+    def _lost(
+        self, entry: Entry, job: JobRecord, placement: Placement
+    ) -> tuple[tuple[str, str, int], ...]:
+        """Slots on nodes that take no new pods and that no pod of the attempt fills.
+
+        A node that is only cordoned ends its pods in their own time: they fill their slots until they are gone.
+        """
         lost = []
+        rules = {podset.name: podset.shape.rules for podset in job.podsets}
         for podset in placement.podsets:
+            tolerations = rules[podset.podset].tolerations if podset.podset in rules else ()
             for node, count in podset.by_node.items():
                 record = self._mirror.nodes.get(node)
-                if record is not None and record.node.ready:
+                if record is not None and record.node.takes(tolerations):
                     continue
-                gone = count - self._healthy(entry, podset.podset, node)
+                ready = record is not None and record.node.ready
+                gone = count - self._filled(entry, podset.podset, node, ending=ready)
                 if gone > 0:
                     lost.append((podset.podset, node, gone))
         return tuple(lost)
 
-    def _healthy(self, entry: Entry, podset: str, node: str) -> int:
+    def _filled(self, entry: Entry, podset: str, node: str, *, ending: bool) -> int:
+        """Slots that pods fill there. ``ending``: pods that terminate, or are not bound yet, fill theirs, too."""
+        names = self._usage.names
         return sum(
-            pod.node == node
+            (node_of(pod, names) if ending else pod.node) == node
             and pod.podset == podset
             and pod.attempt == entry.attempt
-            and not pod.terminating
+            and (ending or not pod.terminating)
             and not pod.terminal
             for pod in self._mirror.pods_of(entry)
         )

@@ -264,7 +264,7 @@ class Mirror:
             elif old is not None and old.checkpoint_at is not None:
                 self._savers.get(key, {}).pop(pod.uid, None)
             self.touched.add(pod.owner)
-            if pod.unschedulable_since is not None:
+            if pod.unschedulable:
                 self.unschedulable.add(pod.owner)
 
     def _delete(self, resource: str, key: str) -> None:

@@ -6,7 +6,7 @@ Only what is seen counts. The same picture always gives the same events, so noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.events import (
@@ -49,6 +49,7 @@ from queuectl.state.refusals import Refusal, Refusals
 from queuectl.state.trouble import (
     pin_is_refused,
     pin_refused,
+    refused_pods,
     start_failed,
     start_refused,
     stop_is_refused,
@@ -67,6 +68,7 @@ class Terms:
         unschedulable: seconds of kube-scheduler's refusal of a pinned pod before the pin is given up.
         names: hostname label -> node name.
         drain: why its queue evicts what runs, None when it does not.
+        refused: when kube-scheduler was first seen to refuse a pod, by uid of the pod; unix seconds.
         refusal: of a write that it owes, None when none is refused.
         may_start: a start that was sent may still have its effect.
     """
@@ -75,6 +77,7 @@ class Terms:
     unschedulable: float
     names: Mapping[str, str]
     drain: Reason | None = None
+    refused: Mapping[str, float] = field(default_factory=dict)
     refusal: Refusal | None = None
     may_start: bool = False
 
@@ -179,7 +182,7 @@ def _trouble(
         unlike_planned(entry, job, pods)
         or _over_time(entry, job, now)
         or (Evict(terms.drain) if terms.drain is not None else None)
-        or pin_refused(pods, now, terms.unschedulable, terms.names)
+        or pin_refused(pods, terms.refused, now, terms.unschedulable, terms.names)
         or start_refused(entry, terms.refusal, now, terms.unschedulable)
     )
 
@@ -222,6 +225,7 @@ class Observer:
         self.alarms = Alarms()
         self.told: list[str] = []  # for the log; the reader clears it
         self._left_alone: set[str] = set()
+        self._refused: dict[str, dict[str, float]] = {}  # of each workload, as refused_pods says
 
     def look(self, config: QueueConfig, now: float) -> Seen:
         """Take the mirror's marks and turn them into changes."""
@@ -248,7 +252,10 @@ class Observer:
             return self._submitted(job, config, now) if job and job.outcome is None else None
         last: Change | None = None
         pods = list(self._mirror.pods_of(before))
-        terms = self._terms(before, job, config)
+        refused = refused_pods(pods, self._refused.pop(uid, {}), now)
+        if refused:
+            self._refused[uid] = refused
+        terms = replace(self._terms(before, job, config), refused=refused)
         for event in observe(before, job, pods, now, terms):
             change = handle(last.after if last else before, event, now, config.rules)
             last = joined(last, change)
@@ -298,11 +305,13 @@ class Observer:
         )
 
     def on_lost_nodes(self, entry: Entry) -> bool:
-        """Whether any node of its placement is gone or not ready."""
+        """Whether any node of its placement is gone, not ready or cordoned."""
         nodes = self._mirror.nodes
         placed = entry.placement.podsets if entry.placement is not None else ()
         return any(
-            name not in nodes or not nodes[name].node.ready for p in placed for name, _ in p.nodes
+            name not in nodes or not nodes[name].node.takes(())
+            for p in placed
+            for name, _ in p.nodes
         )
 
     def _revision(self, uid: str) -> tuple[int, str]:

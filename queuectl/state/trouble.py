@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from queuectl.domain.events import Evict, WriteRefused
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
@@ -86,18 +86,40 @@ def pin_is_refused(refusal: Refusal) -> WriteRefused:
     return WriteRefused(refusal.purpose, text)
 
 
-def pin_refused(
-    pods: Sequence[PodRecord], now: float, patience: float, names: Mapping[str, str]
-) -> Evict | None:
-    """kube-scheduler has refused a pinned pod for ``patience`` seconds. ``names``: hostname label -> node name."""
-    stuck = [
-        pod
+def refused_pods(
+    pods: Iterable[PodRecord], known: Mapping[str, float], now: float
+) -> dict[str, float]:
+    """Pods that kube-scheduler refuses since they were let go, by uid, and when that was first seen (unix seconds).
+
+    Args:
+        pods: of one gang.
+        known: what the last look found.
+        now: unix seconds.
+    """
+    return {
+        pod.uid: known.get(pod.uid, now)
         for pod in pods
-        if pod.unschedulable_since is not None
-        and not pod.gated
-        and pod.phase is PodPhase.PENDING
-        and now - pod.unschedulable_since >= patience
-    ]
+        if pod.unschedulable and not pod.gated and pod.phase is PodPhase.PENDING
+    }
+
+
+def pin_refused(
+    pods: Sequence[PodRecord],
+    refused: Mapping[str, float],
+    now: float,
+    patience: float,
+    names: Mapping[str, str],
+) -> Evict | None:
+    """kube-scheduler has refused a pinned pod for ``patience`` seconds.
+
+    Args:
+        pods: of the present attempt.
+        refused: as :func:`refused_pods` says.
+        now: unix seconds.
+        patience: seconds.
+        names: hostname label -> node name.
+    """
+    stuck = [pod for pod in pods if pod.uid in refused and now - refused[pod.uid] >= patience]
     if not stuck:
         return None
     pins = sorted({names.get(pod.pin, pod.pin) for pod in stuck if pod.pin})

@@ -161,6 +161,20 @@ class ClusterConformance:
         await place(world, pods, a_node(world))
         assert all(not pod.gated for pod in world.view.pods_of(job.uid))
 
+    async def test_a_refusal_keeps_the_time_at_which_the_gated_pod_was_made(
+        self, world: World
+    ) -> None:
+        job = await submitted(world, batch_job("refused", namespace=world.namespace))
+        [pod] = await start(world, job, 1)
+        made = await world.scheduled(pod)
+        assert (made["status"], made["reason"]) == ("False", "SchedulingGated")
+        await asyncio.sleep(1.1)  # times are in whole seconds
+        await world.cluster.patch_pod(pod.namespace, pod.name, pin_patch(pod, "nowhere"))
+        await world.until(lambda: world.view.pods[pod.uid].unschedulable, "a refusal")
+        refused = await world.scheduled(pod)
+        assert (refused["status"], refused["reason"]) == ("False", "Unschedulable")
+        assert refused["lastTransitionTime"] == made["lastTransitionTime"]
+
     @BOTH_KINDS
     async def test_suspended_it_loses_its_pods_and_can_start_again_elsewhere(
         self, world: World, kind: str

@@ -17,7 +17,7 @@ from queuectl.localcluster import RequestError
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path
-from tests.cluster.world import RESOURCES, View
+from tests.cluster.world import RESOURCES, View, scheduled
 from tests.support.controlplane import SMALL, ControlPlane, in_force
 
 SECONDS = 30.0
@@ -58,6 +58,9 @@ class KubernetesWorld:
     async def create(self, resource: str, document: Mapping[str, Any]) -> None:
         collection = f"/api/v1/namespaces/{self.namespace}/{resource}"
         await asyncio.to_thread(self.admin.create, collection, document)
+
+    async def scheduled(self, pod: PodRecord) -> Mapping[str, Any]:
+        return scheduled(await asyncio.to_thread(self.admin.get, self.path_of("Pod", pod.name)))
 
     async def fail(self, pod: PodRecord) -> None:
         await self._annotate(pod, FAIL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from queuectl.domain.records import PodRecord
 from queuectl.localcluster import NodeSpec
 from tests.cluster.conformance import ClusterConformance
-from tests.cluster.world import View
+from tests.cluster.world import View, scheduled
 from tests.doubles.cluster import FakeCluster
 
 
@@ -22,7 +23,9 @@ class FakeWorld:
     namespace = "default"
 
     def __init__(self) -> None:
-        self.cluster = FakeCluster(NodeSpec(racks_per_block=2, hosts_per_rack=2).documents())
+        self.cluster = FakeCluster(
+            NodeSpec(racks_per_block=2, hosts_per_rack=2).documents(), clock=time.time
+        )
         self.view = View()
 
     async def submit(self, document: Mapping[str, Any]) -> str:
@@ -47,6 +50,9 @@ class FakeWorld:
     async def create(self, resource: str, document: Mapping[str, Any]) -> None:
         meta = {**document["metadata"], "namespace": self.namespace}
         self.cluster.server.create(resource, {**document, "metadata": meta})
+
+    async def scheduled(self, pod: PodRecord) -> Mapping[str, Any]:
+        return scheduled(self.cluster.server.get("pods", pod.namespace, pod.name))
 
     async def interrupt(self) -> None:
         self.cluster.down = True

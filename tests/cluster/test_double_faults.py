@@ -151,7 +151,7 @@ async def test_a_pin_that_the_scheduler_refuses_is_said_to_be_unschedulable(why:
     cluster.settle()
     [pod] = cluster.pods_of(uid)
     assert pod.node is None
-    assert pod.unschedulable_since is not None
+    assert pod.unschedulable
 
 
 async def test_a_silent_node_keeps_its_terminating_pods() -> None:

@@ -108,6 +108,9 @@ class World(Protocol):
     async def create(self, resource: str, document: Mapping[str, Any]) -> None:
         """An admin makes an object of the core API in the test's namespace. ``resource``: plural."""
 
+    async def scheduled(self, pod: PodRecord) -> Mapping[str, Any]:
+        """The condition PodScheduled as it stands on the pod now."""
+
     async def interrupt(self) -> None:
         """The API server breaks all connections and forgets old versions."""
 
@@ -168,6 +171,12 @@ async def place(world: World, pods: Sequence[PodRecord], node: str) -> None:
 
 async def stop(world: World, job: JobRecord, attempt: int) -> None:
     await patched(world, job.uid, lambda now: KINDS[job.kind].stop_patch(now, attempt, "Evicting"))
+
+
+def scheduled(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The condition PodScheduled of a Pod document."""
+    [found] = [c for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"]
+    return dict(found)
 
 
 def a_node(world: World) -> str:

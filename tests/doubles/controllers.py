@@ -27,14 +27,15 @@ BACKOFF_LIMIT = 6
 
 
 def condition(document: Document, kind: str, status: str, at: float, reason: str = "") -> None:
-    """Set one status condition in place."""
+    """Set one status condition in place. As the API's own helpers do it, the time is that of a change of status alone."""
     conditions = document.setdefault("status", {}).setdefault("conditions", [])
     found = next((c for c in conditions if c["type"] == kind), None)
     if found is None:
         found = {"type": kind}
         conditions.append(found)
-    if (found.get("status"), found.get("reason")) != (status, reason):
-        found |= {"status": status, "reason": reason, "lastTransitionTime": format_time(at)}
+    if found.get("status") != status:
+        found["lastTransitionTime"] = format_time(at)
+    found |= {"status": status, "reason": reason}
 
 
 def holds(document: Document, kind: str) -> bool:
@@ -81,6 +82,10 @@ def make_pod(
         "spec": copied(template["spec"]),
         "status": {"phase": "Pending"},
     }
+    if pod["spec"].get(
+        "schedulingGates"
+    ):  # as the API server puts it on a pod that is created with gates
+        condition(pod, "PodScheduled", "False", server.clock(), "SchedulingGated")
     fill(server, pod)
     if lets_be(server, pod) and lets_in(server, pod):
         server.create("pods", pod)

@@ -204,20 +204,20 @@ def test_only_our_gate_makes_a_pod_gated() -> None:
     assert ours.gates == ("example.com/other",)
 
 
-def unschedulable(**condition: str) -> float | None:
+def unschedulable(**condition: str) -> bool:
     usual = {
         "type": "PodScheduled",
         "status": "False",
         "reason": "Unschedulable",
         "lastTransitionTime": "1970-01-01T00:01:40Z",
     }
-    return pod(status={"conditions": [{**usual, **condition}]}).unschedulable_since
+    return pod(status={"conditions": [{**usual, **condition}]}).unschedulable
 
 
-def test_kube_schedulers_refusal_is_dated() -> None:
-    assert unschedulable() == 100.0
-    assert unschedulable(reason="SchedulingGated") is None
-    assert unschedulable(type="Ready") is None
+def test_kube_schedulers_refusal_is_read() -> None:
+    assert unschedulable()
+    assert not unschedulable(reason="SchedulingGated")
+    assert not unschedulable(type="Ready")
 
 
 def test_a_deleted_pod_is_terminating_until_it_is_gone() -> None:

@@ -66,6 +66,22 @@ def test_a_start_with_fewer_pods_says_so_in_the_patch_of_the_job() -> None:
     assert "parallelism" not in write.patch["spec"]
 
 
+@pytest.mark.parametrize(
+    ("tolerations", "goes"),
+    [((), False), ((Toleration("", "Exists"),), True)],
+    ids=["as usual", "it tolerates everything"],
+)
+def test_a_replacement_does_not_go_to_a_cordoned_node(
+    tolerations: tuple[Toleration, ...], goes: bool
+) -> None:
+    nodes = {**NODES, "n2": replace(NODES["n2"], unschedulable=True)}
+    running = [replace(p, gated=False, node="n1" if p.rank in (0, 1) else "n2") for p in GANG]
+    fresh = replace(GANG[3], uid="p3b", name="train-3b", tolerations=tolerations)
+    entry = replace(ENTRY, state=State.RUNNING, intent=None)
+    found = owed(entry, RESUMED, [*running[:3], fresh], nodes, {})
+    assert pins(found) == ({"train-3b": "n2.local"} if goes else {})
+
+
 PLANNED = replace(ENTRY, planned=planned_of(JOB))
 LARGER = PodShape(SHAPE.requests * 2)
 

@@ -282,10 +282,6 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
      [on("p1", "n1", ready=True, attempt=9), on("p2", "n2", ready=True)], 20, State.STARTING, Code.QUEUED),
     ("a start that takes too long", LIVE, RESUMED, [on("p1", "n1")], 110, State.EVICTING, Code.PODS_READY_TIMEOUT),
     ("one that came up while nobody looked", LIVE, RESUMED, READY, 110, State.RUNNING, Code.PODS_READY),
-    ("a pin kube-scheduler refuses", LIVE, RESUMED, [pod("p1", gated=False, pin="n1", unschedulable_since=1.0)], 40,
-     State.EVICTING, Code.PIN_UNSCHEDULABLE),
-    ("it is given some time", LIVE, RESUMED, [pod("p1", gated=False, pin="n1", unschedulable_since=15.0)], 40,
-     State.STARTING, Code.QUEUED),
     ("pods larger than their template", LIVE, RESUMED, [pod("p1", requests=SHAPE.requests * 2)], 20,
      State.EVICTING, Code.PODS_LARGER_THAN_ASKED),
     ("pods larger than was planned, though their template is as large by now",
@@ -367,6 +363,32 @@ def test_a_notice_ends_when(job: JobRecord, pods: list[PodRecord], now: float) -
     after = world.ledger.get("u1")
     assert after is not None
     assert (after.state, after.stop_at, after.intent) == (State.EVICTING, None, Intent.STOP)
+
+
+def test_a_pin_that_kube_scheduler_refuses_is_given_up_after_a_while() -> None:
+    stuck = pod("p1", gated=False, pin="n1", unschedulable=True)
+    world = World(replace(LIVE, started_at=350.0), records=[RESUMED, replace(stuck, gated=True)])
+    observer = Observer(world.mirror, world.ledger, world.usage, 30.0)
+
+    def look(now: float) -> State:
+        world.mirror.touched.add("u1")
+        world.ledger.apply(observer.look(CONFIG, now).changes)
+        entry = world.ledger.get("u1")
+        assert entry is not None
+        return entry.state
+
+    assert look(300.0) is State.STARTING  # gated: no refusal counts
+    world.see(replace(stuck, version=6))
+    assert look(340.0) is State.STARTING
+    world.see(replace(stuck, version=7, unschedulable=False))
+    assert look(360.0) is State.STARTING
+    world.see(replace(stuck, version=8))
+    assert look(375.0) is State.STARTING
+    assert look(404.0) is State.STARTING, "it counts from the second refusal"
+    assert look(405.0) is State.EVICTING
+    entry = world.ledger.get("u1")
+    assert entry is not None
+    assert (entry.reason.code, entry.excluded) == (Code.PIN_UNSCHEDULABLE, ("n1",))
 
 
 def stopped(
@@ -818,6 +840,17 @@ class TestFreeze:
         assert world.freeze().admitted[0].lost == ()
         world.mirror.apply([Deleted("pods", "p2", 9)])
         assert world.freeze().admitted[0].lost == (("main", "n2", 1),)
+
+    def test_a_slot_on_a_cordoned_node_is_lost_once_its_pod_is_gone(self) -> None:
+        world = World(RUNNING, records=[RESUMED, *READY])
+        cordoned = Node("n2", {HOSTNAME: "n2"}, SHAPE.requests, unschedulable=True)
+        world.see(NodeRecord(cordoned, 2))
+        assert world.freeze().admitted[0].lost == (), "its pod runs on"
+        world.see(replace(READY[1], version=6, terminating=True))
+        assert world.freeze().admitted[0].lost == (), "it ends in its own time"
+        world.mirror.apply([Deleted("pods", "p2", 7)])
+        assert world.freeze().admitted[0].lost == (("main", "n2", 1),)
+        assert world.look().plan_again
 
     def test_a_pod_that_goes_after_its_node_is_a_reason_to_plan(self) -> None:
         running = replace(LIVE, state=State.RUNNING, intent=None)

@@ -1,0 +1,72 @@
+"""One node is cordoned and drained while gangs run: its pods are placed elsewhere, and nothing is evicted."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuectl.domain.ledger import Purpose, State
+from tests.control.rig import gang, live, rig
+from tests.control.test_refused_writes import purpose
+from tests.doubles.cluster import Written
+
+KINDS = ("Job", "PyTorchJob")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("slowly", [False, True])
+async def test_pods_of_a_drained_node_go_elsewhere(
+    database_url: str, kind: str, slowly: bool
+) -> None:
+    """``slowly``: the pod that is evicted takes its time to end."""
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(gang(kind, "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        pod = live(world.cluster.pods_of(uid))[0]
+        assert pod.node is not None
+        world.cluster.cordon(pod.node)
+        world.cluster.controllers.hold_ends = slowly
+        server = world.cluster.server
+        server.delete("pods", server.get("pods", "default", pod.name))
+        if slowly:
+            await world.until(
+                lambda: any(p.terminating for p in world.cluster.pods_of(uid)), "it terminates"
+            )
+            world.cluster.controllers.hold_ends = False
+
+        def whole() -> bool:
+            running = [p for p in live(world.cluster.pods_of(uid)) if p.ready]
+            return len(running) == 2 and pod.node not in {p.node for p in running}
+
+        await world.until(whole, "it is whole again, off the cordoned node")
+        entry = await world.until_entry(uid, lambda e: e.unready_since is None, "it is ready")
+        assert (entry.state, entry.evictions, entry.failures) == (State.RUNNING, 0, 0)
+        told = [line.event for line in await world.store.history(uid)]
+        assert "Repaired" in told
+
+
+async def test_a_refusal_of_kube_scheduler_counts_from_when_it_is_seen(database_url: str) -> None:
+    """The pods were gated for longer than a refusal is borne."""
+    async with rig(database_url, 1) as world:
+        world.settings = world.settings.model_copy(update={"unschedulable_seconds": 30.0})
+        now = [1_800_000_000.0]
+        world.cluster.server.clock = lambda: now[0]
+        world.clock = lambda: now[0]
+        held: list[str] = []
+
+        def late(write: Written) -> int | None:
+            if purpose(write) is Purpose.PIN and not held:
+                held.append(write.name)
+                now[0] += 40.0
+                world.cluster.cordon("n0")  # a refusal that passes
+            return None
+
+        world.cluster.refuses = late
+        uid = world.cluster.submit(gang("Job", "train", 1))
+        await world.until(
+            lambda: any(p.unschedulable and not p.gated for p in world.cluster.pods_of(uid)),
+            "kube-scheduler refuses it",
+        )
+        await world.until_entry(uid, lambda e: e.state is State.STARTING, "it is given time")
+        world.cluster.cordon("n0", unschedulable=False)
+        entry = await world.until_state(uid, State.RUNNING)
+        assert entry.evictions == 0
