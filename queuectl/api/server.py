@@ -12,7 +12,7 @@ import contextlib
 import ipaddress
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -109,9 +109,19 @@ class WebServer:
     """
 
     def __init__(
-        self, app: ASGIApp, address: Address, certificate: Certificate | None = None
+        self,
+        app: ASGIApp,
+        address: Address,
+        certificate: Certificate | None = None,
+        proxies: Sequence[str] = (),
     ) -> None:
-        """``certificate``: None = without TLS.
+        """Listen.
+
+        Args:
+            app: what is served.
+            address: where.
+            certificate: None = without TLS.
+            proxies: addresses and networks whose X-Forwarded-For is believed.
 
         Raises:
             CannotListen: on this address.
@@ -130,7 +140,8 @@ class WebServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=list(proxies),
                 timeout_graceful_shutdown=STOP_SECONDS,
                 timeout_keep_alive=IDLE_SECONDS,
                 ssl_context_factory=self._context if certificate is not None else None,

@@ -85,7 +85,7 @@ async def _serve(settings: Settings) -> None:
         signs_in = authenticated is not None
         add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=signs_in)
         servers = [
-            WebServer(app, offered.address, offered.certificate),
+            WebServer(app, offered.address, offered.certificate, offered.proxies),
             WebServer(create_metrics_app(parts, registry), Address.parse(settings.metrics_listen)),
         ]
         async with asyncio.TaskGroup() as group:
@@ -108,6 +108,7 @@ def _offer(settings: Settings) -> Offer:
         cert_file=settings.tls_cert_file,
         key_file=settings.tls_key_file,
         tls=settings.tls == "on",
+        trusted_proxies=settings.trusted_proxies,
     )
 
 

@@ -149,6 +149,10 @@ class Settings(BaseSettings):
         50.0, gt=0, description="of one caller at the REST API, in the long run"
     )
     request_burst: int = Field(500, ge=1, description="requests of one caller at once")
+    trusted_proxies: str = Field(
+        "",
+        description="addresses and networks, by commas, of proxies whose X-Forwarded-For names the client",
+    )
     audit_days: float = Field(400.0, gt=0, description="how long lines of the audit log are kept")
     metrics_listen: str = Field("127.0.0.1:8080", description="/metrics, /healthz and /readyz")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import httpx2
@@ -12,11 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from queuectl.api.auth.limits import Buckets
+from queuectl.api.auth.authentication import SESSION_PATH
 from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
+from queuectl.api.server import Address, WebServer
+from queuectl.domain.identity import Caller, Session
+from queuectl.domain.pace import Buckets
 from tests.api.conftest import commit, talking_to
 from tests.api.signed import ADMIN, NOBODY, asking, bearer, people, signed_app
 from tests.api.support import job, live_through
+from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryStore
 
 COHORTS = "/api/v1/cohorts"
@@ -87,6 +93,94 @@ async def test_guessing_tokens_is_slow(memory: MemoryStore) -> None:
         ]
     assert guesses == [401, 401, 401, 429, 429]
     assert not memory.database.audit
+
+
+class Counting(MemoryAccess):
+    """Counts what the API server is asked."""
+
+    reviews = 0
+
+    async def who(self, token: str) -> Caller | None:
+        self.reviews += 1
+        return await super().who(token)
+
+
+def counting() -> Counting:
+    access = Counting()
+    access.know(ADMIN, "admin", master=True)
+    return access
+
+
+async def test_a_flood_of_bad_tokens_costs_few_token_reviews(memory: MemoryStore) -> None:
+    access = counting()
+    app = signed_app(memory, access)
+    async with asking(app) as client:
+        bad = [client.get(COHORTS, headers=bearer(f"guess-{n}")) for n in range(300)]
+        answers = Counter(answer.status_code for answer in await asyncio.gather(*bad))
+        reviews = access.reviews
+        # Signing in tries credentials, too.
+        assert (await client.post(SESSION_PATH, json={"token": "guess"})).status_code == 429
+    assert reviews == access.reviews
+    assert reviews <= 105, answers
+    assert answers == {401: reviews, 429: 300 - reviews}
+
+
+async def test_a_flood_of_bad_cookies_costs_few_look_ups(
+    memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = 0
+    find = memory.sessions.find
+
+    async def counted(key: str, now: float) -> Session | None:
+        nonlocal looked_up
+        looked_up += 1
+        return await find(key, now)
+
+    monkeypatch.setattr(memory.sessions, "find", counted)
+    app = signed_app(memory, counting())
+    async with asking(app) as client:
+        for n in range(300):
+            await client.get(COHORTS, headers={"Cookie": f"__Host-queuectl=guess-{n}"})
+    assert 100 <= looked_up <= 120  # 100 at once, and 5 a second
+
+
+async def test_good_credentials_do_not_count_as_failures(memory: MemoryStore) -> None:
+    app = signed_app(memory, counting(), failures_per_second=0.1, failure_burst=2)
+    async with asking(app, ADMIN) as client:
+        assert {(await client.get(COHORTS)).status_code for _ in range(10)} == {200}
+        access_down = signed_app(memory, down := counting(), failure_burst=2)
+        down.down = True
+        async with asking(access_down, ADMIN) as other:
+            assert {(await other.get(COHORTS)).status_code for _ in range(10)} == {503}
+
+
+@pytest.mark.parametrize(
+    ("trusted", "headers", "alike"),
+    [
+        ((), ("10.0.0.1", "10.0.0.2"), True),  # anyone can send the header
+        (("127.0.0.1",), ("10.0.0.1", "10.0.0.2"), False),
+        (("127.0.0.0/8",), ("10.0.0.1, 10.0.0.9", "10.0.0.2, 10.0.0.9"), True),  # the proxy saw .9
+        (("127.0.0.1",), ("2001:db8::1", "2001:db8::2"), True),  # one host can have a /64
+        (("127.0.0.1",), ("2001:db8::1", "2001:db8:0:1::1"), False),
+    ],
+)
+async def test_the_address_is_the_peers_unless_a_trusted_proxy_names_another(
+    memory: MemoryStore, trusted: tuple[str, ...], headers: tuple[str, str], alike: bool
+) -> None:
+    app = signed_app(memory, counting(), failures_per_second=0.01, failure_burst=1, secure=False)
+    server = WebServer(app, Address("127.0.0.1", 0), None, trusted)
+    serving = asyncio.create_task(server.run())
+    try:
+        async with httpx2.AsyncClient(base_url=server.url) as client:
+            first, second = [
+                await client.get(COHORTS, headers=bearer("guess") | {"X-Forwarded-For": header})
+                for header in headers
+            ]
+    finally:
+        server.stop()
+        await serving
+    assert first.status_code == 401
+    assert second.status_code == (429 if alike else 401)
 
 
 # ---- how much

@@ -36,6 +36,14 @@ def offered(listen: str, **given: Any) -> Offer:
     return offer(listen, **{**nothing, **given})
 
 
+def test_trusted_proxies_are_addresses_and_networks() -> None:
+    found = offered(ANYWHERE, **CERT, trusted_proxies=" 10.0.0.1, fd00::/8,")
+    assert found.proxies == ("10.0.0.1", "fd00::/8")
+    for text in ("*", "ingress", "10.0.0.1/8"):
+        with pytest.raises(BadInput, match="QUEUECTL_TRUSTED_PROXIES"):
+            offered(ANYWHERE, **CERT, trusted_proxies=text)
+
+
 @pytest.mark.parametrize(
     ("listen", "given", "authenticated", "encrypts", "secure"),
     [

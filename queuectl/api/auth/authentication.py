@@ -89,7 +89,9 @@ class Authentication:
             return ANYBODY
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme:
-            caller = await self._desk.who(token.strip()) if scheme.lower() == "bearer" else None
+            caller = (
+                await self._desk.who(request, token.strip()) if scheme.lower() == "bearer" else None
+            )
             if caller is None:
                 detail = "the Authorization header holds no token that the cluster takes"
                 raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)

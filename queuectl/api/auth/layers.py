@@ -1,7 +1,7 @@
 """In which order the layers stand before the routes.
 
-From the outside in: an id and careful headers; who asks (without authentication: whether this machine asks); whether too
-often; the line in the audit log. What is refused before the last one changes nothing and leaves no line, so that nobody
+From the outside in: an id and careful headers; who asks, unless the address failed to say so too often (without authentication:
+whether this machine asks); whether too often; the line in the audit log. What is refused before the last one changes nothing and leaves no line, so that nobody
 unknown can fill the database. Bodies are read behind all of them, by the routes, once rights are checked.
 """
 
@@ -15,12 +15,13 @@ from fastapi import FastAPI
 from queuectl.api.access import Access
 from queuectl.api.auth.audit import Audit
 from queuectl.api.auth.authentication import SESSION_PATH, Authentication, Open
-from queuectl.api.auth.limits import Buckets, RateLimit
+from queuectl.api.auth.limits import RateLimit, Strangers
 from queuectl.api.auth.loopback import ThisMachine
 from queuectl.api.auth.requests import Requests
 from queuectl.api.auth.sessions import SessionDesk
 from queuectl.api.kinds import PREFIX
 from queuectl.api.ports import ApiStore
+from queuectl.domain.pace import Buckets
 
 WIDE: Final = (f"{PREFIX}/dryrun", f"{PREFIX}/plans")
 """Paths that take many documents at once, and change nothing."""
@@ -36,6 +37,7 @@ class Authenticated:
         access: who knows them and their rights.
         secure: browsers reach us by TLS.
         per_second, burst: how often one of them may ask.
+        failures_per_second, failure_burst: how often one address may show credentials that are no good.
         doors: what anybody may see.
     """
 
@@ -43,6 +45,8 @@ class Authenticated:
     secure: bool = False
     per_second: float = 50.0
     burst: int = 500
+    failures_per_second: float = 5.0
+    failure_burst: int = 100
     doors: Open = Open()
 
 
@@ -56,7 +60,13 @@ def install(
         app.add_middleware(ThisMachine)
     else:
         buckets = Buckets(authenticated.per_second, authenticated.burst)
-        desk = SessionDesk(authenticated.access, store.sessions, secure=authenticated.secure)
+        failures = Buckets(authenticated.failures_per_second, authenticated.failure_burst)
+        desk = SessionDesk(
+            authenticated.access,
+            store.sessions,
+            Strangers(failures),
+            secure=authenticated.secure,
+        )
         app.add_middleware(RateLimit, buckets=buckets)
         app.add_middleware(Authentication, desk=desk, doors=authenticated.doors)
     app.add_middleware(Requests)

@@ -1,12 +1,11 @@
-"""How often one caller may ask."""
+"""How often one caller may ask, and how often one address may try credentials."""
 
 from __future__ import annotations
 
+import ipaddress
 import math
-import time
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,32 +13,53 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queuectl.api import problems
 from queuectl.api.access import ANYBODY, caller_of
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
+from queuectl.domain.pace import Buckets
 
-_MOST: Final = 10_000  # callers whose pace is remembered
+_Found = TypeVar("_Found")
 
 
-class Buckets:
-    """A token bucket for each key: ``burst`` at once, then ``per_second``."""
+def address_of(request: Request) -> str:
+    """Where a request comes from: the peer, or what a trusted proxy says; of IPv6 the /64, which one host can have whole."""
+    host = request.client.host if request.client is not None else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
-    def __init__(
-        self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._per_second = per_second
-        self._burst = float(burst)
-        self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when
 
-    def take(self, key: str) -> float:
-        """Take one; 0, or the seconds until there is one again."""
-        now = self._clock()
-        left, at = self._left.get(key, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self._per_second)
-        wait = 0.0 if left >= 1.0 else (1.0 - left) / self._per_second
-        self._left[key] = (left if wait else left - 1.0, now)
-        self._left.move_to_end(key)
-        if len(self._left) > _MOST:  # whoever was not seen for longest has a full one again
-            self._left.popitem(last=False)
-        return wait
+class Strangers:
+    """Limits by address how often credentials are looked up that turn out to be of no caller.
+
+    An attempt counts before it is looked up, so that a flood costs neither a TokenReview nor a query. It is returned when the
+    credentials are good, or when nothing could be found out.
+    """
+
+    def __init__(self, buckets: Buckets) -> None:
+        self._buckets = buckets
+
+    async def look_up(
+        self, request: Request, find: Callable[[], Awaitable[_Found | None]]
+    ) -> _Found | None:
+        """What ``find`` finds; it is not called for an address that failed too often.
+
+        Raises:
+            Problem: too-many-requests.
+        """
+        address = address_of(request)
+        if wait := self._buckets.take(address):
+            raise _too_often(f"credentials from {address} failed too often", wait)
+        try:
+            found = await find()
+        except (ClusterUnavailable, StoreUnavailable):
+            self._buckets.give_back(address)
+            raise
+        if found is not None:
+            self._buckets.give_back(address)
+        return found
 
 
 class RateLimit:
@@ -54,12 +74,15 @@ class RateLimit:
         if scope["type"] == "http":
             request = Request(scope)
             caller = caller_of(request)
-            address = request.client.host if request.client is not None else ""
-            wait = self._buckets.take(f"at {address}" if caller is ANYBODY else caller.name)
-            if wait:
-                detail = f"{caller.name} asks too often; go on in {wait:.1f} s"
-                headers = {"Retry-After": str(math.ceil(wait))}
-                refusal = Problem(ProblemType.TOO_MANY_REQUESTS, detail, headers)
+            key = f"at {address_of(request)}" if caller is ANYBODY else caller.name
+            if wait := self._buckets.take(key):
+                refusal = _too_often(f"{caller.name} asks too often", wait)
                 await problems.respond(request, refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _too_often(what: str, wait: float) -> Problem:
+    """``wait``: seconds."""
+    headers = {"Retry-After": str(math.ceil(wait))}
+    return Problem(ProblemType.TOO_MANY_REQUESTS, f"{what}; try again in {wait:.1f} s", headers)

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queuectl.api.access import Identities
+from queuectl.api.auth.limits import Strangers
 from queuectl.api.ports import Sessions
 from queuectl.domain.identity import Caller, Session
 
@@ -32,6 +33,7 @@ class SessionDesk:
         self,
         identities: Identities,
         sessions: Sessions,
+        strangers: Strangers,
         *,
         secure: bool,
         clock: Callable[[], float] = time.time,
@@ -39,18 +41,19 @@ class SessionDesk:
         """``secure``: browsers reach us by TLS, so the cookie goes nowhere without it."""
         self._identities = identities
         self._sessions = sessions
+        self._strangers = strangers
         self._secure = secure
         self._clock = clock
         # The prefix binds it to this very host: no other one, nor a page without TLS, can put a cookie in its place.
         self._cookie = "__Host-queuectl" if secure else "queuectl"
 
-    async def who(self, token: str) -> Caller | None:
-        """Whose token this is. May raise ClusterUnavailable."""
-        return await self._identities.who(token)
+    async def who(self, request: Request, token: str) -> Caller | None:
+        """Whose token this is. May raise ClusterUnavailable, and too-many-requests."""
+        return await self._strangers.look_up(request, lambda: self._identities.who(token))
 
-    async def open(self, token: str) -> tuple[str, Session] | None:
-        """A new session and what its cookie holds; None: nobody's token. May raise ClusterUnavailable."""
-        caller = await self._identities.who(token)
+    async def open(self, request: Request, token: str) -> tuple[str, Session] | None:
+        """A new session and what its cookie holds; None: nobody's token. Raises as :meth:`who`."""
+        caller = await self.who(request, token)
         if caller is None:
             return None
         now = self._clock()
@@ -74,9 +77,13 @@ class SessionDesk:
         )
 
     async def find(self, request: Request) -> Session | None:
-        """The session whose cookie the request has."""
+        """The session whose cookie the request has. May raise too-many-requests."""
         name = request.cookies.get(self._cookie)
-        return await self._sessions.find(_key(name), self._clock()) if name else None
+        if not name:
+            return None
+        return await self._strangers.look_up(
+            request, lambda: self._sessions.find(_key(name), self._clock())
+        )
 
     async def close(self, request: Request, response: Response) -> None:
         """End the session whose cookie the request has, and take the cookie back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +19,14 @@ class Offer:
         authenticated: callers are asked who they are.
         certificate: None = without TLS.
         secure: browsers reach us by TLS, which may end before us.
+        proxies: addresses and networks whose X-Forwarded-For is believed.
     """
 
     address: Address
     authenticated: bool
     certificate: Certificate | None
     secure: bool
+    proxies: tuple[str, ...] = ()
 
 
 def offer(
@@ -33,6 +36,7 @@ def offer(
     cert_file: Path | None,
     key_file: Path | None,
     tls: bool,
+    trusted_proxies: str = "",
 ) -> Offer:
     """What the settings come to. ``tls``: false = it ends before us.
 
@@ -46,9 +50,12 @@ def offer(
     certificate = Certificate(cert_file, key_file) if cert_file and key_file else None
     if certificate is not None and not tls:
         raise BadInput("QUEUECTL_TLS=off, but QUEUECTL_TLS_CERT_FILE names a certificate")
+    proxies = _networks(trusted_proxies)
     authenticated = auth == "kubernetes" or (auth is None and not address.loopback)
     if address.loopback:
-        return Offer(address, authenticated, certificate, certificate is not None or not tls)
+        return Offer(
+            address, authenticated, certificate, certificate is not None or not tls, proxies
+        )
     if not authenticated:
         raise CannotListen(
             f"refusing to serve the API on {address} with QUEUECTL_AUTH=none: whoever reached it could do everything. "
@@ -59,4 +66,14 @@ def offer(
             f"refusing to serve the API on {address} without TLS: tokens could be read on their way. Name a certificate "
             "by QUEUECTL_TLS_CERT_FILE and QUEUECTL_TLS_KEY_FILE; where an ingress ends TLS before us, set QUEUECTL_TLS=off"
         )
-    return Offer(address, True, certificate, secure=True)
+    return Offer(address, True, certificate, secure=True, proxies=proxies)
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    for one in found:
+        try:
+            ipaddress.ip_network(one)
+        except ValueError as error:
+            raise BadInput(f"QUEUECTL_TRUSTED_PROXIES: {error}") from error
+    return found

@@ -70,7 +70,7 @@ def add_routes(routes: APIRouter, desk: SessionDesk | None) -> None:
             raise missing()
         if desk is None:
             raise Problem(P.NOT_IN_THIS_STATE, "nobody is asked who he is here: QUEUECTL_AUTH=none")
-        opened = await desk.open(body.token.strip())
+        opened = await desk.open(request, body.token.strip())
         if opened is None:
             raise Problem(P.UNAUTHENTICATED, "the cluster does not take this token, or no longer")
         name, session = opened

@@ -1,0 +1,39 @@
+"""How often something may be done: token buckets by key."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+_MOST: Final = 10_000  # keys whose pace is remembered
+
+
+class Buckets:
+    """A token bucket for each key: ``burst`` at once, then ``per_second``."""
+
+    def __init__(
+        self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_second = per_second
+        self._burst = float(burst)
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when
+
+    def give_back(self, key: str) -> None:
+        """Return one that was taken."""
+        left, at = self._left.get(key, (self._burst, self._clock()))
+        self._left[key] = (min(self._burst, left + 1.0), at)
+
+    def take(self, key: str) -> float:
+        """Take one; 0, or the seconds until there is one again."""
+        now = self._clock()
+        left, at = self._left.get(key, (self._burst, now))
+        left = min(self._burst, left + (now - at) * self._per_second)
+        wait = 0.0 if left >= 1.0 else (1.0 - left) / self._per_second
+        self._left[key] = (left if wait else left - 1.0, now)
+        self._left.move_to_end(key)
+        if len(self._left) > _MOST:  # the key used longest ago has a full one again
+            self._left.popitem(last=False)
+        return wait
