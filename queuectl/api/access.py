@@ -8,7 +8,7 @@ looks at those.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
 from fastapi import Depends, Request
@@ -20,6 +20,7 @@ from queuectl.domain.identity import Caller, Right
 ANYBODY: Final = Caller("somebody at the REST API")
 """Whoever asks where nobody is asked who he is: on loopback, without authentication."""
 _KEY: Final = "queuectl.caller"
+_AT_ONCE: Final = 8  # namespaces asked for by one request: others have questions, too
 
 Visible = Collection[str] | None
 """Namespaces whose workloads a caller may see; None = all."""
@@ -87,9 +88,8 @@ class Guard:
         """In which of these namespaces he may; None = in all there are. ``namespaces`` is asked only when needed."""
         if await self.may(request, Right(verb, resource)):
             return None
-        rights = [Right(verb, resource, namespace) for namespace in await namespaces()]
-        allowed = await asyncio.gather(*(self.may(request, right) for right in rights))
-        return frozenset(r.namespace for r, may in zip(rights, allowed, strict=True) if may)
+        there = await namespaces()
+        return frozenset([one async for one in self._in(request, verb, resource, there)])
 
     async def somewhere(
         self,
@@ -99,8 +99,24 @@ class Guard:
         namespaces: Callable[[], Awaitable[Iterable[str]]],
     ) -> bool:
         """Whether he may in any of these namespaces, or in all."""
-        there = await self.visible(request, verb, resource, namespaces)
-        return there is None or bool(there)
+        if await self.may(request, Right(verb, resource)):
+            return True
+        there = await namespaces()
+        async for _ in self._in(request, verb, resource, there):
+            return True
+        return False
+
+    async def _in(
+        self, request: Request, verb: str, resource: str, namespaces: Iterable[str]
+    ) -> AsyncIterator[str]:
+        """Those of these namespaces in which he may; a few are asked for at a time."""
+        rights = [Right(verb, resource, namespace) for namespace in namespaces]
+        for start in range(0, len(rights), _AT_ONCE):
+            some = rights[start : start + _AT_ONCE]
+            allowed = await asyncio.gather(*(self.may(request, right) for right in some))
+            for right, may in zip(some, allowed, strict=True):
+                if may:
+                    yield right.namespace
 
     async def writes_some(
         self, request: Request, namespaces: Callable[[], Awaitable[Iterable[str]]]

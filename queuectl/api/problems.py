@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
@@ -16,7 +17,12 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
 from queuectl.api.auth.requests import careful_headers, request_id_of
-from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
+from queuectl.domain.errors import (
+    BadInput,
+    ClusterUnavailable,
+    StoreUnavailable,
+    TooManyReviews,
+)
 from queuectl.objects.errors import DocumentError
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -141,6 +147,10 @@ def outage(request: Request, error: StoreUnavailable | ClusterUnavailable) -> JS
             "nothing was answered from the database; running workloads are not touched, try again"
         )
         return respond(request, Problem(ProblemType.STORE_UNAVAILABLE, detail, retry))
+    if isinstance(error, TooManyReviews):
+        retry["Retry-After"] = str(math.ceil(error.retry_after or RETRY_SECONDS))
+        detail = f"{error}; name a namespace, or try again later"
+        return respond(request, Problem(ProblemType.TOO_MANY_REQUESTS, detail, retry))
     _log.warning("cluster_unavailable", path=request.url.path, error=str(error))
     detail = "the API server could not be asked who you are and what you may do; try again"
     return respond(request, Problem(ProblemType.CLUSTER_UNAVAILABLE, detail, retry))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -17,12 +18,18 @@ import msgspec
 from queuectl.cluster.client import Api, Forbidden
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.remembered import Remembered
-from queuectl.domain.errors import ClusterUnavailable
+from queuectl.domain.errors import ClusterUnavailable, TooManyReviews
 from queuectl.domain.identity import API_GROUP, Caller, Right
+from queuectl.domain.pace import Buckets
 
 TOKEN_SECONDS: Final = 60.0  # for which a token that was withdrawn may still be taken
 RIGHT_SECONDS: Final = 30.0  # the same for a right
 REFUSAL_SECONDS: Final = 3.0  # soon over: whoever was just granted something tries again at once
+# A list asks this of every namespace there is, and most say no: each time the same is refused again, it is kept twice as long.
+LIST_REFUSAL_SECONDS: Final = 30.0
+LONGEST_REFUSAL_SECONDS: Final = 300.0
+REVIEWS_PER_SECOND: Final = 100.0  # SubjectAccessReviews for one caller, in the long run
+REVIEW_BURST: Final = 3000  # and at once
 LONGEST_TOKEN: Final = 16 * 1024  # characters; OIDC tokens with hundreds of groups have 8,000
 _MOST_TOKENS: Final = 10_000
 _MOST_RIGHTS: Final = 100_000
@@ -66,16 +73,17 @@ _read_access_review = msgspec.json.Decoder(_AccessReview).decode
 class KubernetesAccess:
     """The cluster's own identities and rights. Methods may raise ClusterUnavailable."""
 
-    def __init__(self, api: Api) -> None:
-        """``api``: under queuectl's own identity; closed by :meth:`close`."""
+    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+        """``api``: under queuectl's own identity; closed by :meth:`close`. ``clock``: monotonic seconds."""
         self._api = api
         self._reviews = asyncio.Semaphore(_AT_ONCE)
         self._callers: Remembered[bytes, Caller | None] = Remembered(
-            lambda caller: REFUSAL_SECONDS if caller is None else TOKEN_SECONDS, most=_MOST_TOKENS
+            lambda _, caller, __: REFUSAL_SECONDS if caller is None else TOKEN_SECONDS,
+            most=_MOST_TOKENS,
+            clock=clock,
         )
-        self._rights: Remembered[_Key, bool] = Remembered(
-            lambda allowed: RIGHT_SECONDS if allowed else REFUSAL_SECONDS, most=_MOST_RIGHTS
-        )
+        self._rights: Remembered[_Key, bool] = Remembered(_good_for, most=_MOST_RIGHTS, clock=clock)
+        self._budget = Buckets(REVIEWS_PER_SECOND, REVIEW_BURST, clock)
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> Self:
@@ -102,7 +110,7 @@ class KubernetesAccess:
         return await self._callers.get(key, lambda: self._review(token))
 
     async def may(self, caller: Caller, right: Right) -> bool:
-        """Whether the cluster's authorizers let him."""
+        """Whether the cluster's authorizers let him. May raise TooManyReviews."""
         if not right.nameable:
             return False
         extra = tuple(sorted(caller.extra.items()))
@@ -119,6 +127,9 @@ class KubernetesAccess:
         return Caller(user.username, user.groups, user.uid, user.extra)
 
     async def _ask(self, caller: Caller, right: Right) -> bool:
+        if wait := self._budget.take(caller.name):
+            text = f"what {caller.name} may do needs too many access reviews"
+            raise TooManyReviews(text, wait)
         spec: dict[str, Any] = {
             "user": caller.name,
             "groups": caller.groups,
@@ -139,6 +150,16 @@ class KubernetesAccess:
             except Forbidden as error:  # of us, not of the caller
                 text = f"queuectl may not ask ({error}); deploy/10-identity.yaml says what it needs"
                 raise ClusterUnavailable(text) from error
+
+
+def _good_for(key: _Key, allowed: bool, last: float) -> float:
+    """Seconds. ``last``: of the same answer before; 0 = there was none."""
+    if allowed:
+        return RIGHT_SECONDS
+    right = key[-1]
+    if right.name or not right.namespace:
+        return REFUSAL_SECONDS
+    return min(LONGEST_REFUSAL_SECONDS, 2.0 * last) if last else LIST_REFUSAL_SECONDS
 
 
 def _attributes(right: Right) -> dict[str, str]:

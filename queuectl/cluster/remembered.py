@@ -20,16 +20,22 @@ class Remembered(Generic[_Key, _Answer]):
 
     def __init__(
         self,
-        good_for: Callable[[_Answer], float],
+        good_for: Callable[[_Key, _Answer, float], float],
         *,
         most: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``good_for``: seconds an answer may be used."""
+        """Nothing is known yet.
+
+        Args:
+            good_for: seconds an answer to a key may be used; given those of the answer before it if that was the same, else 0.
+            most: how many answers are kept.
+            clock: monotonic seconds.
+        """
         self._good_for = good_for
         self._most = most
         self._clock = clock
-        self._known: OrderedDict[_Key, tuple[float, _Answer]] = OrderedDict()
+        self._known: OrderedDict[_Key, tuple[float, float, _Answer]] = OrderedDict()
         self._asked: dict[_Key, asyncio.Task[_Answer]] = {}
 
     def __len__(self) -> int:
@@ -40,7 +46,7 @@ class Remembered(Generic[_Key, _Answer]):
         known = self._known.get(key)
         if known is not None and self._clock() < known[0]:
             self._known.move_to_end(key)
-            return known[1]
+            return known[2]
         asking = self._asked.get(key)
         if asking is None:
             asking = asyncio.create_task(self._ask(key, ask), name="ask the API server")
@@ -53,7 +59,10 @@ class Remembered(Generic[_Key, _Answer]):
             answer = await ask()
         finally:
             del self._asked[key]
-        self._known[key] = (self._clock() + self._good_for(answer), answer)
+        before = self._known.get(key)
+        last = before[1] if before is not None and before[2] == answer else 0.0
+        seconds = self._good_for(key, answer, last)
+        self._known[key] = (self._clock() + seconds, seconds, answer)
         self._known.move_to_end(key)
         while len(self._known) > self._most:
             self._known.popitem(last=False)

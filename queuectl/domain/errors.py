@@ -87,6 +87,10 @@ class ClusterUnavailable(ClusterError):
         self.retry_after = retry_after
 
 
+class TooManyReviews(ClusterUnavailable):
+    """The API server is not asked: this caller has used up the access reviews of the moment. ``retry_after`` is set."""
+
+
 class WriteConflict(ClusterError):
     """409: the object changed since it was read."""
 

@@ -27,7 +27,7 @@ class Oracle:
         return self.asked
 
     def remembered(self, seconds: float = 10.0, most: int = 100) -> Remembered[str, int]:
-        return Remembered(lambda _: seconds, most=most, clock=lambda: self.now)
+        return Remembered(lambda *_: seconds, most=most, clock=lambda: self.now)
 
 
 async def test_an_answer_is_good_for_a_while() -> None:
@@ -43,7 +43,7 @@ async def test_an_answer_is_good_for_a_while() -> None:
 async def test_how_long_depends_on_the_answer() -> None:
     oracle = Oracle()
     known: Remembered[str, int] = Remembered(
-        lambda answer: 1.0 if answer == 1 else 100.0, most=10, clock=lambda: oracle.now
+        lambda _, answer, __: 1.0 if answer == 1 else 100.0, most=10, clock=lambda: oracle.now
     )
     await known.get("a", oracle)
     oracle.now = 2.0
