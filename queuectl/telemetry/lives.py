@@ -119,6 +119,10 @@ class Lives:
         labels = (*self._scope.labels, *more)
         return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
 
+    def forget(self) -> None:
+        """Series of what is counted next may be gone."""
+        self._known.clear()
+
     def count(self, change: Change, priority: str) -> None:
         """Count one committed change. ``priority``: the workload's priority class, ``""`` for none."""
         before, after = change.before, change.after

@@ -30,6 +30,7 @@ from queuectl.state.holdings import Holdings
 from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
 from queuectl.telemetry.lives import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, Lives
+from queuectl.telemetry.names import Names
 from queuectl.telemetry.quota import QuotaGauges
 from queuectl.telemetry.reclaim import IdleReclaims
 from queuectl.telemetry.standing import Standing
@@ -90,9 +91,10 @@ class Metrics:
         self._queues: set[str] = set()  # of which counters are there
         self._kinds: set[str] = set()  # likewise, of objects that are written
         self._quota = QuotaGauges()
-        self._standing = Standing(self._quota.cohorts_of)
+        self._names = Names(self._quota.config)
+        self._standing = Standing(self._quota.cohorts_of, self._names)
         self.kinds = Kinds()
-        for collector in (self._standing, self._quota, self.kinds):
+        for collector in (self._names, self._standing, self._quota, self.kinds):
             self.registry.register(collector)
         self.gates = Gates(self.registry)
         self.utilization = UseMetrics(self.registry)
@@ -103,6 +105,13 @@ class Metrics:
         self._define_cycle()
         self._define_workloads()
         self._define_adapters()
+        self._names.watch(self.registry._collector_to_names, self._born_again)
+
+    def _born_again(self) -> None:
+        """A queue that is created again has its counters at 0 once more."""
+        self._queues.clear()
+        for lives in self._lives:
+            lives.forget()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"queuectl_{name}", text, labels, registry=self.registry)
@@ -233,14 +242,14 @@ class Metrics:
         self._standing.load(known)
         self._quota.show(holdings)
         for entry in known:
-            self._meet(entry.cluster_queue)
+            self._meet(self._names.cluster_queue(entry.cluster_queue))
 
     def committed(
         self, changes: Sequence[Change], priority_class: Callable[[Entry], str] = _no_class
     ) -> None:
         """Count what one commit changed. ``priority_class`` names a workload's class, ``""`` for none."""
         for change in changes:
-            self._decided(change, priority_class(change.after))
+            self._decided(self._names.change(change), priority_class(change.after))
         self._standing.apply(changes)
 
     def _decided(self, change: Change, priority: str) -> None:
@@ -269,7 +278,8 @@ class Metrics:
     ) -> None:
         """Count committed preemptions. ``cluster_queue`` gives the queue of a workload's uid."""
         for preemption in preemptions:
-            labels = (cluster_queue(preemption.preemptor), preemption.reason)
+            queue = self._names.cluster_queue(cluster_queue(preemption.preemptor))
+            labels = (queue, preemption.reason)
             self._preempted.labels(*labels).inc()
             self._lost.labels(*labels).inc(preemption.cost.lost_work)
 

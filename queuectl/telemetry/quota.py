@@ -35,6 +35,10 @@ class QuotaGauges(Collector):
         """From now on, scrapes read these."""
         self._holdings = holdings
 
+    def config(self) -> QueueConfig | None:
+        """What the holdings are charged under; None while another process leads."""
+        return self._holdings.config if self._holdings is not None else None
+
     def cohorts_of(self, cluster_queue: str) -> tuple[str, ...]:
         """The Cohorts a ClusterQueue is in."""
         holdings = self._holdings

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code
 from queuectl.telemetry.gauges import Series, gauge
+from queuectl.telemetry.names import Names
 
 Where: TypeAlias = tuple[str, str, str, State, Code]
 """ClusterQueue, namespace, LocalQueue, state, reason (of what waits; ``Queued`` of all others)."""
@@ -36,9 +37,10 @@ def pending_status(code: Code) -> str:
 class Standing(Collector):
     """Head counts of the ledger. A head that empties stays with 0, so that its gauge says 0 and not nothing."""
 
-    def __init__(self, cohorts: Callable[[str], Iterable[str]] = lambda _: ()) -> None:
-        """``cohorts`` gives the Cohorts that a ClusterQueue is in."""
+    def __init__(self, cohorts: Callable[[str], Iterable[str]], names: Names) -> None:
+        """``cohorts`` gives the Cohorts that a ClusterQueue is in; ``names``: which may be shown."""
         self._cohorts = cohorts
+        self._names = names
         self._where: Counter[Where] = Counter()
         self._owed: Counter[Head] = Counter()
         self._refused: Counter[Head] = Counter()
@@ -58,6 +60,17 @@ class Standing(Collector):
             if change.before is not None:
                 _count(self._where, self._owed, self._refused, change.before, -1)
             _count(self._where, self._owed, self._refused, change.after, 1)
+            if change.before is not None:
+                self._forget(change.before)
+
+    def _forget(self, entry: Entry) -> None:
+        """Keep no empty head of a queue that does not exist: anyone can name one."""
+        local = entry.namespace, entry.queue
+        queue = self._names.cluster_queue(entry.cluster_queue)
+        if (queue, *self._names.local_queue(*local)) != (entry.cluster_queue, *local):
+            key = _where(entry)
+            if not self._where[key]:
+                del self._where[key]
 
     def describe(self) -> list[Metric]:
         """Nothing to check beforehand: names are this module's own."""
@@ -65,7 +78,7 @@ class Standing(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All gauges, from a copy: the loop goes on meanwhile."""
-        where = dict(self._where)
+        where = self._named(dict(self._where))
         yield gauge(
             "pending_workloads",
             "Workloads waiting for a start; status is active or inadmissible as in Kueue.",
@@ -128,8 +141,21 @@ class Standing(Collector):
         )  # fmt: skip
         yield gauge(
             "refused_writes", "Workloads with a write to the cluster that the API server refuses.",
-            ("cluster_queue", "kind"), dict(self._refused).items(),
+            ("cluster_queue", "kind"),
+            _sums(
+                ((self._names.cluster_queue(queue), kind), count)
+                for (queue, kind), count in dict(self._refused).items()
+            ),
         )  # fmt: skip
+
+    def _named(self, where: Mapping[Where, int]) -> Counter[Where]:
+        """The same heads by names that exist. A head of other names that is empty is forgotten."""
+        named: Counter[Where] = Counter()
+        for (queue, namespace, local, state, code), count in where.items():
+            shown = self._names.cluster_queue(queue), *self._names.local_queue(namespace, local)
+            if count or shown == (queue, namespace, local):
+                named[(*shown, state, code)] += count
+        return named
 
 
 _LIVE: Final = frozenset(state for state in State if state.live)
@@ -172,10 +198,14 @@ def _count(
         return
     if entry.refused_write is not None:
         refused[entry.cluster_queue, str(entry.refused_write)] += by
-    code = entry.reason.code if entry.state.waiting else Code.QUEUED
-    where[entry.cluster_queue, entry.namespace, entry.queue, entry.state, code] += by
+    where[_where(entry)] += by
     if entry.intent is not None:
         owed[(str(entry.intent),)] += by
+
+
+def _where(entry: Entry) -> Where:
+    code = entry.reason.code if entry.state.waiting else Code.QUEUED
+    return entry.cluster_queue, entry.namespace, entry.queue, entry.state, code
 
 
 def _sums(counted: Iterable[tuple[Head, int]]) -> Iterable[Series]:
