@@ -20,6 +20,7 @@ from queuectl.domain.identity import Caller, Right
 ANYBODY: Final = Caller("somebody at the REST API")
 """Whoever asks where nobody is asked who he is: on loopback, without authentication."""
 _KEY: Final = "queuectl.caller"
+_KNOWN: Final = "queuectl.known"
 _AT_ONCE: Final = 8  # namespaces asked for by one request: others have questions, too
 
 Visible = Collection[str] | None
@@ -53,6 +54,17 @@ def caller_of(request: Request) -> Caller:
 def know(scope: Any, caller: Caller) -> None:
     """Remember who asks, for the rest of this request."""
     scope[_KEY] = caller
+
+
+def vouch(scope: Any, known: Callable[[], Awaitable[bool]]) -> None:
+    """Remember how to find out, while a long answer goes on, whether the caller's credentials are still good."""
+    scope[_KNOWN] = known
+
+
+async def still_known(request: Request) -> bool:
+    """Whether the credentials of a request are still good. May raise ClusterUnavailable and StoreUnavailable."""
+    known: Callable[[], Awaitable[bool]] | None = request.scope.get(_KNOWN)
+    return known is None or await known()
 
 
 class Guard:

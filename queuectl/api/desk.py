@@ -7,6 +7,7 @@ What is taken is kept as a command, once per ``Idempotency-Key``; the leader car
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, NoReturn
 from uuid import uuid4
 
@@ -31,7 +32,7 @@ from queuectl.api.kinds import PREFIX
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.veil import veil_of
-from queuectl.domain.commands import Action, Command, objection
+from queuectl.domain.commands import Action, Command, objection, reserved_to_admins
 from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
@@ -76,7 +77,12 @@ class Desk:
         given = body.by if body is not None else None
         by = given if given is not None and caller is ANYBODY else caller.name
         key = request_id or str(uuid4())
-        command = _command(entry, action, body, by, key if caller is ANYBODY else own(caller, key))
+        admin = await self._guard.may(request, Right("create", f"workloads/{action}"))
+        barred = None if admin else reserved_to_admins(entry, action)
+        if barred is not None:
+            raise Problem(P.FORBIDDEN, barred)
+        own_key = key if caller is ANYBODY else own(caller, key)
+        command = replace(_command(entry, action, body, by, own_key), admin=admin)
         try:
             await self._check(entry, command)
         except Problem:  # once kept, it is answered alike for ever

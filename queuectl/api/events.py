@@ -63,6 +63,12 @@ def cut(position: int) -> str:
     return _special("cut", position, reason)
 
 
+def signed_out(position: int) -> str:
+    """The last words to a client whose credentials are no longer good."""
+    reason = "your session or token has ended; ask again with this id as Last-Event-ID and new credentials"
+    return _special("cut", position, reason)
+
+
 def reset(position: int) -> str:
     """History is shorter than it was: the database was restored from a backup."""
     reason = "the database was restored from a backup: read again whatever you keep"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from queuectl.domain.commands import DONE, Action, Answer, Command, objection
+from queuectl.domain.commands import DONE, Action, Answer, Command, objection, reserved_to_admins
 from queuectl.domain.events import Asked
 from queuectl.domain.ledger import Change, Entry
 from queuectl.domain.machine import handle
@@ -48,7 +48,12 @@ def carry_out(
         if entry is None:
             answers.append(Answer(command.id, GONE))
             continue
-        why = objection(entry, command.action) or _in_the_way(entry, command, now, barred)
+        reserved = None if command.admin else reserved_to_admins(entry, command.action)
+        why = (
+            reserved
+            or objection(entry, command.action)
+            or _in_the_way(entry, command, now, barred)
+        )
         change = handle(entry, Asked(command), now, rules) if why is None else None
         if change is not None:
             changes.append(change)

@@ -19,7 +19,7 @@ from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
-from queuectl.domain.veil import Veil, namespaces_in
+from queuectl.domain.veil import veiled_for
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.protocol import status_text
 
@@ -172,10 +172,7 @@ class Teller:
             log.info("not_told", workload=f"{job.namespace}/{job.name}", why=str(error))
 
     def _veiled(self, reason: Reason, namespace: str) -> Reason:
-        """The reason as it may be read in this namespace. Only what names a namespace is a name: an image is not."""
-        others = namespaces_in(reason) - {namespace}
-        hidden = frozenset(other for other in others if other in self._namespaces)
-        return Veil(hidden, drawn=bool(hidden)).told(reason)
+        return veiled_for(namespace, reason, self._namespaces)
 
     async def _annotate(self, job: JobRecord, text: str) -> None:
         if job.status != text:

@@ -44,6 +44,7 @@ async def add(connection: AsyncConnection, command: Command) -> Command:
         "until": command.until,
         "queue": command.queue,
         "why": storable(command.why),
+        "admin": command.admin,
     }
     added = insert(commands).values(values).on_conflict_do_nothing().returning(commands)
     row = (await connection.execute(added)).one_or_none()

@@ -248,6 +248,7 @@ def command_from(row: Result[Any]) -> Command:
         queue=row.queue,
         why=row.why,
         outcome=row.outcome,
+        admin=row.admin,
     )
 
 

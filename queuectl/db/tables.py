@@ -16,6 +16,7 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Double,
@@ -182,6 +183,7 @@ commands: Final = Table(
     seconds("until", nullable=True),
     Column("queue", Text),
     Column("why", Text, nullable=False, server_default=text("''")),
+    Column("admin", Boolean, nullable=False, server_default=text("false")),
     comment="what people asked of workloads: written by the API, answered by the leader",
 )
 Index("commands_uid_id_idx", commands.c.uid, commands.c.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuectl.domain.commands import Action, Command, objection
+from queuectl.domain.commands import BY_ADMIN, Action, Command, objection
 from queuectl.domain.ledger import Change, Entry, Intent, Note, State
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code, Reason
@@ -18,11 +18,12 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Chang
     if objection(entry, command.action) is not None:
         return None
     by = command.told
+    details = {BY_ADMIN: True} if command.admin else {}
     match command.action:
         case Action.HOLD:
-            return _park(entry, Reason(Code.HELD, f"held {by}"), now, rules)
+            return _park(entry, Reason(Code.HELD, f"held {by}", details), now, rules)
         case Action.DEACTIVATE:
-            return _park(entry, Reason(Code.DEACTIVATED, f"deactivated {by}"), now, rules)
+            return _park(entry, Reason(Code.DEACTIVATED, f"deactivated {by}", details), now, rules)
         case Action.RELEASE:
             return _unpark(entry, f"released {by}", now)
         case Action.ACTIVATE:
@@ -32,8 +33,8 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Chang
         case Action.REQUEUE:
             return rejoin(entry, now, Reason(Code.QUEUED, f"requeued {by}"), requeue_at=None)
         case Action.PREEMPT:
-            details = {"why": PreemptionReason.BY_HAND.value}
-            reason = Reason(Code.PREEMPTED, f"preempted {by}", details)
+            why = {"why": PreemptionReason.BY_HAND.value}
+            reason = Reason(Code.PREEMPTED, f"preempted {by}", why)
             return evict(entry, now, reason, rules, behind=True)
         case Action.PRIORITY:
             return _prioritize(entry, command, now)

@@ -53,6 +53,7 @@ class Command:
         queue: only of a MOVE: the LocalQueue it moves to.
         why: as who asked said, for the history; may be empty.
         outcome: what became of it; None = it waits for the leader.
+        admin: who asked may do the same to the workloads of all namespaces.
     """
 
     id: int
@@ -66,6 +67,7 @@ class Command:
     queue: str | None = None
     why: str = ""
     outcome: str | None = None
+    admin: bool = False
 
     @property
     def state(self) -> CommandState:
@@ -121,6 +123,21 @@ class Answer:
 
     id: int
     outcome: str
+
+
+BY_ADMIN: Final = "byAdmin"
+"""In the details of the reason for which a workload is parked: only an admin may take that back."""
+
+
+def reserved_to_admins(entry: Entry, action: Action) -> str | None:
+    """Why only an admin may do this to a workload, or None when others may, too."""
+    if entry.parked is None or not entry.parked.details.get(BY_ADMIN):
+        return None
+    if action not in (Action.RELEASE, Action.ACTIVATE, Action.DEACTIVATE):
+        return None
+    word = "held" if entry.parked.code is Code.HELD else "deactivated"
+    need = f"create workloads/{action} in all namespaces"
+    return f"an admin has {word} {entry.ref}: to {action} it you need the right to {need}"
 
 
 LARGEST_PRIORITY = 1 << 31  # as of PriorityClasses, in either direction

@@ -7,7 +7,7 @@ workloads the reader may not list are covered in them; numbers, and the names of
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -102,6 +102,19 @@ class Veil:
     def _hiding(self) -> re.Pattern[str]:
         namespaces = "|".join(map(re.escape, sorted(self.hidden)))
         return re.compile(rf"(?<![a-z0-9.-])(?:{namespaces})/{_NAME}")
+
+
+def veiled_for(namespace: str, reason: Reason, namespaces: Container[str] | None = None) -> Reason:
+    """A reason as everyone in one namespace may read it: gangs of others are not named.
+
+    Args:
+        namespace: of the readers.
+        reason: what is said.
+        namespaces: those that exist; None = not known, so that what only looks like a name, as an image does, is hidden, too.
+    """
+    others = namespaces_in(reason) - {namespace}
+    hidden = frozenset(other for other in others if namespaces is None or other in namespaces)
+    return Veil(hidden, drawn=bool(hidden)).told(reason)
 
 
 def namespaces_in(told: Saying | str) -> frozenset[str]:

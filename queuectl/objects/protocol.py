@@ -22,6 +22,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.records import JobRecord, PodRecord
+from queuectl.domain.veil import veiled_for
 from queuectl.domain.workload import Planned, PodSetPlacement
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS
@@ -118,7 +119,7 @@ def _relabel(entry: Entry, job: JobRecord) -> list[Write]:
     queue = entry.queue_set
     if queue is None or job.queue == queue or not job.suspended or job.outcome is not None:
         return []
-    patch = KINDS[job.kind].queue_patch(job, status_text(entry), queue)
+    patch = KINDS[job.kind].queue_patch(job, _public_status(entry), queue)
     return [_job_write(entry, job, patch, Purpose.MOVE)]
 
 
@@ -128,14 +129,14 @@ def _start(entry: Entry, job: JobRecord) -> list[Write]:
     fewer = {
         p.podset: p.pods for p in placed if p.pods is not None and p.pods < asked.get(p.podset, 0)
     }
-    patch = KINDS[job.kind].start_patch(job, entry.attempt, status_text(entry), fewer)
+    patch = KINDS[job.kind].start_patch(job, entry.attempt, _public_status(entry), fewer)
     return [_job_write(entry, job, patch, Purpose.START)]
 
 
 def _stop(entry: Entry, job: JobRecord) -> list[Write]:
     if job.suspended and job.attempt >= entry.attempt:
         return []
-    patch = KINDS[job.kind].stop_patch(job, entry.attempt, status_text(entry))
+    patch = KINDS[job.kind].stop_patch(job, entry.attempt, _public_status(entry))
     return [_job_write(entry, job, patch, Purpose.STOP)]
 
 
@@ -143,13 +144,18 @@ def _tell(entry: Entry, job: JobRecord, at: float) -> list[Write]:
     deadline = format_time(at)
     if job.suspended or job.preempt_requested == deadline:
         return []
-    patch = KINDS[job.kind].notice_patch(job, status_text(entry), deadline)
+    patch = KINDS[job.kind].notice_patch(job, _public_status(entry), deadline)
     return [_job_write(entry, job, patch, Purpose.NOTICE)]
 
 
 def _job_write(entry: Entry, job: JobRecord, patch: Mapping[str, Any], purpose: Purpose) -> Write:
     place = (job.namespace, job.name, job.uid, job.version)
     return Write(job.kind, *place, patch, purpose, entry.attempt)
+
+
+def _public_status(entry: Entry) -> str:
+    """The status annotation as it may stand on the object, which people read who need not know other teams."""
+    return status_text(replace(entry, reason=veiled_for(entry.namespace, entry.reason)))
 
 
 def status_text(entry: Entry) -> str:

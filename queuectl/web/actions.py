@@ -8,7 +8,7 @@ from typing import Final
 from starlette.requests import Request
 
 from queuectl.api.access import Guard
-from queuectl.domain.commands import EVICTING, Action, objection
+from queuectl.domain.commands import EVICTING, Action, objection, reserved_to_admins
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
 
@@ -51,20 +51,22 @@ def label_of(action: Action) -> str:
 
 async def offers(guard: Guard, request: Request, entry: Entry) -> list[Offer]:
     """What who asks may do with a workload. May raise ClusterUnavailable."""
-    return [
-        _offer(entry, action)
-        for action in Action
-        if await guard.may(
-            request, Right("create", f"workloads/{action}", entry.namespace, entry.name)
-        )
-    ]
+    found = []
+    for action in Action:
+        what = f"workloads/{action}"
+        if await guard.may(request, Right("create", what, entry.namespace, entry.name)):
+            barred = reserved_to_admins(entry, action)
+            if barred is not None and await guard.may(request, Right("create", what)):
+                barred = None
+            found.append(_offer(entry, action, barred))
+    return found
 
 
-def _offer(entry: Entry, action: Action) -> Offer:
+def _offer(entry: Entry, action: Action, barred: str | None) -> Offer:
     label, follows = _WORDS[action]
     evicts = entry.state.live and action in EVICTING
     if evicts:
         follows = (
             f"Its {entry.pods} pods are stopped, work since the last checkpoint is lost. {follows}"
         )
-    return Offer(action, label, follows, evicts, objection(entry, action))
+    return Offer(action, label, follows, evicts, barred or objection(entry, action))

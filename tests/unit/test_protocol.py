@@ -14,6 +14,7 @@ from queuectl.domain.fleet import HOSTNAME, Node, Toleration
 from queuectl.domain.ledger import Entry, Intent, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ResourceFlavor
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome, Parallelism, PodPhase, PodRecord
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.objects.protocol import POD, Write, assign, owed, planned_of
@@ -325,3 +326,12 @@ def test_no_node_ever_gets_more_pods_than_its_slots(states: list[str], order: li
 
 def test_the_resource_of_a_pod_write_is_a_pod() -> None:
     assert {w.resource for w in writes(ENTRY, RESUMED, GANG)} == {POD}
+
+
+def test_the_status_on_a_job_does_not_name_gangs_of_other_namespaces() -> None:
+    message = "makes room for secret/big-run, as a/other does"
+    reason = Reason(Code.PREEMPTED, message, {"preemptor": "u9"})
+    evicted = replace(ENTRY, state=State.EVICTING, intent=Intent.STOP, reason=reason)
+    (write,) = writes(evicted, RESUMED, GANG)
+    status = write.patch["metadata"]["annotations"]["queuectl.dev/status"]
+    assert status == "Evicting: Preempted: makes room for another team, as a/other does"

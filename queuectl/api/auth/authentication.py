@@ -6,7 +6,9 @@ changes something only when the browser says that our own page asked, and the pa
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -16,9 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from queuectl.api import problems
-from queuectl.api.access import ANYBODY, know
+from queuectl.api.access import ANYBODY, know, vouch
 from queuectl.api.auth import origin
-from queuectl.api.auth.sessions import SessionDesk
+from queuectl.api.auth.sessions import SessionDesk, expiry
 from queuectl.api.kinds import PREFIX
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
@@ -77,6 +79,8 @@ class Authentication:
             await problems.outage(request, error)(scope, receive, send)
         else:
             know(scope, caller)
+            if caller is not ANYBODY:
+                vouch(scope, partial(self._still, request, caller))
             named = {} if caller is ANYBODY else {"caller": caller.name}
             with bound_contextvars(**named):
                 await self._app(scope, receive, send)
@@ -103,6 +107,17 @@ class Authentication:
         if request.method in origin.CHANGES:
             _own_page(request)
         return session.caller
+
+    async def _still(self, request: Request, caller: Caller) -> bool:
+        """Whether the same credentials are still the caller's: not signed out, not withdrawn, and not over."""
+        _, _, token = request.headers.get("authorization", "").partition(" ")
+        ends = expiry(token.strip()) if token else None
+        if ends is not None and ends <= time.time():
+            return False
+        try:
+            return await self._caller(request) == caller
+        except Problem:
+            return False
 
     def _refuse(self, request: Request, problem: Problem) -> Response:
         """A browser on its way to a page is shown where to sign in."""

@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from queuectl.api import events
-from queuectl.api.access import Guard
+from queuectl.api.access import Guard, still_known
 from queuectl.api.events import EventView
 from queuectl.api.feed import RETRY_SECONDS, Feed, Told, told_of
 from queuectl.api.kinds import PREFIX
@@ -30,6 +30,7 @@ from queuectl.domain.veil import Veil
 PATH: Final = f"{PREFIX}/events"
 HEARTBEAT_SECONDS: Final = 15.0
 TRUST_SECONDS: Final = 30.0  # who may see what is asked again after that
+KNOWN_SECONDS: Final = 5.0  # whether the credentials are still good likewise
 
 _LAST_WORDS: Final = {
     "type": "object",
@@ -120,6 +121,16 @@ class Sight:
         self._known: dict[str, bool] = {}
         self._all = False
         self._until = 0.0
+        self._known_until = asyncio.get_running_loop().time() + KNOWN_SECONDS
+
+    async def known(self) -> bool:
+        """Whether the caller's credentials were good less than KNOWN_SECONDS ago. Raises as :meth:`told`."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._known_until:
+            if not await still_known(self._request):
+                return False
+            self._known_until = now + KNOWN_SECONDS
+        return True
 
     async def told(self, lines: Sequence[Told]) -> list[str]:
         """What he is told of these lines, those left out that he may not see.
@@ -186,7 +197,10 @@ class Stream:
                     yield events.cut(position)
                     return
                 try:
-                    lines = await self.feed.more(position, HEARTBEAT_SECONDS)
+                    lines = await self.feed.more(position, min(HEARTBEAT_SECONDS, KNOWN_SECONDS))
+                    if not await self.sight.known():
+                        yield events.signed_out(position)
+                        return
                     text = await self._shown(lines)
                 except (StoreUnavailable, ClusterUnavailable):
                     await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,19 @@
+"""Whether a command came from an admin, whose hold others may not release."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0014_pre"
+down_revision = "0013_pre"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Earlier commands count as those of others."""
+    op.add_column(
+        "commands",
+        sa.Column("admin", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+    )
