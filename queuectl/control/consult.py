@@ -1,6 +1,7 @@
 """Diagnoses on demand: why one waiting gang does not start, solved on the snapshot of the last plan.
 
-In a thread of its own, one at a time and within a time of its own, so that asking never delays a plan or a commit.
+In a thread, one at a time, within a time of its own and with a share of one core (:mod:`queuectl.control.aside`), so that asking
+never delays a plan or a commit.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from queuectl.control.aside import Aside
 from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.errors import TookTooLong
 from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.node_quota import quota_from_nodes
-from queuectl.planner import StopSignal
 from queuectl.planner.queueing.overquota import over_quota
 from queuectl.planner.why import diagnose
 
@@ -25,11 +27,11 @@ _KEPT: Final = 256  # diagnoses remembered until the next plan
 class Consultation:
     """Answers for one leadership; ``latest`` is set with every plan."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: float) -> None:
+        """``share``: largest part of one core spent on this."""
         self._latest: tuple[Snapshot, Plan] | None = None
         self._known: dict[str, Diagnosis] = {}
-        self._lock = asyncio.Lock()
-        self._stop = StopSignal()
+        self._aside = Aside(share)
 
     def planned(self, snapshot: Snapshot, plan: Plan) -> None:
         """This plan was made from this snapshot."""
@@ -37,29 +39,33 @@ class Consultation:
         self._known.clear()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """Of a gang that waited at the last plan; None for any other, and when it took too long."""
-        async with self._lock:
-            latest = self._latest
-            if latest is None or all(p.workload.uid != uid for p in latest[0].pending):
-                return None
-            known = self._known.get(uid) or await self._solve(*latest, uid)
-            if known.cut:
-                return None
-            if latest is self._latest and len(self._known) < _KEPT:
-                self._known[uid] = known
+        """Of a gang that waited at the last plan; None for any other, when it took too long, and when too many wait for theirs."""
+        known = self._known.get(uid)
+        if known is not None:
             return known
+        try:
+            async with self._aside.turn():
+                return self._known.get(uid) or await self._solve(uid)
+        except TookTooLong:
+            return None
 
-    async def _solve(self, snapshot: Snapshot, plan: Plan, uid: str) -> Diagnosis:
-        stop = self._stop = StopSignal()
-        task = asyncio.ensure_future(asyncio.to_thread(diagnose, snapshot, uid, stop, plan))
-        done, _ = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
-        if not done:
-            await asyncio.to_thread(stop.stop)
-        return await task
+    async def _solve(self, uid: str) -> Diagnosis | None:
+        latest = self._latest
+        if latest is None or all(p.workload.uid != uid for p in latest[0].pending):
+            return None
+        snapshot, plan = latest
+        found = await self._aside.work_out(
+            lambda stop: diagnose(snapshot, uid, stop, plan), PATIENCE_SECONDS
+        )
+        if found.cut:
+            return None
+        if latest is self._latest and len(self._known) < _KEPT:
+            self._known[uid] = found
+        return found
 
     def stop(self) -> None:
         """End what is running at once."""
-        self._stop.stop()
+        self._aside.stop()
 
 
 async def excesses(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:

@@ -79,7 +79,7 @@ class Loop:
         )
         self._bell = Bell()
         self._stop = StopSignal()
-        self._consultation = Consultation()
+        self._consultation = Consultation(settings.planning_share)
         self._plan_at = 0.0  # of the event loop's clock; no cycle before it
         self._said = "nothing waits"
         self._inbox = True  # commands may wait in the database

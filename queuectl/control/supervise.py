@@ -80,6 +80,7 @@ class Supervisor:
             leading=self._books,
             watching=self._synced.is_set,
             heard=lambda: self._hearsay.now.uses,
+            share=settings.planning_share,
         )
         self.tryouts = TryOut(self.viewer.latest, store, self._mirror, settings.planning_share)
         self.previewer = Previewer(self.viewer.latest, settings.planning_share)

@@ -57,6 +57,7 @@ class Viewer:
         leading: Callable[[], Books | None],
         watching: Callable[[], bool],
         heard: Callable[[], Mapping[str, GangUse]],
+        share: float,
     ) -> None:
         """Show nothing yet.
 
@@ -68,6 +69,7 @@ class Viewer:
             leading: our books while we lead and they are loaded.
             watching: whether the watch has listed everything.
             heard: what gangs do with their GPUs as the leader says, by uid.
+            share: largest part of one core spent on diagnoses.
         """
         self._stand_by = partial(Standby, store, mirror, limits, clock)
         self._standby: Standby | None = None  # while we are asked and do not lead
@@ -79,7 +81,7 @@ class Viewer:
         self._planning = asyncio.Lock()
         self._seen: tuple[float, Seen] | None = None
         self._floor: tuple[Seen, Floor] | None = None
-        self._consultation = Consultation()
+        self._consultation = Consultation(share)
         self._consulted: float | None = None
         self._stop = StopSignal()
 

@@ -25,6 +25,7 @@ async def asked(world: Rig, question: WhatIf) -> Trial:
         leading=lambda: loop.books,
         watching=lambda: True,
         heard=dict,
+        share=1.0,
     )
     trial = await TryOut(viewer.latest, world.store, loop._mirror, 1.0).try_out(question)
     assert trial is not None

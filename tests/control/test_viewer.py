@@ -79,6 +79,7 @@ def made(
         leading=lambda: loop.books if leads and loop is not None else None,
         watching=lambda: watches,
         heard=lambda: heard or {},
+        share=1.0,
     )
 
 
@@ -159,6 +160,7 @@ async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
             leading=lambda: world.loop.books if leads and world.loop is not None else None,
             watching=lambda: True,
             heard=dict,
+            share=1.0,
         )
         pictures = []
 

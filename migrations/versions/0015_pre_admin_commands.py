@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0014_pre"
-down_revision = "0013_pre"
+revision = "0015_pre"
+down_revision = "0014_pre"
 branch_labels = None
 depends_on = None
 

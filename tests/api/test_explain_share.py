@@ -1,0 +1,93 @@
+"""Explanations are worked out one at a time, with a share of one core, and so many at most wait for their turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from fastapi import FastAPI
+
+from queuectl.api.app import create_app
+from queuectl.control import consult
+from queuectl.control.aside import MOST_WAITING
+from queuectl.control.consult import Consultation
+from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import StopSignal, plan
+from queuectl.telemetry.metrics import Metrics
+from tests.api.conftest import commit, talking_to
+from tests.api.support import LIVES, FixedDiagnoser, FixedHealth, job, live_through
+from tests.doubles.store import MemoryStore
+from tests.planner.build import gang, node, podset, world
+
+GANGS = 30
+SHARE = 0.25
+
+
+class Consulting(FixedDiagnoser):
+    """Diagnoses as the process that leads does."""
+
+    def __init__(self, consultation: Consultation) -> None:
+        super().__init__()
+        self._consultation = consultation
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        return await self._consultation.diagnose(uid)
+
+
+class Worked:
+    """Counts diagnoses that are worked on, and the processor time of each. They take 20 ms."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.done = 0
+        self.cpu = 0.0
+        self._lock = threading.Lock()
+
+    def __call__(self, snapshot: Snapshot, uid: str, stop: StopSignal, *_: object) -> Diagnosis:
+        del snapshot, stop
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        began = time.thread_time()
+        while time.thread_time() - began < 0.02:
+            pass
+        with self._lock:
+            self.cpu += time.thread_time() - began
+            self.now -= 1
+            self.done += 1
+        return Diagnosis(uid, (), ())
+
+
+@pytest.fixture
+async def explaining(
+    memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> tuple[FastAPI, Worked]:
+    worked = Worked()
+    monkeypatch.setattr(consult, "diagnose", worked)
+    waiting = [gang(f"uid-job-g{i}", podset(count=9, gpu=8)) for i in range(GANGS)]
+    snapshot = world([node("n1", "r1", gpu=8)], waiting)
+    consultation = Consultation(SHARE)
+    consultation.planned(snapshot, plan(snapshot))
+    for number in range(GANGS):
+        await commit(memory, live_through(job(f"g{number}"), *LIVES["pending"]))
+    app = create_app(memory, FixedHealth(), Metrics().registry, Consulting(consultation))
+    return app, worked
+
+
+async def test_many_explanations_at_once_are_bounded(
+    explaining: tuple[FastAPI, Worked],
+) -> None:
+    app, worked = explaining
+    began = time.monotonic()
+    async with talking_to(app) as client:
+        asked = [client.get(f"/api/v1/workloads/uid-job-g{i}/explain") for i in range(GANGS)]
+        answers = await asyncio.gather(*asked)
+        took = time.monotonic() - began
+        again = await client.get("/api/v1/workloads/uid-job-g0/explain")
+    assert {answer.status_code for answer in [*answers, again]} == {200}
+    assert worked.most == 1
+    assert worked.done == MOST_WAITING
+    # After each comes a rest, except after the last.
+    assert worked.cpu * (MOST_WAITING - 1) / MOST_WAITING <= took * SHARE * 1.2
