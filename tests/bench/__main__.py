@@ -18,6 +18,7 @@ BENCHES = (
     "defrag",
     "store",
     "api",
+    "attack",
     "web",
     "usage",
     "utilization",

@@ -1,0 +1,192 @@
+"""The API under attack beside the controller that serves it: ``python -m tests.bench.bench_attack``.
+
+1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres, with the REST API,
+the dashboard and authentication on a real port: first with nobody asking, then while 30 clients send the most expensive legal
+and illegal requests there are (tests/bench/attackers.py): unknown ones, one without rights, a tenant and a viewer. Server and
+controller share one process and event loop; the cluster double is a process of its own, and so are the attackers. Printed for
+both runs: the lag of the event loop, renewals of the LeaderLease and the longest time between two, memory; for the attack: the
+requests of each sort and their answers. Goal: lag p99 below 100 ms, the lease kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from queuectl.api.app import create_app
+from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.layers import Authenticated
+from queuectl.api.server import Address, WebServer
+from queuectl.cli.collector import calm_the_collector
+from queuectl.control.settings import Settings
+from queuectl.control.wire import Controller
+from queuectl.domain.identity import Right
+from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
+from tests.api.support import FixedHealth
+from tests.bench.attackers import NOBODY, TEAM, TENANT, VIEWER
+from tests.bench.bench_api import GANGS, World, admitted, lag, quantiles, ruled, table
+from tests.doubles.access import MemoryAccess
+from tests.support.postgres import running_postgres
+
+_PAGE = resource.getpagesize()
+
+
+@dataclass
+class Run:
+    """One way of letting the gangs in. Seconds, MiB."""
+
+    wall: float = 0.0
+    lags: list[float] = field(default_factory=list)
+    renewed: list[float] = field(default_factory=list)
+    memory: float = 0.0
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def longest(self) -> float:
+        """Between two renewals."""
+        pairs = zip(self.renewed, self.renewed[1:], strict=False)
+        return max((after - before for before, after in pairs), default=0.0)
+
+
+def people() -> MemoryAccess:
+    """One without rights; a tenant who may do in his namespace what a team's admin may; a viewer of everything."""
+    access = MemoryAccess()
+    access.know(NOBODY, "nobody")
+    resources = ("workloads", "localqueues", "reports")
+    own = [
+        Right(verb, resource, TEAM)
+        for resource in resources
+        for verb in ("get", "list", "watch", "update")
+    ]
+    access.know(TENANT, "tenant", *own)
+    seen = ("workloads", "nodes", "clusterqueues", "decisions", "reports")
+    every = [Right(verb, resource) for resource in seen for verb in ("get", "list", "watch")]
+    access.know(VIEWER, "viewer", *every, Right("create", "plans"))
+    return access
+
+
+@asynccontextmanager
+async def served(parts: Controller) -> AsyncIterator[WebServer]:
+    authenticated = Authenticated(people(), doors=Open(OPEN, SIGN_IN))
+    app = create_app(
+        parts.store,
+        FixedHealth(),
+        parts.metrics.registry,
+        parts,
+        lookout=parts,
+        authenticated=authenticated,
+    )
+    add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=True)
+    server = WebServer(app, Address("127.0.0.1", 0))
+    serving = asyncio.create_task(server.run())
+    try:
+        yield server
+    finally:
+        app.state.feed.close()
+        serving.cancel()
+        await asyncio.wait({serving})
+
+
+def resident() -> float:
+    """MiB of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 2**20
+
+
+async def watched(world: World, run: Run) -> None:
+    """Fill a run until cancelled."""
+    ask = world.cluster._ask
+
+    async def noted(method: str, *arguments: object, **named: object) -> Any:
+        answer = await ask(method, *arguments, **named)
+        if method == "write_leader":
+            run.renewed.append(time.monotonic())
+        return answer
+
+    world.cluster._ask = noted  # type: ignore[method-assign]
+    sampler = asyncio.create_task(lag(run.lags))
+    try:
+        while True:
+            run.memory = max(run.memory, resident())
+            await asyncio.sleep(0.2)
+    finally:
+        sampler.cancel()
+
+
+async def measured(url: str, *, attacked: bool) -> Run:
+    run = Run()
+    async with ruled(url) as world, served(world.parts) as server:
+        if not attacked:
+            watch = asyncio.create_task(watched(world, run))
+            run.wall, _ = await admitted(world)
+            watch.cancel()
+            return run
+        attackers = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.bench.attackers", server.url,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24,
+        )  # fmt: skip
+        assert attackers.stdout is not None
+        await attackers.stdout.readline()
+        watch = asyncio.create_task(watched(world, run))
+        run.wall, _ = await admitted(world)
+        await asyncio.sleep(10.0)  # with nothing else to do, the attack alone
+        watch.cancel()
+        told, _ = await attackers.communicate()
+        run.answers = json.loads(told)
+        return run
+
+
+def told(alone: Run, attacked: Run, console: Console) -> None:
+    console.print(
+        table([("alone", alone.lags), ("attacked", attacked.lags)], "lag of the event loop")
+    )
+    answers = Table("request", "tried", "answers", "worst ms", title="the attack", box=None)
+    every: Counter[str] = Counter()
+    for name, seen in sorted(attacked.answers.items()):
+        every.update(seen["statuses"])
+        statuses = ", ".join(f"{n} × {s}" for s, n in sorted(seen["statuses"].items()))
+        tried = str(sum(seen["statuses"].values()))
+        answers.add_row(name, tried, statuses, f"{seen['worst'] * 1000:.0f}")
+    console.print(answers)
+    console.print(f"{every.total()} requests tried; answers {dict(sorted(every.items()))}")
+    for name, run in (("alone", alone), ("attacked", attacked)):
+        _, p99, worst = quantiles(run.lags)
+        console.print(
+            f"{name}: {GANGS} gangs run after {run.wall:.1f} s; lag p99 {p99:.0f} ms, worst {worst:.0f} ms; "
+            f"{len(run.renewed)} renewals, at most {run.longest:.1f} s apart; memory at most {run.memory:.0f} MiB"
+        )
+    # Each renewal puts the deadline a lease duration ahead.
+    kept = attacked.longest < Settings().lease_duration
+    lag_p99 = quantiles(attacked.lags)[1]
+    console.print(
+        f"goal: lag p99 {lag_p99:.0f} of 100 ms; the lease was {'kept' if kept else 'LOST'}"
+    )
+
+
+async def main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    calm_the_collector()  # as serve does
+    async with running_postgres() as postgres:
+        runs = []
+        for attacked in (False, True):
+            database = await postgres.fresh()
+            runs.append(await measured(postgres.server.url(database), attacked=attacked))
+            await postgres.drop(database)
+    told(runs[0], runs[1], Console(width=140))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
