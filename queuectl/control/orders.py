@@ -50,9 +50,7 @@ def carry_out(
             continue
         reserved = None if command.admin else reserved_to_admins(entry, command.action)
         why = (
-            reserved
-            or objection(entry, command.action)
-            or _in_the_way(entry, command, now, barred)
+            reserved or objection(entry, command.action) or _in_the_way(entry, command, now, barred)
         )
         change = handle(entry, Asked(command), now, rules) if why is None else None
         if change is not None:

@@ -19,7 +19,7 @@ from queuectl.db.schema import metadata
 from queuectl.domain.errors import StoreError
 from tests.support.postgres import TestPostgres
 
-HEAD = "0015_pre"
+HEAD = "0016_pre"
 REVISION = """
 from alembic import op
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0015_pre"
-down_revision = "0014_pre"
+revision = "0016_pre"
+down_revision = "0015_pre"
 branch_labels = None
 depends_on = None
 
