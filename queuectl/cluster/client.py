@@ -25,7 +25,7 @@ from queuectl.domain.errors import (
     WriteRefused,
 )
 
-Method = Literal["GET", "POST", "PATCH"]
+Method = Literal["GET", "POST", "PATCH", "DELETE"]
 Query = Sequence[tuple[str, str]]
 
 JSON: Final = "application/json"

@@ -126,6 +126,15 @@ class Writer:
         target = f"/api/v1/namespaces/{namespace}/pods/{name}"
         return version_of(await merge_patch(self._api, target, patch))
 
+    async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        """See ``Cluster.delete_pod``."""
+        options = {
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": uid, "resourceVersion": str(version)},
+        }
+        target = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        await self._api.request("DELETE", target, body=options, accept=METADATA_ONLY)
+
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         """See ``Cluster.patch_namespace``."""
         await merge_patch(self._api, f"/api/v1/namespaces/{name}", patch)

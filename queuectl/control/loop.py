@@ -22,6 +22,7 @@ from queuectl.control.books import Books
 from queuectl.control.consult import Consultation
 from queuectl.control.defaults import keep_labels
 from queuectl.control.estimate import Estimator
+from queuectl.control.forcedelete import ForceDeletion
 from queuectl.control.orders import carry_out
 from queuectl.control.pen import Pen
 from queuectl.control.planning import Planning
@@ -202,6 +203,10 @@ class Loop:
         estimator = Estimator(self.books, store.usage, self._metrics.estimates, clock)
         group.create_task(estimator.run(), name="estimate")
         group.create_task(self._auditor.run(), name="audit")
+        patience = self._settings.force_delete_seconds
+        if patience is not None:
+            force = ForceDeletion(self._cluster, self._mirror, lambda: self.books.ledger, patience)
+            group.create_task(force.run(), name="force-delete")
 
     async def _cycles(self) -> None:
         try:

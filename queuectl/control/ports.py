@@ -233,6 +233,9 @@ class Cluster(Protocol):
     async def patch_pod(self, namespace: str, name: str, patch: Document) -> int:
         """Merge-patch one pod; returns the new resourceVersion."""
 
+    async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        """Remove this pod at once, without its node's answer. Only for pods of dead nodes: its containers may run on."""
+
     async def patch_namespace(self, name: str, patch: Document) -> None:
         """Merge-patch one namespace; nothing but our own label may be in it."""
 

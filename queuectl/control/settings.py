@@ -200,6 +200,12 @@ class Settings(BaseSettings):
     unschedulable_seconds: float = Field(
         30.0, gt=0, description="kube-scheduler's refusal of a pin before it is given up"
     )
+    force_delete_seconds: float | None = Field(
+        None,
+        gt=0,
+        description="after which pods of evicted gangs that a dead node keeps Terminating are deleted, with "
+        "deploy/optional/force-delete.yaml; unset = never",
+    )
     shutdown_seconds: float = Field(10.0, gt=0, description="grace for writes under way at SIGTERM")
 
     prometheus_url: str | None = Field(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuectl.cluster.adapter import KubernetesCluster
-from queuectl.cluster.apply import apply, manifests, wait_until_in_force
+from queuectl.cluster.apply import apply, manifests, optional, wait_until_in_force
 from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.discovery import confirm_absent
@@ -19,7 +19,13 @@ from queuectl.cluster.reflector import Pace, Reflector
 from queuectl.cluster.resources import watched
 from queuectl.cluster.review import PROTECTING, probe_policies, server_version
 from queuectl.control.wire import WatchMeter
-from queuectl.domain.errors import BadInput, ClusterUnavailable, WriteRefused
+from queuectl.domain.errors import (
+    BadInput,
+    ClusterUnavailable,
+    ObjectGone,
+    WriteConflict,
+    WriteRefused,
+)
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
 from queuectl.telemetry.metrics import Metrics
 from tests.cluster.conformance import ClusterConformance
@@ -484,3 +490,26 @@ async def refused(
 
     with pytest.raises(WriteRefused), refusals():
         await asyncio.to_thread(world.user.create if create else world.user.patch, path, body)
+
+
+async def test_a_pod_is_deleted_by_force_only_with_the_right_of_the_opt_in(
+    world: KubernetesWorld,
+) -> None:
+    job = await submitted(world, batch_job("hangs", namespace=world.namespace))
+    pods = await start(world, job, 1)
+    await place(world, pods, a_node(world))
+    [pod] = world.view.pods_of(job.uid)
+    with pytest.raises(WriteRefused, match="cannot delete resource"):
+        await world.cluster.delete_pod(pod.namespace, pod.name, pod.uid, pod.version)
+    documents = optional("force-delete")
+    await asyncio.to_thread(world.admin.apply, *documents)
+    try:
+        async with asyncio.timeout(20):  # rights act with a delay
+            while pod.uid in world.view.pods:
+                pod = world.view.pods.get(pod.uid, pod)
+                with contextlib.suppress(WriteRefused, WriteConflict, ObjectGone):
+                    await world.cluster.delete_pod(pod.namespace, pod.name, pod.uid, pod.version)
+                await asyncio.sleep(0.1)
+    finally:
+        for document in documents:
+            await asyncio.to_thread(world.admin.delete, world.admin.path_of(document))

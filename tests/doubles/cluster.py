@@ -91,6 +91,7 @@ class FakeCluster:
         self.controllers = Controllers(self.server)
         self.writes: list[Written] = []
         self.events: list[Told] = []
+        self.deleted: list[str] = []  # pods, by force
         self.missing_policies: list[str] = []
         self.kueue = False  # a Kueue is installed
         self.kueue_keys = True  # the policies act on Kueue's label
@@ -145,6 +146,14 @@ class FakeCluster:
             Written("Pod", namespace, name, patch),
             lambda: self._patch(CONTROLLER, "Pod", namespace, name, patch),
         )
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        await self._answering()
+        meta = self.server.get("pods", namespace, name)["metadata"]
+        if meta["uid"] != uid or meta["resourceVersion"] != str(version):
+            raise WriteConflict(f"pods {namespace}/{name}: the preconditions do not hold")
+        self.deleted.append(name)
+        self.server.remove("pods", self.server.get("pods", namespace, name))
 
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         await self._answering()

@@ -1,0 +1,82 @@
+"""Deletes pods that a dead node keeps Terminating, where an administrator asks for it.
+
+Only pods of managed gangs that are being evicted, and only once their node has been seen to be gone or not ready for the
+time-out without a break. The time is this process's own: a new leader waits the whole time-out again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+
+import structlog
+
+from queuectl.control.ports import Cluster
+from queuectl.domain.errors import ClusterError, ObjectGone, WriteConflict
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.records import PodRecord
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+
+log = structlog.get_logger()
+
+LOOK_SECONDS = 1.0
+REASON = "PodForceDeleted"
+
+
+class ForceDeletion:
+    """Of one leadership."""
+
+    def __init__(
+        self, cluster: Cluster, mirror: Mirror, ledger: Callable[[], Ledger], patience: float
+    ) -> None:
+        """``patience``: seconds for which a node must be gone or not ready."""
+        self._cluster = cluster
+        self._mirror = mirror
+        self._ledger = ledger
+        self._patience = patience
+        self._dead_since: dict[str, float] = {}  # by node, on the event loop's clock
+
+    async def run(self) -> None:
+        """Look again and again until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            for entry, pod in list(self.due(clock())):
+                await self._delete(entry, pod)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def due(self, now: float) -> Iterator[tuple[Entry, PodRecord]]:
+        """Pods to delete at ``now`` (monotonic seconds), with their gangs."""
+        stuck = list(self._stuck(self._ledger().entries(State.EVICTING)))
+        nodes = {pod.node for _, pod in stuck if pod.node is not None}
+        self._dead_since = {node: self._dead_since.get(node, now) for node in nodes}
+        for entry, pod in stuck:
+            if pod.node is not None and now - self._dead_since[pod.node] >= self._patience:
+                yield entry, pod
+
+    def _stuck(self, leaving: Iterable[Entry]) -> Iterator[tuple[Entry, PodRecord]]:
+        nodes = self._mirror.nodes
+        for entry in leaving:
+            for pod in self._mirror.pods_of(entry):
+                if pod.terminating and not pod.terminal and pod.node is not None:
+                    record = nodes.get(pod.node)
+                    if record is None or not record.node.ready:
+                        yield entry, pod
+
+    async def _delete(self, entry: Entry, pod: PodRecord) -> None:
+        where = f"{pod.namespace}/{pod.name}"
+        try:
+            await self._cluster.delete_pod(pod.namespace, pod.name, pod.uid, pod.version)
+        except (ObjectGone, WriteConflict):
+            return  # the watch shows what became of it
+        except ClusterError as error:
+            log.warning("pod_not_force_deleted", pod=where, node=pod.node, why=str(error))
+            return
+        log.warning("pod_force_deleted", pod=where, node=pod.node)
+        job = self._mirror.jobs.get(entry.uid)
+        if job is not None:
+            text = f"pod {pod.name} hung on node {pod.node}, which is gone or not ready"
+            try:
+                await self._cluster.create_event(job, "Warning", REASON, text)
+            except ClusterError as error:
+                log.info("not_told", workload=entry.ref, why=str(error))

@@ -1,0 +1,81 @@
+"""A pod that a dead node keeps Terminating is deleted by force, where an administrator asks for it, and no other pod is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuectl.control.forcedelete import ForceDeletion
+from queuectl.domain.commands import Action
+from queuectl.domain.fleet import Node
+from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.records import Deleted, NodeRecord, PodRecord, Upserted
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from tests.control.rig import gang, live, rig
+from tests.doubles.cluster import FakeCluster
+
+KINDS = ("Job", "PyTorchJob")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_only_pods_of_an_evicted_gang_on_a_dead_node_are_deleted(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 4) as world:
+        world.settings = world.settings.model_copy(update={"force_delete_seconds": 0.1})
+        uid = world.cluster.submit(gang(kind, "train", 2))
+        other = world.cluster.submit(gang(kind, "other", 2))
+        for one in (uid, other):
+            await world.until_state(one, State.RUNNING)
+        first, second = live(world.cluster.pods_of(uid))
+        assert first.node is not None
+        world.cluster.set_ready(first.node, ready=False)
+        world.cluster.controllers.hold_ends = True
+        await world.ask(uid, Action.DEACTIVATE)
+        await world.until(lambda: first.name in world.cluster.deleted, "it is deleted")
+        await world.until(
+            lambda: any(e.reason == "PodForceDeleted" for e in world.cluster.events), "an Event"
+        )
+        assert world.cluster.deleted == [first.name], "the other ends in its own time"
+        entry = await world.until_state(uid, State.EVICTING)
+        assert entry.placement is not None
+        world.cluster.controllers.hold_ends = False
+        await world.until_state(uid, State.DEACTIVATED)
+        assert world.cluster.deleted == [first.name]
+        assert len(live(world.cluster.pods_of(other))) == 2
+        assert second.name not in world.cluster.deleted
+
+
+def test_a_node_must_be_dead_for_the_whole_time_without_a_break() -> None:
+    mirror = Mirror({"jobs": "Job"})
+    entry = Entry("u1", "Job", "a", "train", State.EVICTING, attempt=1, intent=Intent.STOP)
+    pod = PodRecord(
+        "a",
+        "train-0",
+        "p1",
+        5,
+        owner="u1",
+        owner_kind="Job",
+        attempt=1,
+        node="n1",
+        terminating=True,
+    )
+    ledger = Ledger([entry])
+    force = ForceDeletion(FakeCluster(), mirror, lambda: ledger, 300.0)
+
+    def due(now: float, version: int, *, ready: bool) -> list[str]:
+        mirror.apply([Upserted(NodeRecord(Node("n1", ready=ready), version)), Upserted(pod)])
+        return [pod.name for _, pod in force.due(now)]
+
+    assert due(0.0, 1, ready=False) == []
+    assert due(299.0, 2, ready=False) == []
+    assert due(310.0, 3, ready=True) == []
+    assert due(320.0, 4, ready=False) == []
+    assert due(619.0, 5, ready=False) == []
+    assert due(620.0, 6, ready=False) == ["train-0"]
+    mirror.apply([Deleted("nodes", "n1", 7)])
+    assert [pod.name for _, pod in force.due(621.0)] == ["train-0"]
+    ledger.apply([Change(entry, replace(entry, state=State.RUNNING, intent=None), 1.0)])
+    assert list(force.due(9e9)) == []
