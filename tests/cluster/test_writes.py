@@ -1,0 +1,97 @@
+"""What the answer to a patch means: whether it had its effect, may have it later, or is refused for good."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
+from queuectl.cluster.writes import Writer
+from queuectl.domain.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    ObjectGone,
+    WriteConflict,
+    WriteRefused,
+)
+from tests.cluster.test_client import kubeconfig
+
+PATCH = {"metadata": {"uid": "u1", "resourceVersion": "7"}}
+AS_EXPECTED = {"metadata": {"uid": "u1", "resourceVersion": "7"}}
+CHANGED = {"metadata": {"uid": "u1", "resourceVersion": "8"}}
+ANOTHER = {"metadata": {"uid": "u2", "resourceVersion": "9"}}
+
+
+@asynccontextmanager
+async def server(
+    folder: Path, code: int, answer: bytes, there: dict[str, Any] | None
+) -> AsyncIterator[Writer]:
+    """An API server that answers each patch so, and has this object."""
+
+    async def patched(_: web.Request) -> web.Response:
+        return web.Response(status=code, body=answer)
+
+    async def read(_: web.Request) -> web.Response:
+        if there is None:
+            return web.json_response({"message": "not found"}, status=404)
+        return web.json_response(there)
+
+    app = web.Application()
+    app.router.add_patch("/{path:.*}", patched)
+    app.router.add_get("/{path:.*}", read)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    api = await Api.connect(Connection(kubeconfig=kubeconfig(folder, port)))
+    try:
+        yield Writer(api)
+    finally:
+        await api.close()
+        await runner.cleanup()
+
+
+NO = json.dumps({"kind": "Status", "message": "a webhook says no"}).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "there", "expected"),
+    [
+        (409, NO, CHANGED, WriteConflict),
+        (409, NO, AS_EXPECTED, WriteRefused),
+        (409, NO, ANOTHER, ObjectGone),
+        (409, NO, None, ObjectGone),
+        (404, NO, None, ObjectGone),
+        (404, NO, AS_EXPECTED, WriteRefused),
+        (404, NO, CHANGED, WriteConflict),
+        (410, NO, AS_EXPECTED, WriteRefused),
+        (400, NO, AS_EXPECTED, WriteRefused),
+        (403, NO, AS_EXPECTED, WriteRefused),
+        (413, NO, AS_EXPECTED, WriteRefused),
+        (422, NO, AS_EXPECTED, WriteRefused),
+        (500, NO, AS_EXPECTED, ClusterUnavailable),
+        (200, b"<html>a portal</html>", AS_EXPECTED, ClusterUnavailable),
+    ],
+)
+async def test_an_answer_to_a_patch_means(
+    tmp_path: Path,
+    code: int,
+    answer: bytes,
+    there: dict[str, Any] | None,
+    expected: type[ClusterError],
+) -> None:
+    async with server(tmp_path, code, answer, there) as writer:
+        with pytest.raises(expected) as error:
+            await writer.patch_job("Job", "a", "train", PATCH)
+        told = isinstance(error.value, WriteRefused)
+        assert told == (expected is WriteRefused)
+        if told:
+            assert f" {code}: a webhook says no" in str(error.value)
