@@ -44,9 +44,20 @@ class Decider:
         # Since when somebody is idle, and for whom it was told that he would go.
         self._spared: dict[str, tuple[float, set[str]]] = {}
         self._rest = REFRESH_SECONDS
+        self._diverted: Container[tuple[str, str]] = frozenset()
 
-    def changes(self, snapshot: Snapshot, plan: Plan, now: float) -> list[Change]:
-        """Changes of all decisions that still hold, at most one per workload."""
+    def changes(
+        self,
+        snapshot: Snapshot,
+        plan: Plan,
+        now: float,
+        diverted: Container[tuple[str, str]] = frozenset(),
+    ) -> list[Change]:
+        """Changes of all decisions that still hold, at most one per workload.
+
+        ``diverted``: LocalQueues (namespace, name) whose gangs may not start any more; nothing is decided for them.
+        """
+        self._diverted = diverted
         spared = list(self._remarks(snapshot, plan))
         asked = {p.workload.uid: p.workload for p in snapshot.pending}
         asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
@@ -64,9 +75,8 @@ class Decider:
                 continue  # it asks for something else meanwhile
             if isinstance(event, Admit | Repair) and not self._stands(event.placement):
                 continue  # a node went meanwhile
-            if isinstance(event, Refuse | Reserve | Admit) and entry.state not in (
-                State.PENDING,
-                State.RESERVED,
+            if isinstance(event, Refuse | Reserve | Admit) and (
+                entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry)
             ):
                 continue
             decided = replace(event, planned=planned_of(job)) if isinstance(event, Admit) else event
@@ -104,7 +114,7 @@ class Decider:
     ) -> Iterator[tuple[str, Event]]:
         robbed = set(self._robbed(plan))
         wanting = {preemption.preemptor for preemption in plan.preempted} - robbed
-        waiting = {r.uid for r in plan.pending if r.uid in wanting and self._alive(r.uid)}
+        waiting = {r.uid for r in plan.pending if r.uid in wanting and self._still_wants(r.uid)}
         for admission in plan.admitted:
             yield admission.uid, _admission(admission)
         for eviction in plan.evicted:
@@ -128,6 +138,7 @@ class Decider:
         ready = [(move, lease) for move in plan.moved if (lease := leases.get(move.beneficiary))]
         for move, lease in ready:
             waits = self._unchanged(move.beneficiary, asked, State.PENDING, State.RESERVED)
+            waits = waits and self._still_wants(move.beneficiary)
             runs = self._unchanged(move.uid, asked, State.STARTING, State.RUNNING)
             if not (waits and runs and self._stands(move.placement)):
                 return
@@ -141,6 +152,15 @@ class Decider:
         if entry is None or job is None or entry.state not in states:
             return False
         return self._alive(uid) and job.podsets == asked[uid].podsets
+
+    def _may_start(self, entry: Entry) -> bool:
+        """Whether its LocalQueue lets a gang start that has not."""
+        return entry.state.live or (entry.namespace, entry.queue) not in self._diverted
+
+    def _still_wants(self, uid: str) -> bool:
+        """Whether others may be taken down for it."""
+        entry = self._ledger.get(uid)
+        return entry is not None and self._may_start(entry) and self._alive(uid)
 
     def _alive(self, uid: str) -> bool:
         entry, job = self._ledger.get(uid), self._mirror.jobs.get(uid)

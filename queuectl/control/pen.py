@@ -21,6 +21,7 @@ from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import Change, Intent, State
 from queuectl.domain.plan import Plan
+from queuectl.domain.queries import Tolerance
 from queuectl.domain.refused import KEPT_BYTES, RefusedPlan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.refused import Broken, pack
@@ -88,19 +89,22 @@ class Pen:
         revision: int | None,
         answers: Sequence[Answer] = (),
         record: Decision | None = None,
+        tolerance: Tolerance | None = None,
     ) -> None:
-        """Write, then take in. ``revision``: of the configuration that a plan was made from; None for facts.
+        """Write, then take in.
+
+        ``revision``: of the configuration that a plan was made from; None for facts. ``tolerance``: which later ones will do.
 
         Raises:
             Fenced: another leader has taken over.
-            StaleConfiguration: the configuration is newer than ``revision``.
+            StaleConfiguration: the configuration is newer than ``revision``, which is not tolerated.
             StaleSnapshot: rows are not as the changes say.
             StoreUnavailable: the database is away.
         """
         if not changes and not answers:
             return
         changes = self._books.marked(changes)
-        await self._write(changes, revision, answers, record)
+        await self._write(changes, revision, answers, record, tolerance)
         self._books.take_in(changes)
         self._follow(changes)
 
@@ -152,6 +156,7 @@ class Pen:
         revision: int | None,
         answers: Sequence[Answer] = (),
         record: Decision | None = None,
+        tolerance: Tolerance | None = None,
     ) -> None:
         with self._metrics.stage(Stage.COMMIT):
             await self._store.commit(
@@ -161,6 +166,7 @@ class Pen:
                 cycle=self.cycle,
                 answers=answers,
                 decision=record,
+                tolerance=tolerance,
             )
 
     def _follow(self, changes: list[Change]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 
@@ -19,11 +19,15 @@ from queuectl.control.decide import sentence
 from queuectl.control.pen import RETRY_SECONDS, Pen
 from queuectl.control.ports import Clock
 from queuectl.control.record import record_of
+from queuectl.domain.errors import StaleConfiguration
 from queuectl.domain.ledger import Change
 from queuectl.domain.machine import MAX_BUDGET
 from queuectl.domain.plan import Plan, Refusal
+from queuectl.domain.queries import ConfigChanges, DocumentKey, Tolerance
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
+from queuectl.objects.catalog import diverted
 from queuectl.objects.refused import Broken
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.domains import spreads
@@ -33,6 +37,25 @@ from queuectl.planner.victims.shield import next_exposure
 from queuectl.telemetry.metrics import Discard, Metrics, Stage
 
 log = structlog.get_logger()
+
+
+class Diversions:
+    """Judges what became of the configuration while a plan was made.
+
+    Attributes:
+        queues: LocalQueues whose gangs may not start as planned; None when other documents changed, or when it was not asked.
+    """
+
+    def __init__(self, config: QueueConfig, concerned: frozenset[tuple[str, str]]) -> None:
+        """``config``: of the plan; ``concerned``: LocalQueues of which it must be none."""
+        self.queues: frozenset[tuple[str, str]] | None = None
+        self._config = config
+        self._concerned = concerned
+
+    def spare(self, changes: ConfigChanges) -> bool:
+        """Whether the changes leave all that the plan is about as it was."""
+        self.queues = diverted(changes, self._config)
+        return self.queues is not None and not self.queues & self._concerned
 
 
 class Planning:
@@ -67,6 +90,7 @@ class Planning:
         """Plan and commit once; the sentence says what came of it. Raises what :meth:`Pen.commit` does."""
         if not self._books.anything_to_plan():
             return "nothing waits"
+        documents = self._books.documents
         with self._metrics.stage(Stage.FREEZE):
             snapshot = self._books.snapshot(seek_room=self._clock() >= self._seek_at)
         began = time.perf_counter()
@@ -85,11 +109,49 @@ class Planning:
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
         self._exposed_at = next_exposure(snapshot)
-        changes = self._books.decider.changes(snapshot, decision, self._clock())
-        record = record_of(snapshot, decision, changes, took)
-        await self._pen.commit(changes, snapshot.config.revision, record=record)
+        changes = await self._commit(snapshot, decision, took, documents)
         self._count(snapshot, decision, changes)
         return sentence(snapshot, decision, changes)
+
+    async def _commit(
+        self, snapshot: Snapshot, decision: Plan, took: float, documents: Collection[DocumentKey]
+    ) -> list[Change]:
+        """Write what still holds of a plan.
+
+        LocalQueues are edited by those who use them, at any rate: what was decided for gangs of one that is stopped or leads
+        elsewhere is dropped, and the rest is written. Any other change of the configuration makes the plan stale.
+
+        ``documents``: of the configuration it was made from.
+        """
+        dropped: frozenset[tuple[str, str]] = frozenset()
+        while True:
+            changes = self._books.decider.changes(snapshot, decision, self._clock(), dropped)
+            record = record_of(snapshot, decision, changes, took)
+            concerned = self._queues_served(decision, changes)
+            news = Diversions(snapshot.config, concerned - dropped)
+            try:
+                await self._pen.commit(
+                    changes,
+                    snapshot.config.revision,
+                    record=record,
+                    tolerance=Tolerance(documents, news.spare),
+                )
+            except StaleConfiguration:
+                if news.queues is None:
+                    raise
+                dropped = news.queues
+                self._books.drop_plan()
+            else:
+                return changes
+
+    def _queues_served(
+        self, decision: Plan, changes: Iterable[Change]
+    ) -> frozenset[tuple[str, str]]:
+        """LocalQueues of the gangs that the changes are about, and of those that others are taken down for."""
+        waiting = [c.before for c in changes if c.before is not None and c.before.state.waiting]
+        served = {p.preemptor for p in decision.preempted} | {m.beneficiary for m in decision.moved}
+        waiting += filter(None, map(self._books.entry, served))
+        return frozenset((entry.namespace, entry.queue) for entry in waiting)
 
     def exposes(self, now: float) -> bool:
         """Whether by ``now`` somebody may be evicted who could not be at the last plan. Said once."""

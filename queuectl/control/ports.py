@@ -17,7 +17,7 @@ from queuectl.domain.findings import Findings
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Entry, Loaded
 from queuectl.domain.pastuse import Used
-from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
+from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.rules import Retention
@@ -134,6 +134,7 @@ class Store(Protocol):
         cycle: int,
         answers: Sequence[Answer] = (),
         decision: Decision | None = None,
+        tolerance: Tolerance | None = None,
     ) -> None:
         """Write rows, placements, leases, outbox and history in one transaction.
 
@@ -144,10 +145,12 @@ class Store(Protocol):
             cycle: number of the cycle, kept in the history.
             answers: commands that are carried out with this, or came to nothing: each is answered once.
             decision: record of the cycle, kept beside the history.
+            tolerance: with what became of the configuration after ``revision`` the changes may be written all the same;
+                None = with nothing.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
-            StaleConfiguration: the configuration is no longer at ``revision``; nothing was written.
+            StaleConfiguration: the configuration is no longer at ``revision``, which is not tolerated; nothing was written.
             StaleSnapshot: a row changed, or a command was answered before; nothing was written.
             StoreUnavailable: the outcome is unknown: wait for :meth:`commits_ended`, then load again.
         """

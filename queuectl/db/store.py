@@ -37,6 +37,7 @@ from queuectl.domain.queries import (
     DocumentKey,
     HistoryLine,
     Line,
+    Tolerance,
     WorkloadFilter,
     WorkloadPage,
 )
@@ -139,12 +140,13 @@ class PostgresStore:
         cycle: int,
         answers: Sequence[Answer] = (),
         decision: Decision | None = None,
+        tolerance: Tolerance | None = None,
     ) -> None:
         """Write rows, placements, leases, outbox, history and marks in one transaction; see the Protocol for the errors."""
         async with self._transaction("committing") as connection:
             await writes.fence(connection, epoch)
             if revision is not None:
-                await writes.same_configuration(connection, revision)
+                await writes.same_configuration(connection, revision, tolerance)
             await commands.answer(connection, answers)
             lines = await writes.write(connection, changes, epoch=epoch, cycle=cycle)
             if decision is not None:

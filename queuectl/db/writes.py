@@ -3,7 +3,7 @@
 1. The fence: the row of ``leadership`` is locked if it still carries the caller's epoch. The lock is exclusive among
    commits (FOR NO KEY UPDATE, not FOR SHARE), so that history becomes visible in the order of its ids; a successor's
    take-over waits for it, and after that take-over the row no longer matches.
-2. The configuration's revision is locked shared if it still is the plan's.
+2. The configuration is locked shared. It must be at the plan's revision, or what became of it since must not matter to the plan.
 3. Rows are inserted, or updated over the version they were read at; every row must be hit.
 4. Placements, leases and the outbox follow from the difference between before and after; history is appended.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Column, CursorResult, Delete, Insert, Update, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.db import rows
+from queuectl.db import documents, rows
 from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows, update_rows
 from queuectl.db.tables import (
     configuration,
@@ -29,6 +29,7 @@ from queuectl.db.tables import (
 )
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot
 from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.queries import Tolerance
 
 CHANNEL: Final = "queuectl_history"
 _WAS: Final = "was"
@@ -63,15 +64,23 @@ async def fence(connection: AsyncConnection, epoch: int) -> None:
         raise Fenced(f"epoch {epoch} is over: another leader has taken over")
 
 
-async def same_configuration(connection: AsyncConnection, revision: int) -> None:
+async def same_configuration(
+    connection: AsyncConnection, revision: int, tolerance: Tolerance | None
+) -> None:
     """Keep the configuration as it is for the rest of the transaction.
 
     Raises:
-        StaleConfiguration: it is no longer at ``revision``.
+        StaleConfiguration: it is no longer at ``revision``, and what became of it is not tolerated.
     """
-    same = select(configuration.c.revision).where(configuration.c.revision == revision)
-    if (await connection.scalar(same.with_for_update(read=True))) is None:
-        raise StaleConfiguration(f"the configuration is no longer at revision {revision}")
+    present = select(configuration.c.revision).with_for_update(read=True)
+    if (await connection.scalars(present)).one() == revision:
+        return
+    stale = StaleConfiguration(f"the configuration is no longer at revision {revision}")
+    if tolerance is None:
+        raise stale
+    # Writers wait for the lock, so what is found stays so until the commit.
+    if not tolerance.of(await documents.changes(connection, revision, tolerance.documents)):
+        raise stale
 
 
 async def write(

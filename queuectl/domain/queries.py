@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -214,3 +214,16 @@ class ConfigChanges:
     revision: int
     written: tuple[Document, ...]
     deleted: frozenset[DocumentKey] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Which later configurations a plan may be committed over, although it was made from an earlier one.
+
+    Attributes:
+        documents: keys of all documents of the configuration that it was made from.
+        of: whether the plan is right all the same, given what became of the configuration since.
+    """
+
+    documents: Collection[DocumentKey]
+    of: Callable[[ConfigChanges], bool]

@@ -65,13 +65,39 @@ def concerned(changes: ConfigChanges, config: QueueConfig) -> frozenset[tuple[st
 
     None: all, even those that lead nowhere. ``config``: after the changes.
     """
-    keys = {*changes.deleted, *map(DocumentKey.of, changes.written)}
+    keys = _keys(changes)
     if any(key.kind not in _OF_SOME for key in keys):
         return None
     queues = {key.name for key in keys if key.kind == "ClusterQueue"}
     behind = {place for place, one in config.local_queues.items() if one.cluster_queue in queues}
     own = {(key.namespace, key.name) for key in keys if key.kind == "LocalQueue"}
     return frozenset(behind | own)
+
+
+def diverted(changes: ConfigChanges, before: QueueConfig) -> frozenset[tuple[str, str]] | None:
+    """LocalQueues (namespace, name) whose gangs may not start any more as they could before the changes.
+
+    Those that are deleted, stopped, or lead to another ClusterQueue; another weight only orders what is planned next. None if
+    more than LocalQueues changed.
+    """
+    if any(key.kind != "LocalQueue" for key in _keys(changes)):
+        return None
+    deleted = {(key.namespace, key.name) for key in changes.deleted}
+    return frozenset(deleted.union(*(_diverted(body, before) for body in changes.written)))
+
+
+def _diverted(body: _Body, before: QueueConfig) -> set[tuple[str, str]]:
+    key = DocumentKey.of(body)
+    place = (key.namespace, key.name)
+    was, (_, now) = before.local_queues.get(place), _taken(body)
+    if was is None or isinstance(now, DocumentError):
+        return {place}
+    same = now.value.cluster_queue == was.cluster_queue and now.value.stop_policy == was.stop_policy
+    return set() if same else {place}
+
+
+def _keys(changes: ConfigChanges) -> set[DocumentKey]:
+    return {*changes.deleted, *map(DocumentKey.of, changes.written)}
 
 
 def _taken(body: _Body) -> tuple[_Body, ReadDocument | DocumentError]:

@@ -33,7 +33,7 @@ from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
 from queuectl.domain.pastuse import Used
 from queuectl.domain.quantity import NOTHING, Resources
-from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
+from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, PodRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.rules import Retention
@@ -142,6 +142,7 @@ class KillingStore:
         cycle: int,
         answers: Sequence[Answer] = (),
         decision: Decision | None = None,
+        tolerance: Tolerance | None = None,
     ) -> None:
         number = self.commits.before()
         await self.store.commit(
@@ -151,6 +152,7 @@ class KillingStore:
             cycle=cycle,
             answers=answers,
             decision=decision,
+            tolerance=tolerance,
         )
         self.commits.after(number)
 

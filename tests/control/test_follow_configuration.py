@@ -15,6 +15,7 @@ from queuectl.control.clock import SteadyClock
 from queuectl.control.loop import Loop
 from queuectl.control.settings import Settings
 from queuectl.control.supervise import Supervisor
+from queuectl.demo import manifests as m
 from queuectl.domain.ledger import Change, Document, Loaded, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
@@ -169,6 +170,68 @@ async def test_a_plan_that_meets_a_newer_configuration_is_dropped_and_the_ledger
         await world.store.put_config(queue)
         await world.until_state(second, State.RUNNING)
         await world.at_rest()
+
+
+@pytest.mark.parametrize("field", ["weight", "stopPolicy"])
+async def test_edits_of_a_local_queue_at_every_plan_hold_up_no_other(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    """Its gang is first in line, and would have all nodes."""
+    states: dict[str, list[dict[str, Any]]] = {
+        "weight": [{"fairSharing": {"weight": "1"}}, {"fairSharing": {"weight": "2"}}],
+        "stopPolicy": [{"stopPolicy": "Hold"}, {"stopPolicy": "None"}],
+    }
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(m.local_queue("default", "noisy", "pool"))
+        noise: list[dict[str, Any]] = []
+        commit = world.store.commit
+
+        async def overtaken(changes: Sequence[Change], **rest: Any) -> None:
+            if rest["revision"] is not None and noise:
+                noise.reverse()
+                document = m.local_queue("default", "noisy", "pool")
+                document["spec"] |= noise[1]
+                await world.store.put_config(document)
+            await commit(changes, **rest)
+
+        monkeypatch.setattr(world.store, "commit", overtaken)
+        noise += states[field]
+        noisy = world.cluster.submit(in_queue("noisy", gang("Job", "noisy", 2)))
+        if field == "weight":
+            await world.until_state(noisy, State.RUNNING)
+            world.cluster.finish(noisy)
+        other = world.cluster.submit(gang("Job", "other", 2))
+        await world.until_state(other, State.RUNNING)
+        noise.clear()
+        world.cluster.finish(other)
+        await world.store.put_config(m.local_queue("default", "noisy", "pool"))
+        await world.until_entry(noisy, lambda e: e.attempt == 1, "it has its turn")
+        await world.at_rest()
+
+
+def in_queue(queue: str, job: Any) -> dict[str, Any]:
+    labels = job["metadata"]["labels"] | {"queuectl.dev/queue-name": queue}
+    return {**job, "metadata": {**job["metadata"], "labels": labels}}
+
+
+async def test_a_deleted_local_queue_starts_nothing(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(m.local_queue("default", "noisy", "pool"))
+        commit = world.store.commit
+        deleted: list[DocumentKey] = []
+
+        async def overtaken(changes: Sequence[Change], **rest: Any) -> None:
+            if rest["revision"] is not None and not deleted:
+                deleted.append(DocumentKey("LocalQueue", "default", "noisy"))
+                await world.store.delete_config(deleted[0])
+            await commit(changes, **rest)
+
+        monkeypatch.setattr(world.store, "commit", overtaken)
+        noisy = world.cluster.submit(in_queue("noisy", gang("Job", "noisy", 1)))
+        entry = await until_reason(world, noisy, State.PENDING, Code.MISCONFIGURED)
+        assert entry.attempt == 0
 
 
 async def test_what_a_dropped_plan_had_to_say_is_said_by_the_next(

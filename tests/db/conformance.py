@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -37,7 +38,7 @@ from queuectl.domain.findings import Findings
 from queuectl.domain.ledger import Change, Entry, Spent, State
 from queuectl.domain.pastuse import Account, Scope, Used
 from queuectl.domain.plan import Proof
-from queuectl.domain.queries import ConfigChanges, DocumentKey, Line, WorkloadFilter
+from queuectl.domain.queries import ConfigChanges, DocumentKey, Line, Tolerance, WorkloadFilter
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
@@ -236,6 +237,33 @@ class StoreConformance:
             await commit(store, epoch, submitted("u2"), revision=revision)
         await commit(store, epoch, submitted("u3"))
         assert set(await loaded(store)) == {"u1", "u3"}
+
+    @pytest.mark.parametrize("right", [True, False])
+    async def test_what_became_of_the_configuration_may_be_tolerated(
+        self, open_store: OpenStore, right: bool
+    ):
+        store, api = await open_store(), await open_store()
+        epoch = await leader(store)
+        await api.put_config(queue("gone"))
+        revision = await api.put_config(queue("gpus"))
+        await api.put_config(queue("gpus", cohort="all"))
+        await api.delete_config(DocumentKey("ClusterQueue", "", "gone"))
+        asked: list[ConfigChanges] = []
+
+        def judge(changes: ConfigChanges) -> bool:
+            asked.append(changes)
+            return right
+
+        known = {DocumentKey("ClusterQueue", "", name) for name in ("gone", "gpus")}
+        tolerance = Tolerance(known, judge)
+        with nullcontext() if right else pytest.raises(StaleConfiguration):
+            await store.commit(
+                [submitted("u1")], epoch=epoch, revision=revision, cycle=1, tolerance=tolerance
+            )
+        (changes,) = asked
+        assert changes.written == (queue("gpus", cohort="all"),)
+        assert changes.deleted == {DocumentKey("ClusterQueue", "", "gone")}
+        assert set(await loaded(store)) == ({"u1"} if right else set())
 
     async def test_an_empty_commit_still_tells_a_deposed_leader(self, open_store: OpenStore):
         store = await open_store()

@@ -40,6 +40,7 @@ from queuectl.domain.queries import (
     HistoryLine,
     Line,
     Position,
+    Tolerance,
     WorkloadFilter,
     WorkloadPage,
     in_line,
@@ -152,6 +153,7 @@ class MemoryStore:
         cycle: int,
         answers: Sequence[Answer] = (),
         decision: Decision | None = None,
+        tolerance: Tolerance | None = None,
     ) -> None:
         database = await self._reach()
         fault = database.faults.pop(0) if database.faults else None
@@ -159,7 +161,8 @@ class MemoryStore:
             raise StoreUnavailable("the connection was lost")
         if database.epoch != epoch:
             raise Fenced(f"epoch {epoch} is over")
-        if revision is not None and revision != database.revision:
+        same = revision in (None, database.revision)
+        if not same and not await self._tolerates(tolerance, revision):
             raise StaleConfiguration(f"the configuration is no longer at revision {revision}")
         for change in changes:
             self._check(change)
@@ -181,6 +184,11 @@ class MemoryStore:
             database.changed.notify_all()
         if fault is Fault.AFTER:
             raise StoreUnavailable("the connection was lost")
+
+    async def _tolerates(self, tolerance: Tolerance | None, revision: int | None) -> bool:
+        if tolerance is None or revision is None:
+            return False
+        return tolerance.of(await self.config_changes(revision, tolerance.documents))
 
     def _check(self, change: Change) -> None:
         stored = self.database.entries.get(change.after.uid)
