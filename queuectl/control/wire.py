@@ -229,7 +229,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
     metrics = Metrics()
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
-        await upgrade(url)
+        await upgrade(url, pre_only=True)
         database = DatabaseSettings.from_environment(url)
         store = await PostgresStore.connect(database)
         stack.push_async_callback(store.close)

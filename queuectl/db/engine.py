@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -24,6 +25,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from queuectl.domain.errors import BadInput
 
 MINIMUM_VERSION: Final = 150000  # as server_version_num counts
+PROGRAM: Final = "queuectl"
+APPLICATION: Final = f"{PROGRAM} {version(PROGRAM)}"
+"""What sessions are called in ``pg_stat_activity``: by it a migration knows which releases are connected."""
 _DRIVER: Final = "postgresql+asyncpg"
 _NUL: Final = "\x00"
 _TRUSTED_SECONDS: Final = 1.0  # a connection in use so lately is not tried before it is used
@@ -171,7 +175,7 @@ def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
         # Server connections change under us, so no statement may be prepared under a name another one uses.
         return arguments | {"statement_cache_size": 0}
     limits = {
-        "application_name": "queuectl",
+        "application_name": APPLICATION,
         "statement_timeout": _milliseconds(settings.statement_timeout),
         "lock_timeout": _milliseconds(settings.lock_timeout),
         "idle_in_transaction_session_timeout": _milliseconds(settings.answer_timeout),

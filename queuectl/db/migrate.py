@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -12,15 +13,25 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, text
 
 import queuectl
-from queuectl.db.engine import DatabaseSettings, check_version, make_engine
+from queuectl.db.engine import (
+    APPLICATION,
+    PROGRAM,
+    DatabaseSettings,
+    check_version,
+    make_engine,
+)
 from queuectl.db.failures import answers_within
 from queuectl.domain.errors import StoreError
 
 _LOCK: Final = 0x7175657565  # "queue"; any constant nobody else uses
-_PATIENCE: Final = 600.0
+_PATIENCE: Final = 24 * 3600.0
+_OTHERS: Final = text(
+    "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"
+    " AND application_name LIKE :any AND application_name <> :own"
+)
 POST: Final = "_post"
 
 
@@ -54,12 +65,14 @@ async def upgrade(
 
     Args:
         url: of the database.
-        pre_only: stop before the first post revision: old replicas still run.
+        pre_only: stop before the first post revision, because replicas of an earlier release may run. An empty database has
+            none, so it gets all revisions.
         directory: of the revisions; None takes those of this release.
 
     Raises:
         StoreUnavailable: no answer; nothing was changed unless all was.
-        StoreError: a revision failed; nothing was changed.
+        StoreError: a revision failed, or replicas of another release are connected and a post revision is to be applied, or
+            ``pre_only`` stops before a pre revision that this release needs; nothing was changed.
         BadInput: the URL is wrong or the server too old.
     """
     return await _with_connection(url, directory, _upgrade_to(pre_only=pre_only))
@@ -117,21 +130,50 @@ def _upgrade_to(*, pre_only: bool) -> Callable[[Connection, Config], SchemaState
     def work(connection: Connection, config: Config) -> SchemaState:
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         state = _state(connection, config)
-        target = _last_before_post(config, state.current) if pre_only else state.head
-        if state.known and target != state.current and target is not None:
+        missing = _missing(config, state) if state.known else []
+        if state.current is not None and any(name.endswith(POST) for name in missing):
+            if pre_only:
+                missing = _before_post(missing)
+            else:
+                _refuse_beside_others(connection)
+        if missing:
             config.attributes["connection"] = connection
-            command.upgrade(config, target)
+            command.upgrade(config, missing[-1])
         return _state(connection, config)
 
     return work
 
 
-def _last_before_post(config: Config, present: str | None) -> str | None:
-    """The newest revision that can be reached from ``present`` without a post revision on the way."""
+def _missing(config: Config, state: SchemaState) -> list[str]:
+    """Revisions that are to be applied, the first one first."""
     script = ScriptDirectory.from_config(config)
-    reached = present
-    for revision in reversed(list(script.iterate_revisions("head", present or "base"))):
-        if revision.revision.endswith(POST):
-            break
-        reached = revision.revision
-    return reached
+    found = script.iterate_revisions("head", state.current or "base")
+    return [one.revision for one in found][::-1]
+
+
+def _before_post(missing: Sequence[str]) -> list[str]:
+    """Those before the first post revision.
+
+    Raises:
+        StoreError: a pre revision comes after it: the post half of an earlier release was never applied.
+    """
+    before = list(takewhile(lambda name: not name.endswith(POST), missing))
+    after = missing[len(before) :]
+    if not after[-1].endswith(POST):
+        raise StoreError(
+            f"the schema lacks {after[0]}, the second half of an earlier release: "
+            "stop all replicas of that release, then run `queuectl db upgrade`"
+        )
+    return before
+
+
+def _refuse_beside_others(connection: Connection) -> None:
+    """A post revision takes away what replicas of an earlier release need. Each names its release to the server.
+
+    Raises:
+        StoreError: sessions of another release are open.
+    """
+    others = connection.execute(_OTHERS, {"own": APPLICATION, "any": f"{PROGRAM} %"})
+    found = ", ".join(sorted(others.scalars()))
+    if found:
+        raise StoreError(f"replicas of another release are connected ({found}): stop them first")

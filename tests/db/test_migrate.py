@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 import pytest_asyncio
 from alembic.autogenerate import compare_metadata
@@ -81,10 +82,49 @@ async def test_tables_and_revisions_give_the_same_schema(database_url: str):
 
 
 async def test_the_pre_half_stops_before_the_first_post_revision(empty_url: str, revisions: Path):
+    await upgrade(empty_url)
+    (revisions / "versions" / "9003_pre_made_up.py").unlink()
     assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "9001_pre"
     assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "9001_pre"
-    assert (await upgrade(empty_url, directory=revisions)).current == "9003_pre"
-    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "9003_pre"
+    assert (await upgrade(empty_url, directory=revisions)).current == "9002_post"
+    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "9002_post"
+
+
+async def test_an_empty_database_has_no_old_replicas(empty_url: str, revisions: Path):
+    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).up_to_date
+
+
+async def test_the_second_half_of_an_earlier_release_comes_before_this_one(
+    empty_url: str, revisions: Path
+):
+    await upgrade(empty_url)
+    with pytest.raises(StoreError, match="lacks 9002_post, the second half of an earlier release"):
+        await upgrade(empty_url, pre_only=True, directory=revisions)
+    assert (await current(empty_url)).up_to_date
+    await upgrade(empty_url, directory=revisions)
+    assert (await upgrade(empty_url, pre_only=True, directory=revisions)).up_to_date
+
+
+async def test_the_post_half_waits_for_the_last_replica_of_another_release(
+    empty_url: str, revisions: Path
+):
+    await upgrade(empty_url)
+    old = await asyncpg.connect(empty_url, server_settings={"application_name": "queuectl 0.0.1"})
+    with pytest.raises(StoreError, match=r"another release are connected \(queuectl 0\.0\.1\)"):
+        await upgrade(empty_url, directory=revisions)
+    assert (await current(empty_url)).up_to_date
+    await old.close()
+    await until_closed(empty_url, "queuectl 0.0.1")
+    assert (await upgrade(empty_url, directory=revisions)).up_to_date
+
+
+async def until_closed(url: str, name: str) -> None:
+    """The server notices a moment later that a session has ended."""
+    looks = await asyncpg.connect(url)
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1"
+    while await looks.fetchval(count, name):  # noqa: ASYNC110 - of another process
+        await asyncio.sleep(0.01)
+    await looks.close()
 
 
 async def test_a_failing_revision_changes_nothing(empty_url: str, revisions: Path):

@@ -300,10 +300,7 @@ def test_the_controller_runs_with_as_little_as_it_can() -> None:
 def test_the_controller_shares_nothing_with_its_node() -> None:
     pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert (
-        not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "shareProcessNamespace"}
-        & pod.keys()
-    )
+    assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & pod.keys()
     kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
     assert kinds == {"emptyDir", "secret"}
     space = named("Namespace", "queuectl-system")
@@ -325,6 +322,15 @@ def test_the_network_policy_of_the_docs_is_about_the_pods_and_ports_there_are() 
     assert rules.keys() == {port["name"] for port in container["ports"]}
     assert rules["https"] is None
     assert rules["metrics"]
+
+
+def test_migrations_run_where_no_probe_ends_them_and_leave_the_rest_for_later() -> None:
+    pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
+    [container], [migrate] = pod["containers"], pod["initContainers"]
+    assert migrate["args"] == ["db", "upgrade", "--pre"]
+    assert not [probe for probe in migrate if probe.endswith("Probe")]
+    assert migrate["image"] == container["image"]
+    assert migrate["securityContext"] == container["securityContext"]
 
 
 def test_environment_variables_are_settings_that_exist() -> None:
