@@ -92,8 +92,7 @@ class Decider:
         """Whether a gang that waits may still be planned, in the place in line that the snapshot shows."""
         if job.deleting or not job.suspended or job.error is not None or job.forbidden is not None:
             return False
-        fairness = config.rules.usage_fairness
-        user = job.label(fairness.user_label) if fairness is not None else None
+        user = job.user(config.rules.user_label, config.rules.trusted_submitters)
         priority = entry.priority
         if entry.priority_set is None:
             classes = priority_values(self._mirror.priority_classes.values())

@@ -57,7 +57,7 @@ class Accounting:
     """How usage is told apart and priced.
 
     Attributes:
-        user_label: label of a job that names its user; None = users are not told apart.
+        user_label: label that names the user of a job of a trusted submitter; None = no label does.
         labels: keys of job labels that reports may be made by.
         prices: the first that holds is the price.
         currency: of the prices; only shown.

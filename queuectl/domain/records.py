@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -47,6 +47,29 @@ class Parallelism:
     completions_follow: bool = False
 
 
+def _label(labels: Iterable[tuple[str, str]], key: str | None) -> str | None:
+    return next((value or None for name, value in labels if name == key), None)
+
+
+def user_of(
+    submitter: str,
+    labels: Iterable[tuple[str, str]],
+    naming: str | None,
+    trusted: Collection[str],
+) -> str | None:
+    """Whose a job is: limits, past use and accounts by user go by it. None if that is not known.
+
+    Args:
+        submitter: who created the job, as admission recorded; empty = it did not.
+        labels: of the job.
+        naming: key of the label that names the user where the submitter is trusted or not recorded; None = no label does.
+        trusted: names of the users who may submit jobs for others.
+    """
+    if submitter and submitter not in trusted:
+        return submitter
+    return _label(labels, naming) or submitter or None
+
+
 @dataclass(frozen=True, slots=True)
 class JobRecord:
     """A managed job of any kind.
@@ -82,6 +105,7 @@ class JobRecord:
         queue_keys: the labels by which it names its queue.
         forbidden: what a LimitRange of its namespace has against its pods, or None. The mirror says it; until then, and
             where there is none, ``podsets`` are what the templates say.
+        submitter: name of the user who created it, as admission recorded; empty for one from before the policies.
     """
 
     kind: str
@@ -121,10 +145,15 @@ class JobRecord:
     applied: bool = False
     queue_keys: tuple[str, ...] = ()
     forbidden: Reason | None = None
+    submitter: str = ""
 
     def label(self, key: str | None) -> str | None:
         """Value of a label; None without one, or where it is empty."""
-        return next((value or None for name, value in self.labels if name == key), None)
+        return _label(self.labels, key)
+
+    def user(self, naming: str | None, trusted: Collection[str]) -> str | None:
+        """Whose the job is, as :func:`user_of` has it."""
+        return user_of(self.submitter, self.labels, naming, trusted)
 
     def expects(self, podset: PodSet) -> int:
         """Pods of a podset that exist at once when the gang is whole."""

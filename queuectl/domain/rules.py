@@ -35,7 +35,7 @@ class UsageFairness:
         sampling: seconds between two looks at what is used.
         resource_weights: factor of each resource in the sum; a resource that is absent counts 1.
         before_priority: usage goes before priority, as in Kueue; else after it.
-        user_label: label of a job that names its user; None = users are not told apart.
+        user_label: label that names the user of a job of a trusted submitter; None = no label does.
     """
 
     half_life: float = 0.0
@@ -133,6 +133,7 @@ class Rules:
         eviction_grace: seconds between telling a gang that it will be evicted and suspending it.
         kueue_keys: when labels and annotations with Kueue's prefix count.
         accounting: how usage is told apart and priced.
+        trusted_submitters: names of users whose jobs a label may say to be another user's.
     """
 
     fair_sharing: tuple[FairStrategy, ...] = ()
@@ -145,6 +146,12 @@ class Rules:
     eviction_grace: float = 0.0
     kueue_keys: KueueKeys = KueueKeys.AUTO
     accounting: Accounting = Accounting()
+    trusted_submitters: frozenset[str] = frozenset()
+
+    @property
+    def user_label(self) -> str | None:
+        """Key of the label that names the user of a job of a trusted submitter, for limits and past use."""
+        return self.usage_fairness.user_label if self.usage_fairness is not None else None
 
     @property
     def charges_as_asked(self) -> bool:

@@ -11,7 +11,7 @@ from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import ResourceQuotaRecord
+from queuectl.domain.records import ResourceQuotaRecord, user_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.steps import gated
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
@@ -308,9 +308,8 @@ class Assembly:
         )
 
     def _user(self, gang: Gang) -> str | None:
-        rule = self._queues.rules.usage_fairness
-        key = rule.user_label if rule is not None else None
-        return next((value or None for name, value in gang.labels if name == key), None)
+        rules = self._queues.rules
+        return user_of(gang.submitter, gang.labels, rules.user_label, rules.trusted_submitters)
 
     def _without_trifles(self, podset: PodSet) -> PodSet:
         """What only machinery around the pods asks for counts if some node of the input says how much of it there is."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queuectl.domain.queries import DocumentKey
-from queuectl.domain.queues import DEFAULT_NAME, QueueConfig, QuotaOverride
+from queuectl.domain.queues import QueueConfig, QuotaOverride
 from queuectl.objects.documents import Document, as_document
 
 
@@ -39,8 +39,6 @@ def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
         case "ClusterQueue":
             flavors = [f for group in spec.get("resourceGroups") or () for f in group["flavors"]]
             named = {("ResourceFlavor", flavor["name"]) for flavor in flavors}
-            if (spec.get("policy") or {}).get("maxPerUser"):
-                named.add(("Configuration", DEFAULT_NAME))
         case "LocalQueue" | "QuotaOverride":
             named = {("ClusterQueue", spec["clusterQueue"])}
         case "ResourceFlavor":
@@ -51,13 +49,7 @@ def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
 def dangling(config: QueueConfig) -> tuple[str, ...]:
     """What has no effect for want of another object, as sentences: a queue may be written before what it refers to."""
     found = []
-    usage = config.rules.usage_fairness
     for queue in config.cluster_queues.values():
-        if queue.max_per_user and (usage is None or usage.user_label is None):
-            found.append(
-                f"ClusterQueue {queue.name}: spec.policy.maxPerUser has no effect:"
-                " no queuectl.userLabel in the Configuration tells users apart"
-            )
         for group in queue.groups:
             found += [
                 f"ClusterQueue {queue.name}: ResourceFlavor {quotas.flavor} does not exist"

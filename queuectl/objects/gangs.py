@@ -46,6 +46,7 @@ class Gang:
         unhealthy: nodes its Workload says it has lost, by name or hostname label.
         gates: its admission gates.
         labels: its labels, but for those that queuectl itself reads.
+        submitter: name of the user who created it, where admission recorded that.
         idle_since: since when it says to leave its GPUs idle.
     """
 
@@ -80,6 +81,7 @@ class Gang:
     unhealthy: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    submitter: str = ""
     idle_since: float | None = None
 
     @property
@@ -132,6 +134,7 @@ def read_job_gang(document: Document) -> Gang:
         evictions=read_evictions(meta.get("annotations")),
         gates=record.gates,
         labels=record.labels,
+        submitter=record.submitter,
         idle_since=read_idle_since(meta.get("annotations")),
     )
 

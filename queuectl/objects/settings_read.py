@@ -78,6 +78,7 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         retention=_read_retention(document.object_retention_policies),
         eviction_grace=_optional(own.eviction_grace, "queuectl.evictionGrace") or 0.0,
         kueue_keys=KueueKeys(str(own.kueue_keys or KueueKeys.AUTO)),
+        trusted_submitters=frozenset(own.trusted_submitters or ()),
         accounting=read_accounting(own.accounting),
     )
 

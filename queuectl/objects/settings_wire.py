@@ -100,6 +100,7 @@ class OwnSettings(Strict):
 
     usage_before_priority: bool | None = None
     user_label: str | None = None
+    trusted_submitters: list[str] | None = None
     backoff_jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     eviction_grace: str | None = None
     accounting: AccountingSettings | None = None

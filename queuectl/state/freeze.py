@@ -10,6 +10,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, NamespaceRecord
+from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.steps import queues_again_at_once
 from queuectl.domain.utilization import GangUse, UseState
@@ -91,8 +92,8 @@ class Freezer:
     def workload(self, entry: Entry, job: JobRecord) -> Workload:
         """What the gang asks, as the planner reads it; the same object until job or priority change."""
         known = self._asked.get(entry.uid)
-        rule = self._config.rules.usage_fairness if self._config is not None else None
-        user = job.label(rule.user_label) if rule is not None else None
+        rules = self._config.rules if self._config is not None else Rules()
+        user = job.user(rules.user_label, rules.trusted_submitters)
         place = (entry.priority, entry.queue, entry.in_line_since, user)
         # Not by its version: what its pods come to changes with the LimitRanges, too.
         if known is not None and known[0] is job and known[1] == place:

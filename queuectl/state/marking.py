@@ -136,8 +136,9 @@ def gpus_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> float:
 
 def user_of(job: JobRecord | None, config: QueueConfig) -> str:
     """Whose it is, for the usage ledger; empty for nobody."""
-    label = config.rules.accounting.user_label
-    return (job.label(label) or "") if job is not None else ""
+    rules = config.rules
+    user = job.user(rules.accounting.user_label, rules.trusted_submitters) if job else None
+    return user or ""
 
 
 def _same(before: Entry, after: Entry) -> bool:

@@ -140,7 +140,7 @@ class Tally:
             Account.of_local_queue(entry.namespace, entry.queue),
             Account(Scope.CLUSTER_QUEUE, queue.name),
         ]
-        user = job.label(self._rule.user_label) if self._rule is not None else None
+        user = job.user(config.rules.user_label, config.rules.trusted_submitters)
         if user is not None:
             accounts.append(Account(Scope.USER, user))
         return _Holding(entry.queue, entry.placement, tuple(accounts), amounts)

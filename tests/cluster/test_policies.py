@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.cluster.apply import apply, optional
 from queuectl.cluster.client import Api
 from queuectl.domain.errors import WriteRefused
 from queuectl.domain.records import JobRecord
@@ -148,6 +149,55 @@ def queue_given(world: KubernetesWorld, document: Document) -> str | None:
     made = world.user.create(f"{collection}?dryRun=All", document)
     label: str | None = made["metadata"].get("labels", {}).get(keys.QUEUE_LABEL)
     return label
+
+
+# ---- the opt-in by which GPUs are given to queued jobs alone
+
+
+def asking(resources: Mapping[str, str], part: str = "containers") -> Document:
+    """A pod one of whose containers asks for these."""
+    container = {"name": "asks", "image": "none", "resources": {"limits": dict(resources)}}
+    spec = {"containers": [{"name": "main", "image": "none"}]}
+    return a_pod({**spec, part: [container]})
+
+
+ASKS = [
+    (asking({"nvidia.com/gpu": "1"}), False),
+    (asking({"nvidia.com/gpu.shared": "1"}), False),
+    (asking({"nvidia.com/mig-1g.5gb": "1"}), False),
+    (asking({"amd.com/gpu": "1"}), False),
+    (asking({"nvidia.com/gpu": "1"}, "initContainers"), False),
+    (asking({"cpu": "1", "example.com/gpu-licence": "1"}), True),
+    (a_pod(), True),
+]
+
+
+async def test_gpus_are_for_queued_jobs_alone_where_the_namespace_says_so(
+    world: KubernetesWorld, admin: Api
+) -> None:
+    await apply(admin, optional("queued-gpus"))
+    pods = f"/api/v1/namespaces/{world.namespace}/pods?dryRun=All"
+
+    def taken(document: Document) -> bool:
+        try:
+            world.user.create(pods, document)
+        except RequestError as error:
+            if "GPUs are given to jobs in a queue alone" not in str(error):
+                raise
+            return False
+        return True
+
+    assert await asyncio.to_thread(taken, ASKS[0][0]), "it is an opt-in"
+    label = {"metadata": {"labels": {"queuectl.dev/require-queue": "true"}}}
+    await asyncio.to_thread(world.admin.patch, f"/api/v1/namespaces/{world.namespace}", label)
+    async with asyncio.timeout(20):  # the API server acts on both with a delay
+        while await asyncio.to_thread(taken, ASKS[0][0]):
+            pass
+    for document, expected in ASKS:
+        assert await asyncio.to_thread(taken, document) is expected, document
+    job = await submitted(world, batch_job("queued", namespace=world.namespace, gpus=1))
+    [pod] = await start(world, job, 1)
+    assert pod.gated
 
 
 # ---- queuectl's own identity

@@ -17,7 +17,12 @@ LABEL = "example.com/user"
 
 async def cap(world: Rig, gpus: int) -> None:
     usage = {"usageHalfLifeTime": "1h", "usageSamplingInterval": "5m"}
-    await world.store.put_config(rules(admissionFairSharing=usage, queuectl={"userLabel": LABEL}))
+    await world.store.put_config(
+        rules(
+            admissionFairSharing=usage,
+            queuectl={"userLabel": LABEL, "trustedSubmitters": ["alice"]},
+        )
+    )
     for document in configuration(32):
         if document["kind"] == "ClusterQueue":
             spec = {**document["spec"], "policy": {"maxPerUser": gpus}}

@@ -145,7 +145,9 @@ async def sampled_idle(world: Rig, clock: Clock) -> None:
 
 async def test_users_of_one_local_queue_take_turns_by_what_they_used(database_url: str) -> None:
     clock = Clock()
-    async with shared_pool(database_url, clock, userLabel=USER) as world:
+    async with shared_pool(
+        database_url, clock, userLabel=USER, trustedSubmitters=["alice"]
+    ) as world:
         first = submit(world, "first", "busy", **{USER: "ann"})
         await world.until_state(first, State.RUNNING)
         clock.now += DAY

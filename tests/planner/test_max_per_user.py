@@ -11,10 +11,9 @@ from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import Defragment, QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import user_of
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
-from queuectl.objects.documents import as_document
-from queuectl.objects.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
@@ -207,18 +206,24 @@ def test_the_verifier_knows_it_by_itself() -> None:
     assert verify(capped(1, [first, second], [HELD]), nobody) == (), "over already: nobody's fault"
 
 
-@pytest.mark.parametrize(("settings", "warned"), [(SETTINGS, False), ([], True)])
-def test_where_no_label_names_the_user_its_want_of_effect_is_told(
-    settings: list[Doc], warned: bool
+@pytest.mark.parametrize(
+    ("submitter", "label", "user"),
+    [
+        ("ann", "", "ann"),
+        ("ann", "ben", "ann"),
+        ("pipelines", "ben", "ben"),
+        ("pipelines", "", "pipelines"),
+        ("", "ben", "ben"),
+        ("", "", None),
+    ],
+)
+def test_a_label_names_the_user_only_of_a_job_that_a_trusted_user_submitted(
+    submitter: str, label: str, user: str | None
 ) -> None:
-    given = read_snapshot(
-        [as_document(one) for one in (*documents("main", 8), flavor(), *settings)]
-    )
-    text = (
-        "ClusterQueue main: spec.policy.maxPerUser has no effect:"
-        " no queuectl.userLabel in the Configuration tells users apart"
-    )
-    assert given.warnings == ((text,) if warned else ())
+    """Or of one that admission did not see."""
+    labels = (("user", label), ("other", "x"))
+    assert user_of(submitter, labels, "user", ["pipelines"]) == user
+    assert user_of(submitter, labels, None, ["pipelines"]) == (submitter or None)
 
 
 def test_moving_others_does_not_bring_him_over_it() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from queuectl.cli.main import app
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.quantity import GPU
+from queuectl.localcluster.client import Client
 from tests.system.acts import die, kubectl, put, remove, rules, stop_queue, until_reason
 from tests.system.house import BLOCK, RACK, House, Room
 
@@ -99,11 +102,22 @@ def test_a_limit_range_fills_in_what_is_left_out_and_holds_back_what_breaks_it(h
         assert room.workload("silent")["attempt"] == 1
 
 
+@contextmanager
+def engineers(home: House, *names: str) -> Iterator[dict[str, Client]]:
+    """Clients of people who may do anything to jobs and pods."""
+    with ExitStack() as stack:
+        clients = {name: home.cluster.client_for_user(name, ["engineers"]) for name in names}
+        for client in clients.values():
+            stack.callback(client.close)
+        yield clients
+
+
 def test_a_user_holds_no_more_than_his_part_and_others_pass(home: House) -> None:
     usage = {"usageHalfLifeTime": "1h", "usageSamplingInterval": "5m"}
     with (
         home.room(64, strategy="StrictFIFO") as room,
         rules(room, admissionFairSharing=usage, queuectl={"userLabel": USER}),
+        engineers(home, "ann", "ben") as clients,
     ):
         queue = queue_of(room, 64)
         queue["spec"] |= {"queueingStrategy": "StrictFIFO", "policy": {"maxPerUser": 16}}
@@ -111,8 +125,12 @@ def test_a_user_holds_no_more_than_his_part_and_others_pass(home: House) -> None
 
         def submit(user: str, name: str) -> None:
             document = m.job(name, room.namespace, "main", Pods(2, gpus=8))
-            document["metadata"]["labels"][USER] = user
-            room.submit(document)
+            # A label says nothing against who created the job, and neither does an annotation of theirs.
+            document["metadata"]["labels"][USER] = name
+            document["metadata"]["annotations"] = {"queuectl.dev/submitted-by": name}
+            path = room.client.path_of(document)
+            clients[user].create(path.rsplit("/", 1)[0], document)
+            room.made.append(path)
 
         submit("ann", "first")
         room.until_state("first", "Running")

@@ -241,6 +241,8 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Configuration", "queuectl.backoffJitter", 0.5, {"pods_ready": PodsReady(backoff_jitter=0.5)}, {}),
     ("Configuration", "queuectl.evictionGrace", "30s", {"eviction_grace": 30.0}, {}),
     ("Configuration", "queuectl.kueueKeys", "on", {"kueue_keys": KueueKeys.ON}, {}),
+    ("Configuration", "queuectl.trustedSubmitters", ["system:serviceaccount:ci:runner"],
+     {"trusted_submitters": frozenset({"system:serviceaccount:ci:runner"})}, {}),
     ("Configuration", "queuectl.accounting.userLabel", "example.com/user",
      {"accounting": Accounting(user_label="example.com/user")}, {}),
     ("Configuration", "queuectl.accounting.labels", ["team", "example.com/project"],

@@ -105,6 +105,7 @@ def read_job(
         idle_reclaim=_says_yes(meta, keys.IDLE_RECLAIM),
         warmup=_warmup(meta),
         labels=user_labels(meta.labels),
+        submitter=intern((meta.annotations or {}).get(keys.SUBMITTED_BY, "")),
         queue_keys=_queue_keys(meta, kueue),
         applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),
     )
