@@ -77,9 +77,9 @@ class Client:
         """Read a path that answers in plain text, such as `/readyz` or `/metrics`."""
         return self._send("GET", path, None, {}, {}).text
 
-    def create(self, path: str, document: Mapping[str, Any]) -> Document:
-        """Create an object in the collection at `path`."""
-        return self._request("POST", path, document)
+    def create(self, path: str, document: Mapping[str, Any], **query: str) -> Document:
+        """Create an object in the collection at `path`; `query`: parameters of the request, such as `dryRun`."""
+        return self._request("POST", path, document, query=query)
 
     def patch(self, path: str, change: Mapping[str, Any]) -> Document:
         """Change an object by a JSON merge patch."""

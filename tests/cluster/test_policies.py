@@ -72,7 +72,7 @@ async def test_a_tenant_creates_no_pod_that_looks_like_one_of_a_gang(
     accepted = []
     for what, document in forged_pods(job).items():
         try:
-            await asyncio.to_thread(world.user.create, f"{pods}?dryRun=All", document)
+            await asyncio.to_thread(world.user.create, pods, document, dryRun="All")
         except RequestError as error:
             assert "only the controllers of Jobs" in str(error)  # noqa: PT017 - each is tried
         else:
@@ -146,7 +146,7 @@ async def test_an_owner_reference_keeps_no_job_out_of_the_default_queue(
 def queue_given(world: KubernetesWorld, document: Document) -> str | None:
     """The queue label with which the API server would store a job."""
     collection = world.path_of(document["kind"], "x").rsplit("/", 1)[0]
-    made = world.user.create(f"{collection}?dryRun=All", document)
+    made = world.user.create(collection, document, dryRun="All")
     label: str | None = made["metadata"].get("labels", {}).get(keys.QUEUE_LABEL)
     return label
 
@@ -176,11 +176,11 @@ async def test_gpus_are_for_queued_jobs_alone_where_the_namespace_says_so(
     world: KubernetesWorld, admin: Api
 ) -> None:
     await apply(admin, optional("queued-gpus"))
-    pods = f"/api/v1/namespaces/{world.namespace}/pods?dryRun=All"
+    pods = f"/api/v1/namespaces/{world.namespace}/pods"
 
     def taken(document: Document) -> bool:
         try:
-            world.user.create(pods, document)
+            world.user.create(pods, document, dryRun="All")
         except RequestError as error:
             if "GPUs are given to jobs in a queue alone" not in str(error):
                 raise

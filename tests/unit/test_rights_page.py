@@ -1,0 +1,87 @@
+"""docs/rights.md names for each right of deploy/10-identity.yaml the step that needs it, and a test in which it is used."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from queuectl.cluster.apply import manifests
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "rights.md"
+HEADER = "| verbs | resources | where | step | test |"
+_RESOURCES = re.compile(r"(?P<names>[a-z, ]+) \((?P<group>[a-z0-9.-]+)\)")
+
+
+class Right(NamedTuple):
+    verb: str
+    resource: str
+    group: str
+    where: str
+
+
+class Line(NamedTuple):
+    verbs: str
+    resources: str
+    where: str
+    step: str
+    test: str
+
+    def rights(self) -> Iterator[Right]:
+        found = _RESOURCES.fullmatch(self.resources)
+        assert found is not None, self.resources
+        group = "" if found["group"] == "core" else found["group"]
+        for verb in self.verbs.split(", "):
+            for resource in found["names"].split(", "):
+                yield Right(verb, resource, group, self.where)
+
+
+LINES = [
+    Line(*(cell.strip() for cell in text.strip("|").split(" | ")))
+    for text in PAGE.read_text().splitlines()
+    if text.startswith("| ") and text != HEADER and not text.startswith("| ---")
+]
+
+
+def granted() -> Iterator[Right]:
+    for document in manifests():
+        if (
+            document["kind"] in ("ClusterRole", "Role")
+            and document["metadata"]["name"] == "queuectl"
+        ):
+            everywhere = document["kind"] == "ClusterRole"
+            for rule in document["rules"]:
+                yield from of_rule(rule, everywhere)
+
+
+def of_rule(rule: dict[str, Any], everywhere: bool) -> Iterator[Right]:
+    named = "resourceNames" in rule
+    where = ("named" if named else "everywhere") if everywhere else "own namespace"
+    where += ", named" if named and not everywhere else ""
+    for group in rule["apiGroups"]:
+        for resource in rule["resources"]:
+            for verb in rule["verbs"]:
+                yield Right(verb, resource, group, where)
+
+
+def test_the_page_explains_each_right_once_and_no_other() -> None:
+    assert Counter(right for line in LINES for right in line.rights()) == Counter(granted())
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.verbs} {line.resources}")
+def test_a_test_uses_it(line: Line) -> None:
+    assert line.step
+    path, _, name = line.test.strip("`").partition("::")
+    assert re.search(rf"^ *(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE)
+
+
+def test_a_policy_that_the_page_names_exists() -> None:
+    there = {d["metadata"]["name"] for d in manifests() if d["kind"].endswith("AdmissionPolicy")}
+    named = {name for line in LINES for name in re.findall(r"policy `([a-z-]+)`", line.step)}
+    assert named
+    assert named <= there
