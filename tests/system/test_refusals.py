@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import pytest
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import RequestError
+from tests.system.acts import ask
 from tests.system.house import BLOCK, RACK, House, Room
 
 pytestmark = pytest.mark.system
@@ -148,8 +152,7 @@ def told(room: Room, name: str, code: str) -> str:
     room.until(
         lambda: room.workload(name).get("reason", {}).get("code") == code, f"{name} says {code}"
     )
-    room.until(lambda: code in {reason for reason, _ in room.events(name)}, f"an Event says {code}")
-    return next(note for reason, note in room.events(name) if reason == code)
+    return told_event(room, name, code)
 
 
 def test_every_mistake_is_told_on_the_object_and_disturbs_nobody(home: House) -> None:
@@ -169,3 +172,168 @@ def test_every_mistake_is_told_on_the_object_and_disturbs_nobody(home: House) ->
             assert word in note, (mistake.__name__, note)
             assert explained["code"] == code
             assert word in explained["message"]
+
+
+FROZEN = {"metadata": {"annotations": {"example.com/frozen": "true"}}}
+QUEUECTL: Final = "system:serviceaccount:queuectl-system:queuectl"
+
+
+PROBE: Final = "asks-whether-it-acts"
+FROZEN_BY_US = (
+    f"request.userInfo.username in ['{QUEUECTL}', '{PROBE}']"
+    " && oldObject.metadata.?annotations[?'example.com/frozen'].hasValue()"
+)
+JOBS = [
+    {"apiGroups": [group], "apiVersions": ["v1"], "resources": [plural], "operations": ["UPDATE"]}
+    for group, plural in (("batch", "jobs"), ("kubeflow.org", "pytorchjobs"))
+]
+
+
+def refusing(room: Room) -> list[Document]:
+    """A policy of the cluster that refuses queuectl's updates of frozen jobs with 422."""
+    meta = admission(room)
+    validation = {
+        "expression": f"!({FROZEN_BY_US})",
+        "message": "it is frozen",
+        "reason": "Invalid",
+    }
+    policy = {"matchConstraints": {"resourceRules": JOBS}, "validations": [validation]}
+    binding = {
+        "policyName": meta["metadata"]["name"],
+        "matchResources": {"namespaceSelector": only(room)},
+        "validationActions": ["Deny"],
+    }
+    return [
+        meta | {"kind": "ValidatingAdmissionPolicy", "spec": policy},
+        meta | {"kind": "ValidatingAdmissionPolicyBinding", "spec": binding},
+    ]
+
+
+def silent(room: Room) -> list[Document]:
+    """A webhook that nothing answers, asked about queuectl's updates of frozen jobs: the API server answers 500."""
+    webhook = {
+        "name": "frozen.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": JOBS,
+        "namespaceSelector": only(room),
+        "matchConditions": [{"name": "frozen", "expression": FROZEN_BY_US}],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    return [admission(room) | {"kind": "ValidatingWebhookConfiguration", "webhooks": [webhook]}]
+
+
+def admission(room: Room) -> Document:
+    meta = {"name": f"frozen-{room.namespace}"}
+    return {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": meta}
+
+
+def only(room: Room) -> Document:
+    return {"matchLabels": {"kubernetes.io/metadata.name": room.namespace}}
+
+
+@contextmanager
+def in_force(room: Room, documents: list[Document], says: str) -> Iterator[None]:
+    """These objects of admission are there, and act: they do so with a delay."""
+    probe = m.job("probe", room.namespace, None, Pods(1, gpus=1))
+    probe["metadata"]["annotations"] = FROZEN["metadata"]["annotations"]
+    probe["spec"]["suspend"] = True
+    room.submit(probe)
+    target, probing = room.made[-1], room.house.cluster.client_for_user(PROBE, ["system:masters"])
+
+    tries = itertools.count(1)  # a patch that changes nothing is not asked about
+
+    def acts() -> bool:
+        try:
+            tried = {"example.com/tries": str(next(tries))}
+            probing.patch(target, {"metadata": {"annotations": tried}})
+        except RequestError as error:
+            return says in str(error)
+        return False
+
+    room.client.apply(*documents)
+    try:
+        room.until(acts, f"a write is answered {says}")
+        yield
+    finally:
+        probing.close()
+        for one in reversed(documents):
+            room.client.delete(room.client.path_of(one), missing_ok=True)
+
+
+def submit_frozen(room: Room, kind: str, name: str, pods: int) -> None:
+    if kind == "Job":
+        document = m.job(name, room.namespace, "main", Pods(pods, gpus=4))
+    else:
+        master, worker = Pods(1, gpus=4), Pods(pods - 1, gpus=4)
+        document = m.pytorchjob(name, room.namespace, "main", master=master, worker=worker)
+    document["metadata"]["annotations"] = FROZEN["metadata"]["annotations"]
+    room.submit(document)
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+def test_refused_writes_hold_nothing_silently(home: House, kind: str) -> None:
+    with home.room(16) as room:
+        with in_force(room, refusing(room), "it is frozen"):
+            submit_frozen(room, kind, "frozen", 4)
+            room.until_state("frozen", "Backoff")
+            message = room.rest.explain(room.namespace, "frozen")["message"]
+            assert "StartRefused" in message
+            assert " 422: " in message
+            assert "it is frozen" in message
+            room.gang(kind, "other", 2)
+            room.until_state("other", "Running")
+            room.client.patch(room.made[-1], FROZEN)
+            ask(room, "other", "hold")
+            assert "422" in told_event(room, "other", "WriteRefused")
+            assert room.state("other") == "Evicting"
+            assert len(room.running("other")) == 2
+        room.until_state("other", "Held")
+        assert room.pods("frozen") == []
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+def test_a_template_that_grows_before_the_start_is_planned_again(home: House, kind: str) -> None:
+    with home.room(16) as room:
+        with in_force(room, silent(room), "failed calling webhook"):  # the start stays owed
+            submit_frozen(room, kind, "grows", 2)
+            room.until_state("grows", "Starting")
+            document = room.client.get(room.made[-1])
+            replicas = document["spec"].get("pytorchReplicaSpecs", {"": document["spec"]})
+            for replica in replicas.values():
+                resources = replica["template"]["spec"]["containers"][0]["resources"]
+                for side in resources.values():
+                    side["nvidia.com/gpu"] = "8"
+            room.client.patch(room.made[-1], {"spec": document["spec"]})
+        again = room.until_state("grows", "Running")
+        assert again["attempt"] == 2
+        assert {pod.requests["nvidia.com/gpu"] for pod in room.running("grows")} == {8}
+        assert "ChangedOutside" in [line["reason"]["code"] for line in room.history("grows")]
+
+
+def test_pods_of_a_drained_node_go_elsewhere(home: House) -> None:
+    with home.room(32) as room:
+        room.job("train", Pods(2, gpus=8), retries=3)
+        room.until_state("train", "Running")
+        pod = room.running("train")[0]
+        node = f"/api/v1/nodes/{pod.node}"
+        room.client.patch(node, {"spec": {"unschedulable": True}})
+        try:
+            room.client.delete(f"/api/v1/namespaces/{room.namespace}/pods/{pod.name}")
+            room.until(
+                lambda: (
+                    len(room.running("train")) == 2
+                    and pod.node not in {other.node for other in room.running("train")}
+                ),
+                "it is whole again, off the cordoned node",
+            )
+            found = room.workload("train")
+            assert (found["state"], found["evictions"], found["attempt"]) == ("Running", 0, 1)
+        finally:
+            room.client.patch(node, {"spec": {"unschedulable": False}})
+
+
+def told_event(room: Room, name: str, code: str) -> str:
+    room.until(lambda: code in {reason for reason, _ in room.events(name)}, f"an Event says {code}")
+    return next(note for reason, note in room.events(name) if reason == code)
