@@ -99,28 +99,29 @@ class Sockets:
 
 async def _configure(configuration: Configuration, connection: Connection) -> None:
     files = str(connection.kubeconfig or _kubeconfig_from_environment())
-    if not files:
-        # It refreshes its token by itself.
-        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # library
-        return
 
     async def load() -> None:
-        await load_kube_config(
-            config_file=files,
-            context=connection.context,
-            client_configuration=configuration,
-            persist_config=False,
-        )
+        if not files:
+            # Its own refresh goes by the machine's clock, and waits an hour longer where that is set back by one.
+            load_incluster_config(client_configuration=configuration, try_refresh_token=False)  # type: ignore[no-untyped-call]  # library
+        else:
+            await load_kube_config(
+                config_file=files,
+                context=connection.context,
+                client_configuration=configuration,
+                persist_config=False,
+            )
         keys = configuration.api_key
         # A token file may end in a newline, which no header may hold.
         keys.update({name: key.strip() for name, key in keys.items()})
 
     await load()
-    _check_proxy(configuration, f"{files}, {_named(connection.context)}")
+    if files:
+        _check_proxy(configuration, f"{files}, {_named(connection.context)}")
     due = time.monotonic() + _REFRESH_SECONDS
 
     async def refresh(_: Configuration) -> None:
-        """Token files, exec plugins and OIDC all give tokens that end; the library reads them only once."""
+        """Token files, service accounts, exec plugins and OIDC all give tokens that end; the library reads them only once."""
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + _REFRESH_SECONDS

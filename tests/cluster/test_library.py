@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from queuectl.cluster import connection
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.library import load_incluster_config
 from queuectl.domain.errors import BadInput
 from tests.cluster.test_client import kubeconfig
+from tests.support.tls import write_certificate
+
+REAL_MONOTONIC = time.monotonic
 
 ANSWER = {
     "apiVersion": "client.authentication.k8s.io/v1",
@@ -86,6 +93,53 @@ async def test_credentials_are_read_wherever_a_kubeconfig_has_them(
         await api.request("GET", "/version")
         await api.close()
     assert seen == ["Bearer secret"]
+
+
+@pytest.mark.parametrize("where", ["kubeconfig", "service account"])
+async def test_a_token_that_is_renewed_is_taken_up_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    seen: list[str | None] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response({})
+
+    application = web.Application()
+    application.router.add_get("/version", answer)
+    token, certificate = tmp_path / "token", write_certificate(tmp_path, "api")
+    token.write_text("old")
+    server = TestServer(application)
+    try:
+        await server.start_server(ssl=certificate.context())
+        path = None
+        if where == "kubeconfig":
+            authority = {"certificate-authority": str(certificate.chain)}
+            address = {"server": f"https://127.0.0.1:{server.port}"}
+            path = kubeconfig(tmp_path, cluster=address | authority)
+            document = json.loads(path.read_text())
+            document["users"][0]["user"] = {"tokenFile": str(token)}
+            path.write_text(json.dumps(document))
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
+        monkeypatch.setattr(
+            connection,
+            "load_incluster_config",
+            partial(
+                load_incluster_config,
+                token_filename=str(token),
+                cert_filename=str(certificate.chain),
+            ),
+        )
+        api = await Api.connect(Connection(kubeconfig=path))
+        await api.request("GET", "/version")
+        token.write_text("new")
+        monkeypatch.setattr(time, "monotonic", lambda: REAL_MONOTONIC() + 61.0)
+        await api.request("GET", "/version")
+        await api.close()
+    finally:
+        await server.close()
+    assert seen == ["Bearer old", "Bearer new"]
 
 
 async def test_a_pod_without_a_service_account_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
