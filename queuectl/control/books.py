@@ -256,6 +256,10 @@ class Books:
         entry = self.ledger.get(uid)
         return entry.cluster_queue if entry is not None else ""
 
+    def unmanaged_gpus(self) -> dict[str, float]:
+        """Namespace -> GPUs that pods of no job in a queue hold."""
+        return self._usage.unmanaged_gpus(self.config.rules.accounting.gpus)
+
     def barred(self, entry: Entry, command: Command) -> str | None:
         """Why its queue, or the one it is to move to, does not allow a command; None when it does."""
         if command.action is Action.PRIORITY:

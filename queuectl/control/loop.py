@@ -30,6 +30,7 @@ from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.prune import prune
 from queuectl.control.settings import Settings
 from queuectl.control.tell import Teller
+from queuectl.domain.accounting import Free
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.invariants import Checked
@@ -190,13 +191,16 @@ class Loop:
         finally:
             self.loaded = False
 
+    def _show_gpus(self, free: Mapping[str, Free]) -> None:
+        self._metrics.fleet.free(free)
+        self._metrics.fleet.unmanaged(self.books.unmanaged_gpus())
+
     def _keep_house(self, group: asyncio.TaskGroup, epoch: int) -> None:
         """Start what no admission waits for."""
         store, clock = self._store, self._clock
         rules = prune(store, lambda: self.books.config.rules, clock, epoch)
         group.create_task(rules, name="prune")
-        free = self._metrics.fleet.free
-        accountant = Accountant(store.usage, self.books.facts(), clock, epoch, free)
+        accountant = Accountant(store.usage, self.books.facts(), clock, epoch, self._show_gpus)
         group.create_task(accountant.run(self._settings.account_seconds), name="account")
         labels = keep_labels(self._cluster, self._mirror, lambda: self.books.config)
         group.create_task(labels, name="defaults")

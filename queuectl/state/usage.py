@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import PodRecord
@@ -56,6 +57,16 @@ class Usage:
     def strangers(self) -> dict[str, Resources]:
         """Node name -> use by strangers."""
         return {node: Resources(use) for node, use in self._strangers.items() if any(use.values())}
+
+    def unmanaged_gpus(self, weights: GpuWeights) -> dict[str, float]:
+        """Namespace -> GPUs that pods of no job in a queue hold, by name of the namespace."""
+        found: dict[str, float] = {}
+        for uid, (_, requests) in self._counted.items():
+            pod = self._mirror.pods.get(uid)
+            gpus = weights.counted(requests)
+            if pod is not None and gpus and self._entry_of(pod) is None:
+                found[pod.namespace] = found.get(pod.namespace, 0.0) + gpus
+        return dict(sorted(found.items()))
 
     @property
     def names(self) -> Mapping[str, str]:

@@ -26,6 +26,12 @@ class FleetMetrics:
             Gauge(f"queuectl_{name}", text, ["flavor"], registry=registry)
             for name, text in _GPUS.items()
         ]
+        self._unmanaged = Gauge(
+            "queuectl_unmanaged_gpus",
+            "GPUs that pods of no job in a queue hold.",
+            ["namespace"],
+            registry=registry,
+        )
         self._used = Counter(
             "queuectl_admitted_domains_total",
             "Domains of each topology level that podsets were started in, summed over podsets.",
@@ -47,6 +53,12 @@ class FleetMetrics:
             for gauge, amount in zip(self._gpus, amounts, strict=True):
                 gauge.labels(flavor).set(amount)
 
+    def unmanaged(self, found: Mapping[str, float]) -> None:
+        """Show the GPUs that pods of no job in a queue hold, by namespace."""
+        self._unmanaged.clear()
+        for namespace, gpus in found.items():
+            self._unmanaged.labels(namespace).set(gpus)
+
     def started(self, found: Mapping[str, Spread]) -> None:
         """Count the podsets that a commit started."""
         for level, spread in found.items():
@@ -55,5 +67,5 @@ class FleetMetrics:
 
     def forget(self) -> None:
         """What another process leads is not ours to show."""
-        for gauge in self._gpus:
+        for gauge in (*self._gpus, self._unmanaged):
             gauge.clear()

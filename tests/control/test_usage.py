@@ -15,6 +15,7 @@ from queuectl.domain.reports import Grouping, Period, Report
 from tests.control.rig import QUICK, Rig, rig
 from tests.control.test_crash_matrix import dying, fresh, several, story
 from tests.doubles.cluster import Moment
+from tests.support.jobs import batch_job
 from tests.support.postgres import TestPostgres
 
 GPUS = 16  # of each gang of the story
@@ -129,3 +130,19 @@ async def test_the_ledger_agrees_with_the_history_wherever_the_controller_dies(
                 assert fell, f"{what} {number} was never reached"
 
     await several(once, points(commits - 2, 8))
+
+
+async def test_gpus_of_pods_that_no_queue_knows_are_shown(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        world.settings = OFTEN
+        template = batch_job("bare", queue=None, gpus=4)["spec"]["template"]
+        pod = {"metadata": {"name": "bare", "namespace": "team"}, "spec": dict(template["spec"])}
+        pod["spec"]["nodeName"] = next(iter(world.cluster.server.all("nodes")))["metadata"]["name"]
+        pod["status"] = {"phase": "Running"}
+        world.cluster.server.create("pods", pod)
+
+        def shown() -> bool:
+            value = world.metrics.registry.get_sample_value
+            return value("queuectl_unmanaged_gpus", {"namespace": "team"}) == 4.0
+
+        await world.until(shown, "the GPUs are shown")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, Intent, State
-from queuectl.domain.quantity import Resources
+from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
     LabelSelector,
@@ -244,6 +245,21 @@ class TestUsage:
         assert evicting.freeze().strangers == {"n1": claims.requests}
         (drained,) = evicting.look().changes
         assert drained.after.state is State.PENDING, "it does not wait for that pod to go"
+
+    def test_gpus_of_pods_that_no_queue_knows_are_told_by_namespace(self) -> None:
+        gpus = Resources({GPU: 4})
+        seen = [
+            on("p1", "n1", requests=gpus),
+            on("old", "n1", requests=gpus, attempt=0),
+            on("bare", "n1", owner="", requests=gpus),
+            on("claims", "n2", namespace="b", requests=gpus),
+            pod("done", gated=False, node="n2", owner="", requests=gpus, phase=PodPhase.SUCCEEDED),
+            on("plain", "n2", namespace="c", owner="", requests=Resources({"cpu": 1})),
+        ]
+        world = World(LIVE, records=[RESUMED, *seen])
+        world.freeze()
+        assert world.usage.unmanaged_gpus(GpuWeights()) == {"a": 4.0, "b": 4.0}
+        assert world.usage.unmanaged_gpus(GpuWeights(((GPU, 0.5),))) == {"a": 2.0, "b": 2.0}
 
     def test_what_left_is_given_back(self) -> None:
         world = World(records=[on("p", "n1", owner="")])

@@ -149,6 +149,7 @@ def busy() -> Metrics:
     metrics.utilization.looked({Trouble.STALE: 1}, [Seen("team-a", UseState.IDLE, 8, 0.0)], 0.2)
     metrics.utilization.trust("scrape jobs dcgm-exporter")
     metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
+    metrics.fleet.unmanaged({"team-a": 3.0})
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
     metrics.estimates.told([("team-a", 600.0)])
     metrics.estimates.started([("team-a", 30.0)])
@@ -244,9 +245,16 @@ class TestFleet:
         assert value(metrics, "fleet_free_gpus", flavor="a100") == 8
         assert value(metrics, "fleet_free_gpus", flavor="h100") is None
 
+    def test_unmanaged_gpus_are_those_of_the_last_look(self) -> None:
+        metrics = busy()
+        metrics.fleet.unmanaged({"team-b": 8.0})
+        assert value(metrics, "unmanaged_gpus", namespace="team-b") == 8
+        assert value(metrics, "unmanaged_gpus", namespace="team-a") is None
+
     def test_they_are_not_ours_to_show_once_another_leads(self) -> None:
         metrics = busy()
         metrics.following()
+        assert value(metrics, "unmanaged_gpus", namespace="team-a") is None
         assert value(metrics, "fleet_fragmented_gpus", flavor="h100") is None
 
     def test_spread_adds_up_by_level(self) -> None:
