@@ -9,8 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+import orjson
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import Response
 
 from queuectl.api import problems
 from queuectl.api.access import Guard
@@ -84,22 +87,35 @@ def create_app(
     invariants.add_routes(app.router, guard, diagnoser)
     health_routes.add_routes(app.router, guard, health, registry)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's documented way
+    _add_description(app)
     return app
+
+
+def _add_description(app: FastAPI) -> None:
+    """Offer the description as bytes that are made once: everybody may ask for it, and encoding it takes milliseconds."""
+    made: list[bytes] = []
+
+    async def description(_: Request) -> Response:
+        if not made:
+            made.append(orjson.dumps(app.openapi()))
+        return Response(made[0], media_type="application/json")
+
+    app.add_route(f"{PREFIX}/openapi.json", description, include_in_schema=False)
 
 
 def create_metrics_app(health: Health, registry: CollectorRegistry) -> FastAPI:
     """Metrics and health alone: nothing in it can be changed, so others may reach it."""
-    app = _bare("queuectl metrics and health", described=False)
+    app = _bare("queuectl metrics and health")
     health_routes.add_routes(app.router, Guard(), health, registry)
     return app
 
 
-def _bare(title: str, *, described: bool = True) -> FastAPI:
+def _bare(title: str) -> FastAPI:
     app = FastAPI(
         title=title,
         version="v1",
         description=_ABOUT,
-        openapi_url=f"{PREFIX}/openapi.json" if described else None,
+        openapi_url=None,
         docs_url=None,  # both would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,

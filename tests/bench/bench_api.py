@@ -103,12 +103,12 @@ class World:
 
 
 @asynccontextmanager
-async def ruled(url: str) -> AsyncIterator[World]:
-    """A world of GANGS nodes in which somebody leads."""
+async def ruled(url: str, gangs: int = GANGS) -> AsyncIterator[World]:
+    """A world of so many nodes in which somebody leads."""
     store, desk = [await PostgresStore.connect(DatabaseSettings(url)) for _ in range(2)]
-    for document in configuration(GANGS * 8):
+    for document in configuration(gangs * 8):
         await store.put_config(document)
-    async with far_cluster(GANGS) as cluster:
+    async with far_cluster(gangs) as cluster:
         supervisor = Supervisor(
             store=store,
             cluster=cluster,
@@ -142,12 +142,12 @@ async def served(parts: Controller) -> AsyncIterator[WebServer]:
         await asyncio.wait({serving})
 
 
-async def admitted(world: World) -> tuple[float, float]:
+async def admitted(world: World, gangs: int = GANGS) -> tuple[float, float]:
     """Submit the gangs and wait until all of them run: seconds of the clock, and of this process' processor."""
-    for number in range(GANGS):
+    for number in range(gangs):
         await world.cluster.submit(gang("Job", f"gang-{number:04}", 1))
     began, worked = time.perf_counter(), time.process_time()
-    while await world.running() < GANGS:
+    while await world.running() < gangs:
         await world.pause(0.1)
     return time.perf_counter() - began, time.process_time() - worked
 

@@ -10,6 +10,7 @@ requests of each sort and their answers. Goal: lag p99 below 100 ms, the lease k
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import logging
@@ -126,12 +127,12 @@ async def watched(world: World, run: Run) -> None:
         sampler.cancel()
 
 
-async def measured(url: str, *, attacked: bool) -> Run:
+async def measured(url: str, gangs: int, *, attacked: bool) -> Run:
     run = Run()
-    async with ruled(url) as world, served(world.parts) as server:
+    async with ruled(url, gangs) as world, served(world.parts) as server:
         if not attacked:
             watch = asyncio.create_task(watched(world, run))
-            run.wall, _ = await admitted(world)
+            run.wall, _ = await admitted(world, gangs)
             watch.cancel()
             return run
         attackers = await asyncio.create_subprocess_exec(
@@ -141,7 +142,7 @@ async def measured(url: str, *, attacked: bool) -> Run:
         assert attackers.stdout is not None
         await attackers.stdout.readline()
         watch = asyncio.create_task(watched(world, run))
-        run.wall, _ = await admitted(world)
+        run.wall, _ = await admitted(world, gangs)
         await asyncio.sleep(10.0)  # with nothing else to do, the attack alone
         watch.cancel()
         told, _ = await attackers.communicate()
@@ -149,7 +150,7 @@ async def measured(url: str, *, attacked: bool) -> Run:
         return run
 
 
-def told(alone: Run, attacked: Run, console: Console) -> None:
+def told(alone: Run, attacked: Run, gangs: int, console: Console) -> None:
     console.print(
         table([("alone", alone.lags), ("attacked", attacked.lags)], "lag of the event loop")
     )
@@ -165,7 +166,7 @@ def told(alone: Run, attacked: Run, console: Console) -> None:
     for name, run in (("alone", alone), ("attacked", attacked)):
         _, p99, worst = quantiles(run.lags)
         console.print(
-            f"{name}: {GANGS} gangs run after {run.wall:.1f} s; lag p99 {p99:.0f} ms, worst {worst:.0f} ms; "
+            f"{name}: {gangs} gangs run after {run.wall:.1f} s; lag p99 {p99:.0f} ms, worst {worst:.0f} ms; "
             f"{len(run.renewed)} renewals, at most {run.longest:.1f} s apart; memory at most {run.memory:.0f} MiB"
         )
     # Each renewal puts the deadline a lease duration ahead.
@@ -176,17 +177,19 @@ def told(alone: Run, attacked: Run, console: Console) -> None:
     )
 
 
-async def main() -> None:
+async def main(gangs: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     calm_the_collector()  # as serve does
     async with running_postgres() as postgres:
         runs = []
         for attacked in (False, True):
             database = await postgres.fresh()
-            runs.append(await measured(postgres.server.url(database), attacked=attacked))
+            runs.append(await measured(postgres.server.url(database), gangs, attacked=attacked))
             await postgres.drop(database)
-    told(runs[0], runs[1], Console(width=140))
+    told(runs[0], runs[1], gangs, Console(width=140))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gangs", type=int, default=GANGS, help="how many are submitted")
+    asyncio.run(main(parser.parse_args().gangs))

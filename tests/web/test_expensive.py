@@ -157,6 +157,17 @@ async def test_nothing_is_read_for_a_caller_without_the_right(
                 assert not parsed, f"{token} {method} {path}"
 
 
+async def test_the_description_that_everybody_may_read_is_encoded_once(
+    access: MemoryAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(APP) as client:
+        first = await client.get("/api/v1/openapi.json")
+        assert first.json()["openapi"].startswith("3.1")
+        monkeypatch.setattr(APP, "openapi", None)
+        monkeypatch.setattr(orjson, "dumps", None)
+        assert (await client.get("/api/v1/openapi.json")).content == first.content
+
+
 # ---- an entitled caller
 
 DOCUMENT = {**COHORT, "metadata": {"name": "made"}}
