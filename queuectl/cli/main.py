@@ -21,6 +21,11 @@ MOUNTS: Final = {
         "A real Kubernetes control plane on this machine.",
         PANEL_SERVER,
     ),
+    "recover": Mount(
+        "queuectl.cli.recover:recover_command",
+        "Make the queue state again from the cluster, after the database was lost.",
+        PANEL_SERVER,
+    ),
     "db": Mount("queuectl.cli.db:app", "The database and its schema.", PANEL_SERVER),
     "apply": Mount(
         "queuectl.cli.apply:apply_command", "Create or replace configuration.", PANEL_CLIENT

@@ -61,9 +61,7 @@ class Supervisor:
         self._settings = settings
         self._clock = clock
         self._mirror = Mirror(job_resources)
-        cluster_wide = {"nodes", "namespaces", "priorityclasses"}
-        namespaced = {"pods", "resourcequotas", "limitranges"}
-        self._missing = {*cluster_wide, *namespaced, *job_resources}
+        self._missing = self._mirror.resources
         self._synced = asyncio.Event()
         self._policies: list[str] = ["admission policies: not probed yet"]
         self._protected = asyncio.Event()  # the policies have been in force

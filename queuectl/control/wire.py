@@ -11,7 +11,9 @@ from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
 from queuectl.control.clock import SteadyClock
+from queuectl.control.leader import Leadership
 from queuectl.control.ports import UseSource
+from queuectl.control.recover import Recovered, recover
 from queuectl.control.settings import Settings, UtilizationSettings
 from queuectl.control.supervise import Supervisor
 from queuectl.db.embedded import provided
@@ -29,6 +31,9 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.trial import Trial
 from queuectl.domain.utilization import GangUse
+from queuectl.objects.config import named, validate
+from queuectl.objects.documents import Document as GivenDocument
+from queuectl.objects.documents import with_names
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.whatif import WhatIf
 from queuectl.telemetry.metrics import Metrics
@@ -263,3 +268,38 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             use_source=source,
         )
         yield Controller(supervisor, desk, metrics)
+
+
+async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> Recovered:
+    """Make the ledger again from the cluster, in a database that has lost it; ``documents``: the configuration.
+
+    Raises:
+        BadInput: a document is wrong, or the database has workloads.
+        StoreError, ClusterError: no connection, or no answer.
+    """
+    kept = [validate(document)[0] for document in with_names(map(named, documents))]
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(provided(settings.database_url))
+        await upgrade(url)
+        store = await PostgresStore.connect(DatabaseSettings.from_environment(url))
+        stack.push_async_callback(store.close)
+        clock = SteadyClock()
+        clock.set(await store.now())
+        connection = Connection(kubeconfig=settings.kubeconfig, in_flight=SPARE_CONNECTIONS)
+        cluster = await KubernetesCluster.connect(connection, namespace=settings.namespace)
+        stack.push_async_callback(cluster.close)
+
+        async def configure() -> None:
+            for document in kept:
+                await store.put_config(document)
+
+        leadership = Leadership(
+            cluster,
+            store,
+            clock,
+            holder=f"{settings.holder} (queuectl recover)",
+            duration=settings.lease_duration,
+            renew=settings.lease_renew,
+        )
+        kinds = {kind.plural: kind.kind for kind in KINDS.values()}
+        return await recover(store, cluster, settings, clock, leadership, kinds, configure)

@@ -102,6 +102,12 @@ class Mirror:
         self.unschedulable: set[str] = set()  # owners to look at again as time passes
         self._fleet: Fleet | None = None
 
+    @property
+    def resources(self) -> set[str]:
+        """Plural names of all that it mirrors."""
+        namespaced = {PODS, RESOURCE_QUOTAS, LIMIT_RANGES}
+        return {NODES, NAMESPACES, PRIORITY_CLASSES, *namespaced, *self._kinds}
+
     def apply(self, deltas: Sequence[Delta]) -> set[str]:
         """Take in a batch of what the watch said.
 

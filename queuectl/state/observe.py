@@ -333,12 +333,19 @@ class Observer:
             job = replace(job, created_at=prior.queued_at)
         new = handle(None, Submitted(job, described.priority, described.cluster_queue), now)
         placement = self._running(job, config, prior)
+        if new is not None and job.suspended and self._leaves(job):
+            text = f"pods of attempt {job.attempt} have not ended yet; it queues when they have"
+            return joined(new, handle(new.after, Evict(Reason(Code.SUSPENDED_OUTSIDE, text)), now))
         if new is None or (placement is None and (prior is None or prior.active)):
             return new
         if placement is None:
             return joined(new, handle(new.after, Asked(_given_up(job, now)), now))
         started_at = prior.admitted_at if prior is not None else None
         return joined(new, handle(new.after, Adopt(placement, job.attempt, started_at), now))
+
+    def _leaves(self, job: JobRecord) -> bool:
+        """Whether a suspended job that is new to the ledger has pods that run: it was being evicted as the database was lost."""
+        return any(not pod.terminal for pod in self._mirror.pods_of(job))
 
     def _leave_alone(self, job: JobRecord) -> None:
         """It runs, never was ours, and no queue of ours would know what it holds."""

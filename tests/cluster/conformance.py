@@ -6,14 +6,17 @@ A subclass gives the fixture ``world``. Tests name what they await; how long tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
-from queuectl.domain.records import LeaderRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.records import JobRecord, LeaderRecord, Outcome, PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.pods import pin_patch
@@ -39,6 +42,20 @@ def limit_range(world: World) -> LimitRange | None:
     """The one of the test's namespace."""
     own = [r for r in world.view.limit_ranges.values() if r.namespace == world.namespace]
     return own[0].limit_range if own else None
+
+
+def with_status(job: JobRecord, text: str) -> Mapping[str, Any]:
+    return KINDS[job.kind].status_patch(job, text)
+
+
+STATUSES = {
+    "Pending: WaitingForQuota: not yet": False,
+    "Held: AdmissionGated: it has gates": False,
+    "Held: Held: held by alice": True,
+    "Evicting: Held: held by alice": True,
+    "Deactivated: RequeuingLimitExceeded: given up": True,
+}
+"""Texts of the status annotation, and whether a user may not change it."""
 
 
 class ClusterConformance:
@@ -389,6 +406,21 @@ class ClusterConformance:
         }
         with pytest.raises(WriteRefused):
             await world.user_patch("Pod", pod.name, patches[what])
+
+    @BOTH_KINDS
+    async def test_the_word_that_a_workload_is_held_is_not_its_owners(
+        self, world: World, kind: str
+    ) -> None:
+        """It is held again by it after the loss of the database."""
+        job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
+        other = {"metadata": {"annotations": {keys.STATUS_ANNOTATION: "Pending: Queued"}}}
+        gone = {"metadata": {"annotations": {keys.STATUS_ANNOTATION: None}}}
+        for status, fixed in STATUSES.items():
+            await patched(world, job.uid, partial(with_status, text=status))
+            for change in (other, gone):
+                with pytest.raises(WriteRefused) if fixed else contextlib.nullcontext():
+                    await world.user_patch(kind, "mine", change)
+            await world.user_patch(kind, "mine", {"metadata": {"labels": {"other": "label"}}})
 
     async def test_labels_of_ours_and_kueue_must_agree(self, world: World) -> None:
         document = batch_job("torn", namespace=world.namespace)

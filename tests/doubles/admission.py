@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.doubles.apiserver import Document, copied, refuse
 
 CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
 OURS, THEIRS = keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME
+_PARKED = re.compile(r"Deactivated: |(Held|Evicting): (Held|Deactivated)")
 WRITTEN_BY_US = (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL)
 
 
@@ -95,6 +97,8 @@ def check_job(user: str, old: Document, new: Document) -> None:
     before, after = (d["metadata"].get("annotations", {}) for d in (old, new))
     changed = before.get(keys.SUBMITTED_BY) != after.get(keys.SUBMITTED_BY)
     refuse(changed, "it is the name of the user who created the job")
+    was, now = before.get(keys.STATUS_ANNOTATION, ""), after.get(keys.STATUS_ANNOTATION, "")
+    refuse(bool(_PARKED.match(was)) and was != now, "written by queuectl alone")
     for (_, before), (_, after) in zip(templates(old), templates(new), strict=False):
         refuse(_ours(before) != _ours(after), "written by queuectl alone")
 

@@ -7,17 +7,25 @@ audited: every start whole, nothing over a node, nothing started twice.
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx2
 import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner
 
+from queuectl.cli.main import app
 from queuectl.db.embedded import EmbeddedServer
+from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.demo.controller import Controller
 from queuectl.demo.manifests import Pods
 from queuectl.demo.rest import Rest
 from queuectl.localcluster.client import get_plain
-from tests.system.acts import die, finish, outside_database
+from queuectl.objects.keys import STATUS_ANNOTATION
+from tests.system.acts import ask, die, finish, outside_database
 from tests.system.house import QUICK, House, Room
 
 pytestmark = pytest.mark.system
@@ -115,6 +123,77 @@ def test_the_database_goes_away_and_comes_back(apart: tuple[House, EmbeddedServe
         for pod in room.running("before"):
             finish(room, pod.name)
         room.until_state("before", "Finished")
+
+
+def test_a_lost_database_is_made_again_from_the_cluster(
+    apart: tuple[House, EmbeddedServer], tmp_path: Path
+) -> None:
+    home, server = apart
+    with home.room(128) as room:
+        for name in ("runs", "held", "leaves"):
+            room.job(name, Pods(2, gpus=8))
+            room.until_state(name, "Running")
+        ask(room, "held", "hold")
+        room.until_state("held", "Held")
+        room.until(lambda: status_of(room, "held").startswith("Held: Held"), "its object says so")
+        before = {pod.uid for pod in room.running("runs")}
+        home.cluster.pause("kwok")
+        ask(room, "leaves", "requeue")
+        room.until(lambda: spec(room, room.made[2]), "it is suspended, and its pods are there")
+        room.job("starts", Pods(2, gpus=8))
+        room.until(lambda: [p for p in room.pods("starts") if p.node], "its pods get their nodes")
+        exported = CliRunner().invoke(app, ["config", "export", "--server", home.controller.api])
+        home.controller.kill()
+        asyncio.run(lose(server.url()))
+
+        file = tmp_path / "queues.yaml"
+        file.write_text(exported.stdout)
+        done = recover(home.controller, file)
+        assert done.returncode == 0, done.stderr
+        assert "4 workloads" in done.stdout
+        home.controller.restart()
+        home.controller.wait_ready()
+        assert (room.state("held"), room.state("leaves")) == ("Held", "Evicting")
+        home.cluster.resume("kwok")
+        room.until(lambda: len(room.running("starts")) == 2, "what started is whole")
+        room.until_state("leaves", "Running")
+        assert {name: room.workload(name)["attempt"] for name in ("runs", "leaves")} == {
+            "runs": 1,
+            "leaves": 2,
+        }
+        assert {pod.uid for pod in room.running("runs")} == before
+        assert room.pods("held") == []
+        again = recover(home.controller, file)
+        assert (again.returncode, "has workloads" in again.stderr) == (1, True)
+
+
+def status_of(room: Room, name: str) -> str:
+    """The status annotation of a job."""
+    [path] = [path for path in room.made if path.endswith(f"/{name}")]
+    annotations = room.client.get(path)["metadata"].get("annotations", {})
+    return str(annotations.get(STATUS_ANNOTATION, ""))
+
+
+def recover(controller: Controller, file: Path) -> subprocess.CompletedProcess[str]:
+    """``queuectl recover``, set up as the controller is."""
+    program = [sys.executable, "-c", "from queuectl.cli.main import run; run()"]
+    return subprocess.run(
+        [*program, "recover", "-f", str(file)],
+        env=dict(controller._environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+async def lose(url: str) -> None:
+    """Everything in the database is gone."""
+    engine = make_engine(DatabaseSettings(url))
+    async with engine.begin() as connection:
+        await connection.execute(text("DROP SCHEMA public CASCADE"))
+        await connection.execute(text("CREATE SCHEMA public"))
+    await engine.dispose()
 
 
 def status(url: str) -> int:

@@ -30,6 +30,9 @@ KUEUE = (
     *("kubectl apply", "kubectl -n queuectl-system"),
 )
 
+RECOVER = "queuectl recover"
+"""tests/system/test_kills.py runs it on a database that was lost."""
+
 ALL = "exec 2>&1"
 """Makes a shell show what is said on standard error, too."""
 
@@ -48,7 +51,7 @@ def test_the_page_for_who_is_on_call(town: Town, typing: Shell) -> None:
     page.type("queuectl hold")
     with seat(town.house) as beside, outside_database() as server:
         outside(town, Page("operate.md", beside, page.typed), server)
-    page.end(*INSTALL)
+    page.end(*INSTALL, RECOVER)
 
 
 def failed(town: Town, page: Page) -> None:

@@ -1,0 +1,54 @@
+"""``queuectl recover``: the queue state made again from the cluster, after the database was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from queuectl.control.recover import Recovered
+    from queuectl.objects.documents import Document
+
+
+def recover_command(
+    file: Annotated[
+        list[Path],
+        typer.Option("-f", "--file", help="YAML or JSON of the configuration: queues, flavors, …"),
+    ],
+) -> None:
+    """Write the configuration and what the cluster shows of workloads into an empty database. Stop every `queuectl serve` first.
+
+    It is set up as `queuectl serve` is: QUEUECTL_DATABASE_URL, QUEUECTL_KUBECONFIG, QUEUECTL_NAMESPACE.
+    """
+    from queuectl.control.settings import Settings
+    from queuectl.control.wire import recovered
+    from queuectl.domain.errors import QueuectlError
+
+    try:
+        documents = [document for path in file for document in _read(path)]
+        found = asyncio.run(recovered(Settings(), documents))
+    except QueuectlError as error:
+        typer.echo(f"queuectl recover: {error}", err=True)
+        raise typer.Exit(1) from None
+    _print(found)
+
+
+def _read(path: Path) -> list[Document]:
+    from queuectl.domain.errors import BadInput
+    from queuectl.objects.documents import read_documents
+
+    try:
+        return read_documents(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+
+
+def _print(found: Recovered) -> None:
+    for state, count in found.states.items():
+        typer.echo(f"{state:<12}{count}")
+    typer.echo(f"{sum(found.states.values())} workloads; start queuectl again")
+    for sentence in found.left_alone:
+        typer.echo(f"warning: {sentence}", err=True)

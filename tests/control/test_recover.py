@@ -1,0 +1,114 @@
+"""The database is lost with gangs in every state: the ledger is made again from the cluster, and nothing is started twice."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from queuectl.control.clock import SteadyClock
+from queuectl.control.leader import Leadership
+from queuectl.control.recover import Recovered, recover
+from queuectl.domain.commands import BY_ADMIN, Action
+from queuectl.domain.errors import BadInput
+from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
+from queuectl.objects.kinds import KINDS
+from tests.control.rig import Rig, gang, live, rig
+from tests.support.postgres import TestPostgres
+
+NAMES = ("runs", "starts", "leaves", "held", "held-later", "given-up", "waits")
+
+
+async def recovered(world: Rig) -> Recovered:
+    clock = SteadyClock()
+    leadership = Leadership(
+        world.cluster, world.store, clock, holder="recover", duration=15.0, renew=2.0
+    )
+    kinds = {kind.plural: kind.kind for kind in KINDS.values()}
+
+    async def configured() -> None:
+        """The rig has done it."""
+
+    return await recover(
+        world.store, world.cluster, world.settings, clock, leadership, kinds, configured
+    )
+
+
+async def in_every_state(world: Rig, kind: str) -> dict[str, str]:
+    """Gangs by what they are doing when the controller, and its database, are gone."""
+    uids = {name: world.cluster.submit(gang(kind, name, 2)) for name in NAMES[:1]}
+    await world.until_state(uids["runs"], State.RUNNING)
+    for name, action in (("held", Action.HOLD), ("given-up", Action.DEACTIVATE)):
+        uids[name] = world.cluster.submit(gang(kind, name, 2))
+        await world.until_state(uids[name], State.RUNNING)
+        await world.ask(uids[name], action)
+        await says(world, uids[name], "Held: Held" if action is Action.HOLD else "Deactivated: ")
+    for name in ("leaves", "held-later"):
+        uids[name] = world.cluster.submit(gang(kind, name, 2))
+        await world.until_state(uids[name], State.RUNNING)
+    uids["waits"] = world.cluster.submit(gang(kind, "waits", 90))
+    await world.until_entry(uids["waits"], lambda e: e.reason.code is not Code.QUEUED, "refused")
+    world.cluster.controllers.hold_ends = True
+    await world.ask(uids["leaves"], Action.REQUEUE)
+    await world.ask(uids["held-later"], Action.HOLD)
+    for name in ("leaves", "held-later"):
+        uid = uids[name]
+        await world.until(partial(suspended, world, uid), f"{name} is suspended")
+    uids["starts"] = world.cluster.submit(gang(kind, "starts", 2))
+    await world.until(lambda: not suspended(world, uids["starts"]), "it is resumed")
+    await world.stop()
+    return uids
+
+
+def suspended(world: Rig, uid: str) -> bool:
+    return world.cluster.job(uid).suspended
+
+
+async def says(world: Rig, uid: str, begins: str) -> None:
+    await world.until(lambda: world.cluster.job(uid).status.startswith(begins), f"it says {begins}")
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+async def test_a_lost_database_loses_no_gang_and_starts_none_twice(
+    database_url: str, postgres: TestPostgres, kind: str
+) -> None:
+    async with rig(database_url, 8) as world:
+        uids = await in_every_state(world, kind)
+        before = {pod.uid: pod.node for pod in live(world.cluster.pods_of(uids["runs"]))}
+        cluster = world.cluster
+    name = await postgres.fresh()
+    async with rig(postgres.server.url(name), 8, cluster=cluster) as world:
+        world.running = False
+        found = await recovered(world)
+        entries = {e.name: e for e in (await world.store.load()).entries}
+        assert {name: entry.state for name, entry in entries.items()} == {
+            "runs": State.RUNNING,
+            "starts": State.EVICTING,
+            "leaves": State.EVICTING,
+            "held": State.HELD,
+            "held-later": State.EVICTING,
+            "given-up": State.DEACTIVATED,
+            "waits": State.PENDING,
+        }
+        assert sum(found.states.values()) == len(NAMES)
+        assert entries["runs"].attempt == 1
+        for parked in ("held", "held-later", "given-up"):
+            why = entries[parked].parked
+            assert why is not None
+            assert why.details[BY_ADMIN], "a tenant does not end what may be an admin's hold"
+        with pytest.raises(BadInput, match="has workloads"):
+            await recovered(world)
+
+        world.running = True
+        cluster.controllers.hold_ends = False
+        for again in ("starts", "leaves"):
+            assert (await world.until_state(uids[again], State.RUNNING)).attempt == 2
+        await world.until_state(uids["held-later"], State.HELD)
+        assert {pod.uid: pod.node for pod in live(cluster.pods_of(uids["runs"]))} == before
+        for still in ("held", "held-later", "given-up", "waits"):
+            assert live(cluster.pods_of(uids[still])) == []
+        assert world.deaths == 0
+        await world.ask(uids["held"], Action.RELEASE, admin=True)
+        await world.until_state(uids["held"], State.RUNNING)
+    await postgres.drop(name)
