@@ -189,7 +189,9 @@ class WorkloadView(View):
     started_at: datetime | None
     ready_at: datetime | None
     finished_at: datetime | None
-    requeue_at: datetime | None = Field(description="End of Backoff.")
+    requeue_at: datetime | None = Field(
+        description="End of Backoff; in any other state it does not borrow before that."
+    )
     position_in_cluster_queue: int | None = Field(
         description="Place among those that wait for their turn, from 1; null = it is in no line."
     )

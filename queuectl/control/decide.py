@@ -20,6 +20,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.nodes import priority_values
 from queuectl.objects.protocol import planned_of
+from queuectl.planner.cost import RESTART_COST
 from queuectl.state.freeze import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -62,7 +63,7 @@ class Decider:
         asked = {p.workload.uid: p.workload for p in snapshot.pending}
         asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
         found = []
-        for uid, event in (*self._events(plan, asked, now), *spared):
+        for uid, event in (*self._events(plan, asked, now, snapshot.config), *spared):
             entry = self._ledger.get(uid)
             job = self._mirror.jobs.get(uid)
             if entry is None or job is None or job.outcome is not None:
@@ -109,7 +110,7 @@ class Decider:
         self._spared.pop(uid, None)
 
     def _events(
-        self, plan: Plan, asked: Mapping[str, Workload], now: float
+        self, plan: Plan, asked: Mapping[str, Workload], now: float, config: QueueConfig
     ) -> Iterator[tuple[str, Event]]:
         robbed = set(self._robbed(plan))
         wanting = {preemption.preemptor for preemption in plan.preempted} - robbed
@@ -120,7 +121,7 @@ class Decider:
             yield eviction.uid, Evict(Reason(eviction.code, eviction.message))
         for preemption in plan.preempted:
             if preemption.preemptor in waiting:
-                yield preemption.victim, self._preemption(preemption)
+                yield preemption.victim, self._preemption(preemption, config)
         moves = list(self._moves(plan, asked))
         yield from moves
         self._rest = max(REFRESH_SECONDS, len(plan.pending) / REFRESH_PER_SECOND)
@@ -220,10 +221,18 @@ class Decider:
         entry = self._ledger.get(uid)
         return entry.ref if entry is not None else uid
 
-    def _preemption(self, preemption: Preemption) -> Evict:
+    def _preemption(self, preemption: Preemption, config: QueueConfig) -> Evict:
         name, cost = self._name(preemption.preemptor), preemption.cost
         text = f"for {name}: {cost.lost_work} GPU-seconds of work lost, {cost.gpus} GPUs freed"
-        return Evict(Reason(Code.PREEMPTED, text, _cost_of(preemption)))
+        details = _cost_of(preemption)
+        entry = self._ledger.get(preemption.victim)
+        queue = config.cluster_queues.get(entry.cluster_queue) if entry is not None else None
+        if queue is not None and preemption.reason != PreemptionReason.IDLE:
+            pause = queue.pause_before_borrowing(
+                (cost.lost_work - RESTART_COST) / max(1, cost.gpus)
+            )
+            details["borrowBackoffSeconds"] = round(pause, 1)
+        return Evict(Reason(Code.PREEMPTED, text, details))
 
     def _move(self, move: Move, lease: CapacityLease) -> Evict:
         """Take it down with its new place in hand, held as long as that of the gang it makes room for."""

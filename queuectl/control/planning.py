@@ -33,7 +33,7 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.domains import spreads
 from queuectl.planner.queueing.lines import Lines, lines_of
 from queuectl.planner.verify import Violation, verify
-from queuectl.planner.victims.shield import next_exposure
+from queuectl.planner.victims.shield import next_change
 from queuectl.telemetry.metrics import Discard, Metrics, Stage
 
 log = structlog.get_logger()
@@ -84,7 +84,7 @@ class Planning:
         self._defragment_seconds = defragment_seconds
         self._seek_at = 0.0  # when gangs to move may be looked for again
         self._kept: set[frozenset[tuple[str, str]]] = set()  # what refused plans broke and where
-        self._exposed_at: float | None = None  # when somebody may be evicted who may not be yet
+        self._exposed_at: float | None = None  # when time alone changes what a plan may do
 
     async def plan(self) -> str:
         """Plan and commit once; the sentence says what came of it. Raises what :meth:`Pen.commit` does."""
@@ -108,7 +108,7 @@ class Planning:
             self._bell.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
-        self._exposed_at = next_exposure(snapshot)
+        self._exposed_at = next_change(snapshot)
         changes = await self._commit(snapshot, decision, took, documents)
         self._count(snapshot, decision, changes)
         return sentence(snapshot, decision, changes)
@@ -154,7 +154,7 @@ class Planning:
         return frozenset((entry.namespace, entry.queue) for entry in waiting)
 
     def exposes(self, now: float) -> bool:
-        """Whether by ``now`` somebody may be evicted who could not be at the last plan. Said once."""
+        """Whether by ``now`` time alone changed what a plan may do, since the last one. Said once."""
         if self._exposed_at is None or self._exposed_at > now:
             return False
         self._exposed_at = None

@@ -31,7 +31,8 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Chang
         case Action.REQUEUE if entry.state.live:
             return evict(entry, now, Reason(Code.REQUEUED, f"requeued {by}"), rules)
         case Action.REQUEUE:
-            return rejoin(entry, now, Reason(Code.QUEUED, f"requeued {by}"), requeue_at=None)
+            reason = Reason(Code.QUEUED, f"requeued {by}")
+            return rejoin(entry, now, reason, requeue_at=_borrows_at(entry))
         case Action.PREEMPT:
             why = {"why": PreemptionReason.BY_HAND.value}
             reason = Reason(Code.PREEMPTED, f"preempted {by}", why)
@@ -50,7 +51,13 @@ def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> Change | No
     if entry.state is State.EVICTING:
         note = Note(str(parked.code), entry.state, entry.state, parked)
         return Change(entry, next_of(entry, parked=parked), now, note)
-    return rejoin(entry, now, parked, parked=parked, lease=None, requeue_at=None)
+    at = _borrows_at(entry)
+    return rejoin(entry, now, parked, parked=parked, lease=None, requeue_at=at)
+
+
+def _borrows_at(entry: Entry) -> float | None:
+    """When it may borrow again: a command ends the Backoff of a failed start, and nothing else."""
+    return None if entry.state is State.BACKOFF else entry.requeue_at
 
 
 def _unpark(entry: Entry, text: str, now: float, **changes: Any) -> Change:

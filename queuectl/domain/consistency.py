@@ -28,8 +28,9 @@ def violations(entry: Entry) -> list[str]:
         "only a priority that was set ends": entry.priority_until is None
         or entry.priority_set is not None,
         "a notice only while Evicting": entry.stop_at is None or state is State.EVICTING,
-        "requeue time exactly in Backoff": (entry.requeue_at is not None)
-        == (state is State.BACKOFF),
+        "Backoff has an end": entry.requeue_at is not None or state is not State.BACKOFF,
+        "what runs or has ended is not to be requeued": entry.requeue_at is None
+        or not (state.live or state is State.FINISHED),
         "a finish time exactly when finished": (entry.finished_at is not None)
         == (state is State.FINISHED),
         "what queues or runs is neither parked nor gated": not queues

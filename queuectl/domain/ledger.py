@@ -71,7 +71,7 @@ class Entry:
         attempt: number of starts committed so far; labels the pods of the current one.
         queued_at: when it first queued.
         since: when ``state`` was entered.
-        requeue_at: end of Backoff.
+        requeue_at: end of Backoff; in any other state where it waits or leaves, it does not borrow before that.
         requeued_at: its place in the order after a failed start, until the next; None = ``queued_at``, which
             preemption does not change.
         started_at, ready_at: of the current attempt.

@@ -126,7 +126,8 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return drained(entry, now, rules.pods_ready)
         case RetryDue():
             _need(entry, event, State.BACKOFF)
-            return _queue(entry, now, "requeued after back-off")
+            reason = Reason(Code.QUEUED, "requeued after back-off")
+            return rejoin(entry, now, reason, requeue_at=None)
         case Ended():
             code = Code.SUCCEEDED if event.outcome is Outcome.SUCCEEDED else Code.FAILED
             return _finish(entry, Reason(code), now)
@@ -346,7 +347,7 @@ def _gated(entry: Entry, event: Gated, now: float) -> Change | None:
         return None
     if entry.state is not State.HELD or entry.parked is not None:
         return Change(entry, next_of(entry, gates=gates), now)
-    return _queue(entry, now, "its admission gates are removed", gates=gates)
+    return rejoin(entry, now, Reason(Code.QUEUED, "its admission gates are removed"), gates=gates)
 
 
 def _priority_over(entry: Entry, event: PriorityOver, now: float) -> Change | None:
@@ -356,10 +357,6 @@ def _priority_over(entry: Entry, event: PriorityOver, now: float) -> Change | No
     reason = Reason(Code.PRIORITY_SET, text)
     after = next_of(entry, priority=event.priority, priority_set=None, priority_until=None)
     return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
-
-
-def _queue(entry: Entry, now: float, why: str, **changes: Any) -> Change:
-    return rejoin(entry, now, Reason(Code.QUEUED, why), requeue_at=None, **changes)
 
 
 def _finish(entry: Entry, reason: Reason, now: float) -> Change:

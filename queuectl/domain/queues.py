@@ -168,6 +168,12 @@ class IdleReclaim:
     to_equal: bool = False
 
 
+BORROW_BACKOFF_FACTOR = 2.0
+"""A gang that was evicted does not borrow for so many times the seconds of work that it lost."""
+
+BORROW_BACKOFF_MOST = 600.0
+"""The most seconds of that, where its ClusterQueue does not say."""
+
 DEFAULT_NAME = "default"
 """Name of the LocalQueue, and of the WorkloadPriorityClass, of jobs that name none."""
 
@@ -188,6 +194,7 @@ class ClusterQueue:
             ClusterQueues of the cohort although those stay within their own.
         headroom: nominal quota of flavors with node labels follows the nodes' capacity, less this part of it;
             None = nominal quota is what the resource groups say.
+        borrow_backoff: the most seconds for which a gang of it that was evicted for others does not borrow; 0 = it may at once.
         admission_checks: names of the checks that its gangs would have to pass. None is run, so while there are any nothing of
             it starts; what runs is left alone.
         max_per_user: resource to the most that one user's gangs may be charged of it at once, by resource; empty = all.
@@ -219,6 +226,11 @@ class ClusterQueue:
     max_per_user: tuple[tuple[str, int], ...] = ()
     max_priority: int | None = None
     admission_checks: tuple[str, ...] = ()
+    borrow_backoff: float = BORROW_BACKOFF_MOST
+
+    def pause_before_borrowing(self, lost: float) -> float:
+        """Seconds for which a gang that was evicted for others, and lost so many seconds of work, does not borrow."""
+        return min(self.borrow_backoff, BORROW_BACKOFF_FACTOR * max(0.0, lost))
 
     @property
     def preempts(self) -> bool:

@@ -46,6 +46,8 @@ class Pending:
         lease: set while it waits for its victims (state Reserved).
         budget: 0 at first; +1 for every earlier ``Undecided``: the solver's limit grows with it.
         excluded: nodes kube-scheduler refused for it after a pin.
+        borrows_at: unix seconds before which it must not borrow: it was evicted while others needed what it held. Within its
+            ClusterQueue's nominal quota it may start meanwhile. None = it may borrow.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
     """
@@ -55,6 +57,11 @@ class Pending:
     budget: int = 0
     excluded: frozenset[str] = frozenset()
     blocked: Reason | None = None
+    borrows_at: float | None = None
+
+    def may_borrow(self, now: float) -> bool:
+        """Whether it may use more than its ClusterQueue's nominal quota at ``now`` (unix seconds)."""
+        return self.borrows_at is None or self.borrows_at <= now
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def evict(
         reason,
         intent=Intent.STOP,
         lease=lease,
-        requeue_at=None,
+        requeue_at=_borrows_at(reason, now),
         requeued_at=now if behind else entry.requeued_at,
         unready_since=None,
         past_seconds=entry.executed(now),
@@ -111,6 +111,12 @@ def evict(
         excluded=tuple(sorted({*entry.excluded, *excluded})),
         parked=parked if parked is not None else entry.parked,
     )
+
+
+def _borrows_at(reason: Reason, now: float) -> float | None:
+    """Until when a gang that made room for others does not borrow; None = it may at once."""
+    pause = float(reason.details.get("borrowBackoffSeconds", 0.0))
+    return now + pause if pause > 0 else None
 
 
 def notice(entry: Entry, code: Code, rules: Rules) -> float:

@@ -11,6 +11,7 @@ from typing import Final
 from queuectl.domain.fleet import Requirement
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.domain.queues import (
+    BORROW_BACKOFF_MOST,
     DEFAULT_VICTIM_ORDER,
     WEIGHT_UNIT,
     ClusterQueue,
@@ -90,8 +91,14 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         idle_reclaim=_read_idle_reclaim(policy.idle_reclaim),
         max_per_user=_read_max_per_user(policy.max_per_user),
         max_priority=policy.max_priority,
+        borrow_backoff=_read_borrow_backoff(policy),
         admission_checks=_admission_checks(spec),
     )
+
+
+def _read_borrow_backoff(policy: wire.PolicySpec) -> float:
+    asked = policy.borrow_backoff_seconds
+    return BORROW_BACKOFF_MOST if asked is None else float(asked)
 
 
 def _admission_checks(spec: wire.ClusterQueueSpec) -> tuple[str, ...]:

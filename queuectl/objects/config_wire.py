@@ -163,6 +163,7 @@ class PolicySpec(Strict):
     quota_from_nodes: bool | QuotaFromNodes | None = None
     max_per_user: dict[str, Quantity] | Count | None = None
     max_priority: Priority | None = None
+    borrow_backoff_seconds: Count | None = None
     evict_within_nominal: bool | None = None
 
 

@@ -115,10 +115,14 @@ class Ledger:
             }
         return self._nominal[queue]
 
-    def quota_left(self, queue: str) -> Mapping[FlavorResource, int]:
-        """(flavor, resource) to the quota left, borrowing included, for a gang that holds no lease."""
+    def may_borrow(self, demand: Demand) -> bool:
+        """Whether the gang may use more than its ClusterQueue's nominal quota in this plan."""
+        return demand.pending.may_borrow(self.arena.snapshot.now)
+
+    def quota_left(self, queue: str, *, borrows: bool = True) -> Mapping[FlavorResource, int]:
+        """(flavor, resource) to the quota left for a gang that holds no lease, and may borrow or not."""
         return {
-            row: min(use.left(queue, row) for use in self.quota_views)
+            row: min(use.left(queue, row, borrows=borrows) for use in self.quota_views)
             for row in self.nominal(queue)
         }
 
@@ -133,8 +137,9 @@ class Ledger:
         return {row: pool.most(row) for row in self.nominal(queue)}
 
     def quota_allows(self, demand: Demand, used: QuotaUse) -> bool:
-        """Whether a demand's charges fit its quota, borrowing included, beside ``used`` (one of the two views)."""
-        return demand.queue is None or used.fits(demand.queue, demand.charges)
+        """Whether a demand's charges fit its quota, borrowed quota if it may borrow, beside ``used`` (one of the two views)."""
+        borrows = self.may_borrow(demand)
+        return demand.queue is None or used.fits(demand.queue, demand.charges, borrows=borrows)
 
     def quota_fits(self, demand: Demand) -> bool:
         """Whether a demand without a lease fits its quota, in both views."""

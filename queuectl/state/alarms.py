@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from queuectl.domain.ledger import Entry
+from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import JobRecord
 from queuectl.domain.rules import PodsReady
 from queuectl.state.trouble import ready_by
@@ -12,7 +12,8 @@ from queuectl.state.trouble import ready_by
 
 def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReady) -> float | None:
     """The first moment (unix seconds) at which time alone changes its state, or None."""
-    moments = [entry.requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules)]
+    requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
+    moments = [requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules)]
     if entry.state.live and job is not None and job.max_execution is not None:
         moments.append((entry.started_at or entry.since) + job.max_execution - entry.past_seconds)
     return min((at for at in moments if at is not None), default=None)

@@ -134,6 +134,9 @@ class Freezer:
                     pending = known[2]
                 known = waiting[uid] = (entry, job, pending)
             pending = known[2]
+            if pending.borrows_at is not None and pending.may_borrow(now):
+                pending = replace(pending, borrows_at=None)
+                waiting[uid] = (entry, known[1], pending)
             if pending.lease is not None and not self._comes(pending.lease, now):
                 pending = replace(pending, lease=None)
             yield pending
@@ -150,6 +153,7 @@ class Freezer:
             budget=entry.budget,
             excluded=frozenset(entry.excluded),
             blocked=self._blocked(entry, job, config),
+            borrows_at=entry.requeue_at,
         )
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:

@@ -25,6 +25,7 @@ BENCHES = (
     "reflector",
     "system",
     "replay",
+    "thrash",
     "kueue",
 )
 

@@ -34,6 +34,7 @@ from queuectl.objects.gangs import read_job_gang
 from queuectl.objects.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
+from queuectl.planner.victims.shield import next_change
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -62,6 +63,7 @@ class Replay:
     waited: dict[str, list[float]] = field(default_factory=dict)
     worked: float = 0.0  # core-seconds of work that was finished
     _events: list[tuple[float, int, str, int, Event]] = field(default_factory=list)
+    _turns: float | None = None  # when time alone changes what a plan may do
     _numbers: int = 0
 
     def __post_init__(self) -> None:
@@ -93,6 +95,7 @@ class Replay:
             else:
                 moments = [self._events[0][0]] if self._events else []
                 moments += [self.arriving[-1].at] if self.arriving else []
+                moments += [self._turns] if self._turns is not None else []
                 assert moments, "gangs wait, and nothing will ever change"
                 self.now = max(self.now, min(moments))
 
@@ -102,7 +105,7 @@ class Replay:
         while self.arriving and self.arriving[-1].at <= self.now:
             changes.append(Change(None, self._submitted(self.arriving.pop()), self.now))
         self.ledger.apply(changes)
-        seen = bool(changes)
+        seen = bool(changes) or (self._turns is not None and self._turns <= self.now)
         while self._events and self._events[0][0] <= self.now:
             at, _, uid, attempt, event = heappop(self._events)
             entry = self.ledger.get(uid)
@@ -148,6 +151,8 @@ class Replay:
         snapshot = self._timed(
             "freeze", lambda: self.freezer.freeze(self.config, now, SolverLimits())
         )
+        turns = next_change(snapshot)
+        self._turns = None if turns is None else turns - STARTED_AT
         made = self._timed("plan", lambda: plan(snapshot))
         wrong = self._timed("verify", lambda: verify(snapshot, made))
         assert not wrong, wrong[:3]

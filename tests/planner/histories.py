@@ -38,7 +38,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
-from queuectl.planner.victims.shield import next_exposure, protected_until
+from queuectl.planner.victims.shield import next_change, protected_until
 from queuectl.state.alarms import alarm_of
 from queuectl.state.freeze import Freezer
 from queuectl.state.idleness import Idleness
@@ -213,7 +213,7 @@ class World:
         """Let time pass, from one moment at which something is due to the next."""
         until = self.now + seconds
         while (due := min(self._due(), default=until)) <= until and due > self.now:
-            self._plan_again |= due == next_exposure(self.snapshot())
+            self._plan_again |= due == next_change(self.snapshot())
             self.now = due
             self.settle()
         self.now = until
@@ -227,7 +227,7 @@ class World:
             moments += self._looks_due(entry)
             if entry.lease is not None:
                 moments.append(entry.lease.expires_at)
-        moments.append(next_exposure(self.snapshot()) or 0.0)
+        moments.append(next_change(self.snapshot()) or 0.0)
         return (at for at in moments if at > self.now)
 
     # What gangs do.

@@ -188,6 +188,8 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.maxPerUser", {GPU: "8", "cpu": "1500m"}, {"max_per_user": (("cpu", 1500), (GPU, 8))}, {}),
     ("ClusterQueue", "spec.policy.maxPerUser", 0, {"max_per_user": ((GPU, 0),)}, {}),
     ("ClusterQueue", "spec.policy.maxPriority", 100, {"max_priority": 100}, {}),
+    ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 0, {"borrow_backoff": 0.0}, {}),
+    ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 90, {"borrow_backoff": 90.0}, {}),
     ("ClusterQueue", "spec.policy.splitFlavors", True, {"split_flavors": True}, {}),
     ("ClusterQueue", "spec.policy.evictWithinNominal", True, {"evicts_within_nominal": True}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim", "Off", {"idle_reclaim": IdleReclaim(ReclaimMode.OFF)}, {}),

@@ -229,6 +229,29 @@ def test_a_gang_taken_for_idleness_rests_from_when_its_pods_are_gone_and_keeps_i
     assert again.in_line_since == leaving.queued_at
 
 
+@pytest.mark.parametrize(
+    ("events", "at"),
+    [
+        pytest.param((), 590.0, id="counted from the eviction"),
+        pytest.param((Drained(),), 590.0, id="it queues, and does not borrow"),
+        pytest.param((Drained(), HOLD, RELEASE), 590.0, id="a hold does not end it"),
+        pytest.param((HOLD, Drained(), RELEASE), 590.0, id="nor one while its pods leave"),
+        pytest.param((Drained(), REQUEUE), 590.0, id="nor does a requeue"),
+        pytest.param((Drained(), Admit(PLACEMENT)), None, id="a start does"),
+        pytest.param((Drained(), Admit(PLACEMENT), EVICTED), None, id="each eviction counts alone"),
+        pytest.param((Drained(), Gone()), None, id="so does the end"),
+    ],
+)
+def test_a_gang_that_was_evicted_for_others_does_not_borrow_for_a_while(
+    events: tuple[Event, ...], at: float | None
+) -> None:
+    pause = {"borrowBackoffSeconds": 90.0}
+    leaving = run(*RUNS, Evict(Reason(Code.PREEMPTED, "for big", pause)), now=500.0)
+    entry = run(*events, entry=leaving, now=510.0)
+    assert entry.requeue_at == at
+    assert violations(entry) == []
+
+
 def test_a_remark_is_a_line_of_the_history_and_leaves_the_reason_as_it_was() -> None:
     entry = run(*RUNS)
     change = handle(entry, IDLES, 500.0)

@@ -588,6 +588,7 @@ def test_only_time_rings() -> None:
         ),
         pytest.param(NOTIFIED, RESUMED, 100.0, id="under notice"),
         pytest.param(replace(ENTRY, state=State.BACKOFF, requeue_at=50.0), JOB, 50.0, id="in back-off"),
+        pytest.param(replace(ENTRY, requeue_at=50.0), JOB, None, id="to borrow: that is the planner's"),
         pytest.param(replace(ENTRY, priority_set=70, priority_until=40.0), JOB, 40.0, id="a priority waiting"),
         pytest.param(replace(RUNNING, priority_set=70, priority_until=40.0), RESUMED, 40.0, id="or running"),
     ],
@@ -790,6 +791,12 @@ def test_what_must_not_be_planned_says_why(
     assert pending.blocked is not None
     assert pending.blocked.code is code
     assert text in pending.blocked.message
+
+
+def test_a_snapshot_tells_until_when_a_gang_does_not_borrow() -> None:
+    world = World(replace(ENTRY, requeue_at=50.0), records=[JOB])
+    found = [world.freeze(now=at).pending[0].borrows_at for at in (40.0, 49.9, 50.0, 60.0)]
+    assert found == [50.0, 50.0, None, None]
 
 
 def test_a_snapshot_tells_when_a_gang_made_room_for_others() -> None:

@@ -47,7 +47,7 @@ def kind_of(pending: Pending, queue: str | None) -> Kind:
     """Of a gang in a ClusterQueue, None where it has none."""
     podsets = pending.workload.podsets
     asks = tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in podsets)
-    return Kind(queue, (asks, pending.excluded))
+    return Kind(queue, (asks, pending.excluded, pending.borrows_at))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -204,17 +204,28 @@ class QuotaUse:
         """What a ClusterQueue itself uses."""
         return self._used(self.pools[queue], row)
 
-    def left(self, queue: str, row: FlavorResource) -> int:
-        """What a ClusterQueue may still use, borrowing included; below 0 when more is used than quota allows.
+    def left(self, queue: str, row: FlavorResource, *, borrows: bool = True) -> int:
+        """What a ClusterQueue may still use; below 0 when more is used than quota allows.
 
         One unit that the queue itself gives back adds exactly one to it, whatever the limits.
-        """
-        return self._left(self.pools[queue], row)
 
-    def fits(self, queue: str, charges: Mapping[FlavorResource, int]) -> bool:
-        """Whether a ClusterQueue may use all of this more."""
+        Args:
+            queue: name of the ClusterQueue.
+            row: flavor and resource.
+            borrows: whether it may use more than its nominal quota for this.
+        """
         pool = self.pools[queue]
-        return all(not need or need <= self._left(pool, row) for row, need in charges.items())
+        left = self._left(pool, row)
+        return left if borrows else min(left, pool.subtree.get(row, 0) - self._used(pool, row))
+
+    def fits(
+        self, queue: str, charges: Mapping[FlavorResource, int], *, borrows: bool = True
+    ) -> bool:
+        """Whether a ClusterQueue may use all of this more."""
+        return all(
+            not need or need <= self.left(queue, row, borrows=borrows)
+            for row, need in charges.items()
+        )
 
     def reach(self, queue: str, row: FlavorResource, need: int) -> Pool:
         """The lowest pool whose own subtree has room for ``need`` more; the root when none has.

@@ -28,7 +28,7 @@ from queuectl.planner.partial import shrinks
 from queuectl.planner.queueing.lines import Kind
 from queuectl.planner.queueing.quota import Pool, pools_of
 from queuectl.planner.victims.idle import may_evict
-from queuectl.planner.victims.shield import next_exposure
+from queuectl.planner.victims.shield import next_change
 
 _Who: TypeAlias = tuple[int, float] | None
 """Priority and time queued of the gang that was searched for, where they say whom it may evict."""
@@ -43,7 +43,7 @@ class _Proved:
     strangers: Mapping[str, Resources]
     allowances: Mapping[str, tuple[Allowance, ...]]
     running: Mapping[int, Any]  # what the gangs hold, by their ids; keeps them alive
-    until: float | None  # from then on somebody may be evicted who might not before
+    until: float | None  # from then on time alone may change the answer
     why: Mapping[Kind, _Why]
 
     def stands(self, snapshot: Snapshot) -> bool:
@@ -131,7 +131,7 @@ class Refutations:
             strangers=snapshot.strangers,
             allowances=snapshot.allowances,
             running=arena.usage.entries,
-            until=next_exposure(snapshot),
+            until=next_change(snapshot),
             why=self._kept,
         )
 

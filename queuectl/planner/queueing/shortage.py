@@ -8,6 +8,7 @@ from typing import Any
 
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.words import format_time
 from queuectl.planner.demand import Demand
 from queuectl.planner.explain import Explained
 from queuectl.planner.ledger import Ledger
@@ -23,6 +24,7 @@ class _Short:
         used: of the ClusterQueue, leases included.
         most: what it could use if nobody used anything.
         left: what it may use now.
+        borrows_at: unix seconds before which it must not borrow; None = it may.
     """
 
     row: FlavorResource
@@ -32,6 +34,7 @@ class _Short:
     used: int
     most: int
     left: int
+    borrows_at: float | None = None
 
     def say(self, amount: int) -> str:
         return format_quantity(self.row[1], amount)
@@ -69,6 +72,8 @@ class _Short:
         if self.left < own:
             lent = self.say(own - self.left)
             return f"{quota}, but others of cohort {cohort} have borrowed {lent} of that"
+        if self.borrows_at is not None:
+            return f"{quota}, and it was evicted and does not borrow before {format_time(self.borrows_at)}"
         more = self.say(self.left - own) if self.left > own else "nothing"
         return f"{quota} and {more} left to borrow in cohort {cohort}{self.limit}"
 
@@ -81,6 +86,8 @@ class _Short:
             details |= {"used": self.used, "most": self.most}
             if self.row in self.pool.borrowing:
                 details["borrowingLimit"] = self.pool.borrowing[self.row]
+            if self.borrows_at is not None:
+                details["borrowsAt"] = format_time(self.borrows_at)
         return details
 
 
@@ -105,11 +112,13 @@ def _shorts(ledger: Ledger, demand: Demand) -> Iterator[_Short]:
     if demand.queue is None:
         return
     pool = ledger.quota_after.pools[demand.queue]
+    borrows = ledger.may_borrow(demand)
     for row, need in demand.charges.items():
-        left = min(use.left(demand.queue, row) for use in ledger.quota_views)
+        left = min(use.left(demand.queue, row, borrows=borrows) for use in ledger.quota_views)
         if need and need > left:
             nominal = pool.subtree.get(row, 0)
             used = max(
                 use.of(demand.queue, row) for use in (ledger.quota_now, ledger.quota_after)
             )  # what leaves, and what is leased
-            yield _Short(row, pool, need, nominal, used, pool.most(row), left)
+            until = None if borrows or pool.parent is None else demand.pending.borrows_at
+            yield _Short(row, pool, need, nominal, used, pool.most(row), left, until)

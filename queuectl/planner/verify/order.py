@@ -69,6 +69,8 @@ def inadmissible(books: Books, entry: Pending) -> str | None:
         return f"queue {workload.queue} does not lead to a ClusterQueue"
     if {queue.stop_policy, local.stop_policy} != {StopPolicy.NONE}:
         return f"queue {workload.queue} or {queue.name} is stopped"
+    if queue.admission_checks:
+        return f"{queue.name} requires admission checks"
     labels = books.snapshot.namespaces.get(workload.namespace, {})
     if queue.namespace_selector is None or not queue.namespace_selector.matches(labels):
         return f"{queue.name} does not select namespace {workload.namespace}"
@@ -123,6 +125,7 @@ def _twins(books: Books) -> Iterator[Violation]:
             started.setdefault(_account(entry.workload), []).append(entry)
     if not started:
         return
+    now = books.snapshot.now
     last = {a: max(place(e.workload) for e in entries) for a, entries in started.items()}
     for entry in books.snapshot.pending:
         workload = entry.workload
@@ -136,6 +139,8 @@ def _twins(books: Books) -> Iterator[Violation]:
         if refusal is None or refusal.lease is not None or refusal.proof is Proof.UNDECIDED:
             continue
         for other in started[account]:
+            if not entry.may_borrow(now) and other.may_borrow(now):
+                continue
             if place(workload) < place(other.workload) and _ask_the_same(entry, other):
                 text = f"asks what {other.workload.uid} starts with, and is before it"
                 yield Violation(Rule.ORDER, workload.uid, text)

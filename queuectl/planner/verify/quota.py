@@ -90,6 +90,33 @@ def _rows(books: Books) -> Iterator[Violation]:
     used_now, used_after = _used(books, {row[0] for row in (*now, *after)})
     yield from _compare(books, now, used_now, "now")
     yield from _compare(books, after, used_after, "after the victims left")
+    yield from _borrowers(books, used_now, used_after)
+
+
+def _borrowers(
+    books: Books, used_now: dict[Row, int], used_after: dict[Row, int]
+) -> Iterator[Violation]:
+    """Gangs that must not borrow yet: with what runs, they fit the nominal quota of their ClusterQueue."""
+    barred = {uid for uid, p in books.pending.items() if not p.may_borrow(books.snapshot.now)}
+    now, after = dict(used_now), dict(used_after)
+    asked: dict[Row, str] = {}
+    for claim in books.claims:
+        uid = claim.workload.uid
+        if uid not in barred or claim.running is not None:
+            continue
+        for row, amount in charges(books, claim.workload, claim.placement):
+            after[row] = after.get(row, 0) + amount
+            if claim.now:
+                now[row] = now.get(row, 0) + amount
+            if amount:
+                asked[row] = uid
+    for row, uid in sorted(asked.items()):
+        member = books.members[row[0]]
+        nominal = member.quota(*row[1:])
+        used = max(use.get(row, 0) for use in ((now, after) if uid in books.started else (after,)))
+        if member.parent is not None and used > nominal:
+            text = f"borrows too early: {used} used of {row[1]}/{row[2]}, {nominal} nominal"
+            yield Violation(Rule.QUOTA, uid, text)
 
 
 def _used(books: Books, touched: set[str]) -> tuple[dict[Row, int], dict[Row, int]]:

@@ -69,6 +69,7 @@ class Contest:
         use: what is used once everything leaving has left.
         path: the pools from the gang's ClusterQueue to the root; empty for a gang that has none.
         needs: what it is charged; of contested rows that it is not charged for, 0.
+        borrows: whether it may use more than the nominal quota of its ClusterQueue.
         rows: flavors and resources it contends for: those it is short of, and all that its pods on nodes use.
     """
 
@@ -76,6 +77,7 @@ class Contest:
     path: tuple[Pool, ...]
     needs: Mapping[FlavorResource, int]
     rows: frozenset[FlavorResource]
+    borrows: bool = True
     _meetings: dict[str, Meeting | None] = field(default_factory=dict)
     _known: dict[str, bool] = field(default_factory=dict)
 
@@ -128,12 +130,19 @@ class Contest:
                 continue
             asked = need + self.used(self.path[0], row)
             for level, pool in enumerate(self.path):
-                most = _most(pool, row)
+                most = self._most(pool, row)
                 if most is not None and asked > most:
                     yield Shortage(row, asked - most, level)
                 if pool.parent is not None:
                     others = self.used(pool.parent, row) - self.over(pool, row)
                     asked += others - pool.local.get(row, 0)
+
+    def _most(self, pool: Pool, row: FlavorResource) -> int | None:
+        """What may be used of a pool; None where only those above it limit it."""
+        if pool.parent is None or (pool is self.path[0] and not self.borrows):
+            return pool.subtree.get(row, 0)
+        limit = pool.borrowing.get(row)
+        return None if limit is None else pool.subtree.get(row, 0) + limit
 
     def deficits(self, bench: Bench) -> Deficits:
         """The shortages with what each gang could make up of them at most; exact but for what :meth:`exactly` adds."""
@@ -171,7 +180,8 @@ class Contest:
         for row, amount in rows:
             self.use.add(row, -amount)
         fits = all(
-            not need or need <= self.use.left(self.queue, row) for row, need in self.needs.items()
+            not need or need <= self.use.left(self.queue, row, borrows=self.borrows)
+            for row, need in self.needs.items()
         )
         for row, amount in reversed(rows):
             self.use.add(row, amount)
@@ -249,14 +259,6 @@ def _keeps(pool: Pool, row: FlavorResource) -> bool:
     return pool.local.get(row, 0) > 0 or any(_keeps(member, row) for member in pool.members)
 
 
-def _most(pool: Pool, row: FlavorResource) -> int | None:
-    """What may be used of a pool; None where only those above it limit it."""
-    limit = pool.borrowing.get(row)
-    if pool.parent is None:
-        return pool.subtree.get(row, 0)
-    return None if limit is None else pool.subtree.get(row, 0) + limit
-
-
 def contest_of(ledger: Ledger, demand: Demand, queue: str) -> Contest:
     """What a demand contends for, with a ClusterQueue's name to be used where it is charged nothing (a repair)."""
     use = ledger.quota_after
@@ -266,7 +268,13 @@ def contest_of(ledger: Ledger, demand: Demand, queue: str) -> Contest:
         path.append(pool)
         pool = pool.parent
     needs = dict(demand.charges) if demand.queue is not None else {}
-    rows = {row for row, need in needs.items() if need and path and need > use.left(queue, row)}
+    borrows = ledger.may_borrow(demand)
+    rows = {
+        row
+        for row, need in needs.items()
+        if need and path and need > use.left(queue, row, borrows=borrows)
+    }
     for pods in demand.pods:
         rows |= {(flavor, resource) for resource, flavor in demand.flavors[pods.podset].items()}
-    return Contest(use, tuple(path), dict.fromkeys(sorted(rows), 0) | needs, frozenset(rows))
+    asked = dict.fromkeys(sorted(rows), 0) | needs
+    return Contest(use, tuple(path), asked, frozenset(rows), borrows)

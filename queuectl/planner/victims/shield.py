@@ -37,12 +37,19 @@ def protected_until(gang: Admitted, queue: ClusterQueue, now: float) -> float | 
     return until if until > now else None
 
 
-def next_exposure(snapshot: Snapshot) -> float | None:
-    """When the next running gang loses its protection (unix seconds, later than the snapshot); None = none will."""
+def next_change(snapshot: Snapshot) -> float | None:
+    """When time alone changes what a plan may do (unix seconds, later than the snapshot); None = it will not.
+
+    The next running gang loses its protection, or the next waiting one may borrow again.
+    """
+    ends = [
+        p.borrows_at
+        for p in snapshot.pending
+        if p.borrows_at is not None and not p.may_borrow(snapshot.now)
+    ]
     queues = snapshot.config.cluster_queues
     if all(queue.protection == _NONE for queue in queues.values()):
-        return None
-    ends = []
+        return min(ends, default=None)
     for gang in snapshot.admitted:
         queue = snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
         until = None if queue is None else protected_until(gang, queue, snapshot.now)

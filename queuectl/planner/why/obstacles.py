@@ -11,7 +11,7 @@ from queuectl.domain.changes import is_cordoned
 from queuectl.domain.diagnosis import Limit, Obstacle
 from queuectl.domain.fleet import PASSING_TAINTS
 from queuectl.domain.quantity import format_quantity
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, format_time
 from queuectl.planner.arena import caps
 from queuectl.planner.demand import ANYWHERE, Demand, Pods, Unit
 from queuectl.planner.flavors import options_of
@@ -37,7 +37,8 @@ def _quota(turn: Turn, row: FlavorResource) -> Obstacle:
     assert turn.queue is not None
     ledger = books(turn, as_it_is(turn))
     need = max((d.charges.get(row, 0) for d in _demands(turn)), default=0)
-    left = max(0, ledger.quota_left(turn.queue.name).get(row, 0))
+    borrows = turn.pending.may_borrow(turn.snapshot.now)
+    left = max(0, ledger.quota_left(turn.queue.name, borrows=borrows).get(row, 0))
     most = ledger.quota_most(turn.queue.name).get(row, 0)
     cohort = f" and its cohort {turn.queue.cohort}" if turn.queue.cohort is not None else ""
     text = (
@@ -54,6 +55,10 @@ def _quota(turn: Turn, row: FlavorResource) -> Obstacle:
     }
     if turn.queue.cohort is not None:
         details["cohort"] = turn.queue.cohort
+    if turn.pending.borrows_at is not None and not borrows:
+        at = format_time(turn.pending.borrows_at)
+        text += f"; it was evicted and does not borrow before {at}"
+        details["borrowsAt"] = at
     return Obstacle(Limit.QUOTA, text, details)
 
 

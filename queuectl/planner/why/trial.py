@@ -176,7 +176,7 @@ def shortage(ledger: Ledger, demand: Demand) -> dict[FlavorResource, int]:
     """Quota rows with less left than the demand charges, and how much less."""
     if demand.queue is None:
         return {}
-    left = ledger.quota_left(demand.queue)
+    left = ledger.quota_left(demand.queue, borrows=ledger.may_borrow(demand))
     return {
         row: need - left.get(row, 0)
         for row, need in demand.charges.items()
