@@ -1,6 +1,6 @@
 """No answer of the database or the API server is needed to know what happened: any of them may be lost, or come too late.
 
-One scenario goes through admit, preempt, hold, release, a change of configuration, requeue and end, while usage is
+One scenario goes through wait, admit, preempt, hold, release, a change of configuration, requeue and end, while usage is
 accounted. A first run counts what the controller asks for; then each request is, once, done without an answer, and done
 only after the controller has gone on without it. Whenever the answer to a commit is lost, a gang of higher priority
 arrives, so that the next plan is another one.
@@ -22,9 +22,10 @@ import pytest
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, nodes, rig
 from tests.control.test_crash_matrix import fresh
-from tests.control.test_usage import OFTEN, PRICED, agrees
+from tests.control.test_usage import HOLDS, OFTEN, PRICED, agrees, history
 from tests.doubles.cluster import FakeCluster, Written, answer_lost
 from tests.support.postgres import TestPostgres
 from tests.support.relay import LATE, LOST, Fault, Request, postgres_relay
@@ -94,16 +95,21 @@ def _if_it_still_fits(action: Callable[[], Any]) -> None:
 
 @dataclass
 class Rivals:
-    """Gangs of high priority that come at bad moments and end as soon as they run."""
+    """Gangs of high priority that come at bad moments; they, and others named here, end whenever they run."""
 
     world: Rig
     kind: str
     uids: list[str] = field(default_factory=list)
 
     def come(self, does: str) -> None:
-        if of_the_ledger(does):
+        if of_the_ledger(does) and not self.there():
             document = gang(self.kind, f"rival-{len(self.uids)}", PODS, "high")
             self.uids.append(self.world.cluster.submit(document))
+
+    def there(self) -> bool:
+        """One has come and is not done."""
+        jobs = map(self.world.cluster.job, self.uids)
+        return any(job.outcome is None for job in jobs)
 
     def end(self) -> None:
         """Those of which all pods run are done."""
@@ -113,8 +119,14 @@ class Rivals:
 
 
 async def contest(world: Rig, kind: str, rivals: Rivals) -> None:
-    """A gang runs, is held and released, is preempted, runs again and ends; the preemptor ends in between."""
+    """A gang waits for another, runs, is held and released, is preempted, runs again and ends."""
+    filler = world.cluster.submit(gang(kind, "filler", PODS))
+    await world.until_state(filler, State.RUNNING)
     low = world.cluster.submit(gang(kind, "low", PODS))
+    # A plan in which it still waits, for the same reason, then changes nothing of it.
+    waits = Code.WAITING_FOR_QUOTA
+    await world.until_entry(low, lambda e: e.reason.code is waits or e.state.live, waits)
+    rivals.uids.append(filler)
     await world.until_state(low, State.RUNNING)
     hold = await world.ask(low, Action.HOLD)
     await world.until_state(low, State.HELD)
@@ -123,11 +135,11 @@ async def contest(world: Rig, kind: str, rivals: Rivals) -> None:
     await world.until_state(low, State.RUNNING)
     high = world.cluster.submit(gang(kind, "high", PODS, "high"))
     await world.until_state(high, State.RUNNING)
-    world.cluster.finish(high)
+    rivals.uids.append(high)
     for uid in (high, *rivals.uids):
         await world.until_state(uid, State.FINISHED)
     await world.until_state(low, State.RUNNING)
-    world.cluster.finish(low)
+    rivals.uids.append(low)
     for uid in (low, *rivals.uids):
         await world.until_state(uid, State.FINISHED)
     await world.at_rest()
@@ -140,6 +152,18 @@ async def contest(world: Rig, kind: str, rivals: Rivals) -> None:
     await world.until(sampled, "past use is sampled")
     assert {e.state for e in (await world.store.load()).entries} <= {State.FINISHED}
     await agrees(world)
+    await one_at_a_time(world)
+
+
+async def one_at_a_time(world: Rig) -> None:
+    """Each gang takes every node, so by what was committed no two ever hold their places at once."""
+    held: dict[str, str] = {}
+    for line in await history(world.store):
+        if line.to_state in HOLDS:
+            held[line.uid] = line.name
+        else:
+            held.pop(line.uid, None)
+        assert len(held) <= 1, f"line {line.id}: {sorted(held.values())} hold the same nodes"
 
 
 async def through_the_database(postgres: TestPostgres, kind: str, network: Network) -> None:
@@ -165,12 +189,18 @@ async def through_the_api(postgres: TestPostgres, kind: str, network: Network) -
     async with fresh(postgres) as url, rig(url, PODS, cluster=cluster) as world:
         world.settings = OFTEN
         await world.store.put_config(SAMPLED)
-        await contest(world, kind, Rivals(world, kind))
+        rivals = Rivals(world, kind)
+        world.each_turn = rivals.end
+        await contest(world, kind, rivals)
 
 
-def worth_losing(asked: Iterable[Asked]) -> list[Asked]:
-    """Every commit of the ledger, and the first of everything else."""
-    return [(does, number) for does, number in asked if number < 1 or of_the_ledger(does)]
+def worth_losing(asked: Iterable[Asked], fault: Fault) -> list[Asked]:
+    """Every commit of the ledger, and the first of everything else; only a commit has an effect when it is late."""
+    return [
+        (does, number)
+        for does, number in asked
+        if (number < 1 and (fault is LOST or does.startswith("COMMIT"))) or of_the_ledger(does)
+    ]
 
 
 def of_the_ledger(does: str) -> bool:
@@ -195,7 +225,7 @@ async def test_the_answer_to_anything_may_be_lost(
 ) -> None:
     whole = Network(fault)
     await tell(postgres, kind, whole)
-    wanted = whole.asked if tell is through_the_api else worth_losing(whole.asked)
+    wanted = whole.asked if tell is through_the_api else worth_losing(whole.asked, fault)
     assert len(wanted) >= 10, "the scenario asks for much"
     worlds = math.ceil(len(wanted) / EACH)
     turns = asyncio.Semaphore(WORLDS)
