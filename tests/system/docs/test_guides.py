@@ -21,6 +21,7 @@ NAMES = {
     "queuectl plan -f": "whole commands stand around it",
     "queuectl plan --defrag": "with its files in the block below",
     "queuectl plan -o json": "tests/unit/test_docs_examples runs it on the examples",
+    "queuectl plan --snapshot": "with its file in the runbook; tests/control/test_refused_plan runs it",
     "queuectl apply --dry-run": "with its file in the block below",
     "queuectl whatif --drain": "with its nodes in the block above",
     "kubectl get -o json": "of anything",
@@ -30,6 +31,7 @@ NAMES = {
 """What sentences say of a command without all that it takes, and why that is not typed."""
 UNTRIED = {
     "queuectl localcluster up": "tests/cluster/test_localcluster_lifecycle: every test here stands on one",
+    "kubectl -n queuectl-system scale deployment queuectl --replicas=0": "queuectl runs outside the cluster here",
     "queuectl completion fish | source": "there is no fish here; tests/unit/test_cli_main does it for other shells",
     "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
 }
