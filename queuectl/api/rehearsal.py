@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.config import build, validate
 from queuectl.objects.config_diff import differences
-from queuectl.objects.config_links import dangling, refuse_cycle
+from queuectl.objects.config_links import dangling, refuse_cycles
 from queuectl.objects.errors import DocumentError
 
 Body = dict[str, Any]
@@ -87,14 +88,15 @@ def _tried(
         for key, document in after.items()
         if key.kind == "Cohort"
     }
-    for document, _ in checked:
-        if document["kind"] == "Cohort":
-            refuse_cycle(document, parents)
+    refuse_cycles((document for document, _ in checked if document["kind"] == "Cohort"), parents)
     config, trouble = _built(after.values(), revision)
-    missing = dangling(config) if config is not None else ()
+    missing: defaultdict[str, list[str]] = defaultdict(list)  # by the object that each is about
+    for sentence in dangling(config) if config is not None else ():
+        missing[sentence.partition(": ")[0]].append(sentence)
     objects = tuple(
-        _rehearsed(document, before.get(DocumentKey.of(document)), (*warnings, *trouble), missing)
+        _rehearsed(document, before.get(key), (*warnings, *trouble, *missing[str(key)]))
         for document, warnings in checked
+        for key in [DocumentKey.of(document)]
     )
     return objects, config
 
@@ -109,7 +111,7 @@ async def rehearse_removal(
     after, trouble = _built(rest, revision)
     if after is None:
         return Removal(trouble, None)
-    known = dangling(before) if before is not None else ()
+    known = frozenset(dangling(before) if before is not None else ())
     own = f"{key}: "
     missing = tuple(
         text for text in dangling(after) if text not in known and not text.startswith(own)
@@ -128,18 +130,11 @@ def _built(
 
 
 def _rehearsed(
-    document: Body,
-    before: Mapping[str, Any] | None,
-    warnings: tuple[str, ...],
-    missing: Sequence[str],
+    document: Body, before: Mapping[str, Any] | None, warnings: tuple[str, ...]
 ) -> Rehearsed:
-    changes = changes_of(before, document)
     unchanged = before is not None and dict(before) == document
     result = "created" if before is None else "unchanged" if unchanged else "configured"
-    own = tuple(
-        sentence for sentence in missing if sentence.startswith(f"{DocumentKey.of(document)}: ")
-    )
-    return Rehearsed(result, (*warnings, *own), changes, document)
+    return Rehearsed(result, warnings, changes_of(before, document), document)
 
 
 def applied(one: Rehearsed) -> Body:

@@ -18,7 +18,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import Rules
 from queuectl.objects import config_wire as wire
 from queuectl.objects.config_flavors import read_flavor, read_topology
-from queuectl.objects.config_links import refuse_cycle
+from queuectl.objects.config_links import refuse_cycles
 from queuectl.objects.config_overrides import read_override
 from queuectl.objects.config_read import (
     read_cluster_queue,
@@ -282,8 +282,7 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
         if one.kind == "Cohort":
             cohorts.append(one.document)
     parents = {name: cohort.parent for name, cohort in parts["Cohort"].items()}
-    for document in reversed(cohorts):  # the last one closes it
-        refuse_cycle(document, parents)
+    refuse_cycles(reversed(cohorts), parents)  # the last one closes it
     return QueueConfig(
         revision=revision,
         cluster_queues=parts["ClusterQueue"],

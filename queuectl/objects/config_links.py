@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from queuectl.domain.queries import DocumentKey
@@ -20,15 +20,26 @@ def refuse_cycle(cohort: Document | Mapping[str, Any], parents: Mapping[str, str
     Raises:
         DocumentError: naming document and field.
     """
-    document = cohort if isinstance(cohort, Document) else as_document(dict(cohort))
-    name = document.body["metadata"]["name"]
-    path = [name]
-    above = (document.body.get("spec") or {}).get("parentName")
-    while above and above not in path:
-        path.append(above)
-        above = parents.get(above)
-    if above == name:
-        raise document.error("spec.parentName", f"is a cycle: {' -> '.join([*path, name])}")
+    refuse_cycles([cohort], parents)
+
+
+def refuse_cycles(
+    cohorts: Iterable[Document | Mapping[str, Any]], parents: Mapping[str, str | None]
+) -> None:
+    """The same of several Cohorts, in their order. The work grows with the number of Cohorts, not with its square."""
+    apart: set[str] = set()  # names of Cohorts that are in no cycle
+    for cohort in cohorts:
+        document = cohort if isinstance(cohort, Document) else as_document(dict(cohort))
+        name = document.body["metadata"]["name"]
+        path = {name: 0}  # and the place of each name in it
+        above = (document.body.get("spec") or {}).get("parentName")
+        while above and above not in path and above not in apart:
+            path[above] = len(path)
+            above = parents.get(above)
+        if above == name:
+            raise document.error("spec.parentName", f"is a cycle: {' -> '.join([*path, name])}")
+        # From a name that is repeated on they are in a cycle. An earlier document may have this name and another parent.
+        apart.update(list(path)[1 : path.get(above)])
 
 
 def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:

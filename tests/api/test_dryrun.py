@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from copy import deepcopy
+from types import FrameType
 from typing import Any
 
 import httpx2
 import pytest
 
+from queuectl.api import rehearsal
 from queuectl.api.app import create_app
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import AnyStore, talking_to
@@ -185,3 +188,62 @@ async def test_a_document_another_release_stored_is_no_reason_to_refuse(
     )
     assert answer.status_code == 200
     assert "not checked together with the other objects" in answer.json()["warnings"][0]
+
+
+# ---- many documents
+
+
+def dangling_queues(number: int) -> list[dict[str, Any]]:
+    """LocalQueues of a ClusterQueue that does not exist: there is a warning about each."""
+    return [
+        {**LOCAL_QUEUE, "metadata": {"namespace": "team-a", "name": f"queue-{n}"}}
+        for n in range(number)
+    ]
+
+
+def chained_cohorts(number: int) -> list[dict[str, Any]]:
+    """Cohorts, each below the next one."""
+    return [
+        {
+            **COHORT,
+            "metadata": {"name": f"cohort-{n}"},
+            "spec": {"parentName": f"cohort-{n + 1}"},
+        }
+        for n in range(number)
+    ]
+
+
+def lines_run(documents: list[dict[str, Any]]) -> int:
+    """How many lines of Python a dry run of these executes: the work, whatever the machine does meanwhile."""
+    lines = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        objects, _ = rehearsal._tried(documents, [], 1)
+    finally:
+        sys.settrace(before)
+    assert len(objects) == len(documents)
+    return lines
+
+
+@pytest.mark.parametrize("of", [dangling_queues, chained_cohorts])
+def test_the_work_of_a_dry_run_grows_with_the_number_of_documents(of: Any) -> None:
+    few, many = (lines_run(of(number)) for number in (50, 200))
+    assert many < 5 * few
+
+
+async def test_a_warning_goes_to_the_document_that_it_is_about(api: httpx2.AsyncClient) -> None:
+    answer = await together(api, *dangling_queues(2), COHORT)
+    warnings = [one["warnings"] for one in answer.json()["objects"]]
+    name = LOCAL_QUEUE["spec"]["clusterQueue"]
+    assert warnings == [
+        [f"LocalQueue team-a/queue-0: ClusterQueue {name} does not exist"],
+        [f"LocalQueue team-a/queue-1: ClusterQueue {name} does not exist"],
+        [],
+    ]
