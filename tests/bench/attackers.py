@@ -80,7 +80,7 @@ def _plan() -> bytes:
         }
         for i in range(100)
     ]
-    return json.dumps({"submit": jobs, "drain": [f"node-{i}" for i in range(500)]}).encode()
+    return json.dumps({"submit": jobs, "drain": [f"n{i}" for i in range(20)]}).encode()
 
 
 FLAT: Final = b"a: [" + b"1," * ((MAX_BYTES - 10) // 2) + b"1]"
@@ -97,7 +97,7 @@ def attacks() -> list[Attack]:
     return [
         Attack("unknown: bad tokens", "GET", at("/api/v1/workloads"), lambda n: {"Authorization": f"Bearer {n}"}),
         Attack("unknown: bad cookies", "GET", at("/ui/"), lambda n: {"Cookie": f"queuectl={n}"}),
-        Attack("unknown: sign-ins", "POST", at("/api/v1/session"), bearer(""), b'{"token": "guess"}'),
+        Attack("unknown: sign-ins", "POST", at("/api/v1/session"), lambda _: {"Content-Type": _JSON}, b'{"token": "guess"}'),
         Attack("unknown: 2 MiB", "POST", at("/api/v1/dryrun"), lambda _: {"Content-Type": _YAML}, HUGE),
         Attack("unknown: the description", "GET", at("/api/v1/openapi.json"), lambda _: {}),
         Attack("no rights: 2 MiB", "POST", at("/api/v1/dryrun"), nobody, HUGE),
