@@ -68,7 +68,7 @@ class Decider:
             job = self._mirror.jobs.get(uid)
             if entry is None or job is None or job.outcome is not None:
                 continue
-            if isinstance(event, Admit | Reserve | Repair) and job.podsets != asked[uid].podsets:
+            if isinstance(event, Repair) and job.podsets != asked[uid].podsets:
                 continue  # resized meanwhile
             if isinstance(event, Admit | Reserve) and not self._as_seen(
                 entry, job, asked[uid], snapshot.config
@@ -90,8 +90,10 @@ class Decider:
     def _as_seen(
         self, entry: Entry, job: JobRecord, workload: Workload, config: QueueConfig
     ) -> bool:
-        """Whether a gang that waits may still be planned, in the place in line that the snapshot shows."""
+        """Whether a gang that waits may still be planned, with the size and the place in line that the snapshot shows."""
         if job.deleting or not job.suspended or job.error is not None or job.forbidden is not None:
+            return False
+        if job.podsets != workload.podsets:
             return False
         user = job.user(config.rules.user_label, config.rules.trusted_submitters)
         priority = entry.priority
@@ -114,7 +116,11 @@ class Decider:
     ) -> Iterator[tuple[str, Event]]:
         robbed = set(self._robbed(plan))
         wanting = {preemption.preemptor for preemption in plan.preempted} - robbed
-        waiting = {r.uid for r in plan.pending if r.uid in wanting and self._still_wants(r.uid)}
+        waiting = {
+            refusal.uid
+            for refusal in plan.pending
+            if refusal.uid in wanting and self._still_wants(asked[refusal.uid], config)
+        }
         for admission in plan.admitted:
             yield admission.uid, _admission(admission)
         for eviction in plan.evicted:
@@ -122,7 +128,7 @@ class Decider:
         for preemption in plan.preempted:
             if preemption.preemptor in waiting:
                 yield preemption.victim, self._preemption(preemption, config)
-        moves = list(self._moves(plan, asked))
+        moves = list(self._moves(plan, asked, config))
         yield from moves
         self._rest = max(REFRESH_SECONDS, len(plan.pending) / REFRESH_PER_SECOND)
         put_off = robbed | ({move.beneficiary for move in plan.moved} if not moves else set())
@@ -130,16 +136,17 @@ class Decider:
             if refusal.uid not in put_off:
                 yield refusal.uid, _refusal(refusal)
 
-    def _moves(self, plan: Plan, asked: Mapping[str, Workload]) -> Iterator[tuple[str, Event]]:
+    def _moves(
+        self, plan: Plan, asked: Mapping[str, Workload], config: QueueConfig
+    ) -> Iterator[tuple[str, Event]]:
         """All moves or none: nobody is taken down when the gang it is for, or a place to go to, is gone meanwhile."""
         if not plan.moved:
             return
         leases = {refusal.uid: refusal.lease for refusal in plan.pending}
         ready = [(move, lease) for move in plan.moved if (lease := leases.get(move.beneficiary))]
         for move, lease in ready:
-            waits = self._unchanged(move.beneficiary, asked, State.PENDING, State.RESERVED)
-            waits = waits and self._still_wants(move.beneficiary)
-            runs = self._unchanged(move.uid, asked, State.STARTING, State.RUNNING)
+            waits = self._still_wants(asked[move.beneficiary], config)
+            runs = self._runs_unchanged(move.uid, asked)
             if not (waits and runs and self._stands(move.placement)):
                 return
             if not self._stands(lease.placement):
@@ -147,24 +154,24 @@ class Decider:
         for move, lease in ready:
             yield move.uid, self._move(move, lease)
 
-    def _unchanged(self, uid: str, asked: Mapping[str, Workload], *states: State) -> bool:
+    def _runs_unchanged(self, uid: str, asked: Mapping[str, Workload]) -> bool:
         entry, job = self._ledger.get(uid), self._mirror.jobs.get(uid)
-        if entry is None or job is None or entry.state not in states:
+        if entry is None or job is None or not entry.state.live:
             return False
-        return self._alive(uid) and job.podsets == asked[uid].podsets
+        return job.outcome is None and not job.deleting and job.podsets == asked[uid].podsets
 
     def _may_start(self, entry: Entry) -> bool:
         """Whether its LocalQueue lets a gang start that has not."""
         return entry.state.live or (entry.namespace, entry.queue) not in self._diverted
 
-    def _still_wants(self, uid: str) -> bool:
-        """Whether others may be taken down for it."""
-        entry = self._ledger.get(uid)
-        return entry is not None and self._may_start(entry) and self._alive(uid)
-
-    def _alive(self, uid: str) -> bool:
-        entry, job = self._ledger.get(uid), self._mirror.jobs.get(uid)
-        return entry is not None and job is not None and job.outcome is None and not job.deleting
+    def _still_wants(self, workload: Workload, config: QueueConfig) -> bool:
+        """Whether others may be evicted or moved for it: it waits as the snapshot shows it, so it gets what they free."""
+        entry, job = self._ledger.get(workload.uid), self._mirror.jobs.get(workload.uid)
+        if entry is None or job is None or job.outcome is not None:
+            return False
+        if entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry):
+            return False
+        return self._as_seen(entry, job, workload, config)
 
     def _stands(self, placement: Placement) -> bool:
         nodes = self._mirror.nodes

@@ -19,8 +19,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from queuectl.api.app import create_app
+from queuectl.domain.invariants import Checked
 from queuectl.telemetry.metrics import Metrics
-from tests.api.support import LIVES, FixedHealth, LookingOut, job, live_through
+from tests.api.support import LIVES, FixedDiagnoser, FixedHealth, LookingOut, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
 from tests.support.examples import examples
@@ -45,9 +46,11 @@ NODES = [node(f"n{i}", f"r{i // 2}", gpu=8) for i in range(4)]
 lookout = LookingOut(
     world(NODES, [], [holding(gang("a", podset(count=2, gpu=8)), {"n0": 2})]), store
 )
+leader = FixedDiagnoser()
+leader.checked = Checked(100.0, 1, 2, 4, ())
 schema = schemathesis.openapi.from_asgi(
     "/api/v1/openapi.json",
-    create_app(store, FixedHealth(), Metrics().registry, lookout=lookout),
+    create_app(store, FixedHealth(), Metrics().registry, leader, lookout=lookout),
     headers=HOST,
     config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": False}}}),
 )
@@ -74,7 +77,7 @@ def answered() -> Iterator[Counter[int]]:
     seen: Counter[int] = Counter()
     yield seen
     assert not seen[421], "nothing was refused for its Host"
-    assert not any(status >= 500 for status in seen)
+    assert not any(status >= 500 for status in seen), seen
 
 
 @schema.parametrize()

@@ -25,7 +25,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, nodes, rig
 from tests.control.test_crash_matrix import fresh
-from tests.control.test_usage import HOLDS, OFTEN, PRICED, agrees, history
+from tests.control.test_usage import OFTEN, PRICED, agrees, history
 from tests.doubles.cluster import FakeCluster, Written, answer_lost
 from tests.support.postgres import TestPostgres
 from tests.support.relay import LATE, LOST, Fault, Request, postgres_relay
@@ -156,10 +156,13 @@ async def contest(world: Rig, kind: str, rivals: Rivals) -> None:
 
 
 async def one_at_a_time(world: Rig) -> None:
-    """Each gang takes every node, so by what was committed no two ever hold their places at once."""
+    """Each gang takes every node, so by what was committed no two ever run at once.
+
+    A gang that is evicted frees its nodes when its pods are gone, which may be before it is committed that it has left.
+    """
     held: dict[str, str] = {}
     for line in await history(world.store):
-        if line.to_state in HOLDS:
+        if line.to_state.live:
             held[line.uid] = line.name
         else:
             held.pop(line.uid, None)

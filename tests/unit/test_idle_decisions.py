@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from queuectl.control.decide import Decider
 from queuectl.domain.ledger import Change, State
 from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, PreemptionReason, Refusal
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import Upserted
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from tests.unit.test_state import CONFIG, ENTRY, JOB, PLACEMENT, RESUMED, World
@@ -25,7 +27,7 @@ def would_go(preemptor: str = "u2") -> Preemption:
 
 class Told:
     def __init__(self) -> None:
-        waits = replace(JOB, uid="u2", name="waits")
+        waits = replace(JOB, uid="u2", name="waits", suspended=True)
         self.world = World(RUNNING, WAITS, records=[RESUMED, waits])
         self.decider = Decider(self.world.mirror, self.world.ledger)
 
@@ -90,11 +92,14 @@ def test_a_workload_that_is_gone_is_forgotten() -> None:
     assert len(told.by(would_go())) == 1
 
 
-def preempting(victim_idles: bool, reason: PreemptionReason) -> list[tuple[str, State]]:
-    """Uid and state after a plan that evicts u1, so that u2 fits, was made and then looked at anew."""
+def preempting(
+    victim_idles: bool, reason: PreemptionReason, **changed: Any
+) -> list[tuple[str, State]]:
+    """Uid and state after a plan that evicts u1 so that u2 fits, committed when u2's job has these fields."""
     world = Told().world
+    world.mirror.apply([Upserted(replace(world.mirror.jobs["u2"], version=9, **changed))])
     decider = Decider(world.mirror, world.ledger, lambda _: victim_idles)
-    workloads = [Workload(uid, "Job", "a", uid, JOB.podsets) for uid in ("u1", "u2")]
+    workloads = [Workload(uid, "Job", "a", uid, JOB.podsets, queue="q") for uid in ("u1", "u2")]
     snapshot = Snapshot(
         100.0,
         world.mirror.fleet,
@@ -124,3 +129,20 @@ def test_a_gang_that_works_again_before_the_commit_stays_and_nobody_gets_its_pla
     victim_idles: bool, reason: PreemptionReason, done: list[tuple[str, State]]
 ) -> None:
     assert preempting(victim_idles, reason) == done
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"podsets": (replace(JOB.podsets[0], count=1),)},
+        {"queue": "other"},
+        {"priority_class": "high"},
+        {"deleting": True},
+        {"suspended": False},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_no_gang_is_evicted_for_one_that_asks_for_something_else_by_then(
+    changed: dict[str, Any],
+) -> None:
+    assert preempting(True, PreemptionReason.IN_CLUSTER_QUEUE, **changed) == []

@@ -107,7 +107,7 @@ async def test_what_is_typed_stays_when_nobody_answers(
     text = await type_over(page, "LowerPriority", "Never")
     sample.database.down = lost == "database"
     if lost == "server":
-        await page.route("**/ui/config/check", lambda route: route.abort())
+        await page.route("**/ui/config/check**", lambda route: route.abort())
     await page.get_by_role("button", name="Check").click()
     told = page.get_by_role("alert").filter(has_text="does not answer" if lost == "database" else "fetch")  # fmt: skip
     await expect(told).to_be_visible()
