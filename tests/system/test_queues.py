@@ -40,7 +40,8 @@ def starts(room: Room, name: str) -> list[dict[str, Any]]:
 
 def test_what_was_lent_is_reclaimed_and_lent_again(home: House) -> None:
     lent = [f"a{i}" for i in range(4)]
-    with cohort(home, {"team-a": 32, "team-b": 32}) as room:
+    at_once = {"policy": {"borrowBackoffSeconds": 0}}
+    with cohort(home, {"team-a": 32, "team-b": 32}, **{"team-a": at_once}) as room:
         room.limits[room.namespace, "team-b"] = Resources({GPU: 32})
         for i, name in enumerate(lent):
             room.gang(KINDS[i % 2], name, 2, queue="team-a")

@@ -61,6 +61,14 @@ FILTERED = frozenset(
 HIDDEN = ("{uid}", "/commands/{number}")
 """What says nothing of its namespace: to who may not see it, it is not there."""
 FOR_LEADERS = frozenset({"priority", "preempt"})
+FOR_RULERS = frozenset(
+    {
+        "/api/v1/audit",
+        "/api/v1/invariants",
+        "/api/v1/refusedplans",
+        "/api/v1/refusedplans/{number}",
+    }
+)
 FOR_KNOWN = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/session"})
 
 
@@ -68,7 +76,7 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
     """The roles that may, for something that stands in ``where``. This table is what docs/admin.md says in words."""
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
         return ANYBODY
-    if path == "/api/v1/audit":
+    if path in FOR_RULERS:
         return RULES
     action = path.rpartition("/")[2]
     if action in set(Action):

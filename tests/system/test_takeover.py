@@ -48,7 +48,7 @@ INSTALLED = ("queuectl", "sed")
 """The commands of the page that do not need a Kueue: tests/system/docs/test_operate.py types them."""
 LATER = (
     *("cp", "export", "kubectl config", "QUEUECTL_", "queuectl", "curl", "kubectl get"),
-    *("kubectl auth", "kubectl -n team-a"),
+    *("kubectl auth", "kubectl -n team-a", "sed"),
 )
 """The commands of docs/operate.md after those of its installation."""
 
@@ -77,7 +77,7 @@ def taken() -> Iterator[Taken]:
             put_in_force(Page("operate.md", started))
             page.type("kubectl apply")
             page.type("kubectl -n queuectl-system scale")
-            install(cluster)
+            install(cluster, "kueue-keys")
             controller = Controller.start(cluster, QUICK)
             try:
                 controller.wait_ready()

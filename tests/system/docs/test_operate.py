@@ -56,11 +56,11 @@ def test_the_page_for_who_is_on_call(town: Town, typing: Shell) -> None:
 
 def failed(town: Town, page: Page) -> None:
     """A start that fails."""
-    document = m.job("no-volume", "team-b", "training", whole(1))
+    document = m.job("no-claim", "team-b", "training", whole(1))
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]
     document["spec"]["template"]["spec"]["volumes"] = volumes
     town.create(document)
-    told(town, page, "team-b", "no-volume", "Backoff")
+    told(town, page, "team-b", "no-claim", "Backoff")
     page.type("kubectl get events")
     town.remove("team-b")
 
