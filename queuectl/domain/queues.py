@@ -120,6 +120,13 @@ class Protection:
     cooldown: float = 0.0
 
 
+class OptOut(StrEnum):
+    """When a job of a queue that opts out of preemption (``queuectl.dev/preemptible: "false"``) is spared."""
+
+    WITHIN_NOMINAL = "WithinNominal"  # not by ClusterQueues that reclaim what its own borrows
+    ALWAYS = "Always"
+
+
 class Defragment(StrEnum):
     """Whether running gangs of a queue may be moved so that a blocked gang fits."""
 
@@ -199,6 +206,7 @@ class ClusterQueue:
             it starts; what runs is left alone.
         max_per_user: resource to the most that one user's gangs may be charged of it at once, by resource; empty = all.
         max_priority: the highest priority that people may set on a workload of it by hand; None = any.
+        preemption_opt_out: when it spares its gangs that are not ``preemptible``.
     """
 
     name: str
@@ -227,6 +235,7 @@ class ClusterQueue:
     max_priority: int | None = None
     admission_checks: tuple[str, ...] = ()
     borrow_backoff: float = BORROW_BACKOFF_MOST
+    preemption_opt_out: OptOut = OptOut.WITHIN_NOMINAL
 
     def pause_before_borrowing(self, lost: float) -> float:
         """Seconds for which a gang that was evicted for others, and lost so many seconds of work, does not borrow."""

@@ -82,6 +82,7 @@ class Admitted:
         idle_since: unix seconds since when none of its GPUs did anything; only of one that its queue's ``idleReclaim`` may
             take for it now: seen idle by the last look, told so for the grace, not exempt, not evicted lately. None = not so,
             or not known to be so (I5).
+        evictable: False: the API server refuses to suspend its job, so no eviction frees anything.
     """
 
     workload: Workload
@@ -96,6 +97,7 @@ class Admitted:
     lease: CapacityLease | None = None
     restartable: bool = True
     idle_since: float | None = None
+    evictable: bool = True
 
     @property
     def gpus(self) -> int:

@@ -98,7 +98,7 @@ class Workload:
         queue: LocalQueue named by the object, or None when it names none (then it has no quota; offline only).
         priority: larger goes first.
         queued_at: unix seconds; a preempted workload keeps it.
-        preemptible: False shields it from every preemption.
+        preemptible: False opts it out of preemption, as far as its ClusterQueue allows (``preemption_opt_out``).
         user: who asks, where usage is told apart by user; None = nobody in particular.
     """
 

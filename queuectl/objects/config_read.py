@@ -22,6 +22,7 @@ from queuectl.domain.queues import (
     IdleReclaim,
     LabelSelector,
     LocalQueue,
+    OptOut,
     Protection,
     QueueingStrategy,
     ReclaimMode,
@@ -92,6 +93,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         max_per_user=_read_max_per_user(policy.max_per_user),
         max_priority=policy.max_priority,
         borrow_backoff=_read_borrow_backoff(policy),
+        preemption_opt_out=policy.preemption_opt_out or OptOut.WITHIN_NOMINAL,
         admission_checks=_admission_checks(spec),
     )
 

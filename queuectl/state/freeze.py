@@ -229,6 +229,7 @@ class Freezer:
             lost=() if leaving or stays else self._lost(entry, job, placement),
             evictions=entry.preempted_at,
             lease=lease if lease is not None and lease.expires_at > now else None,
+            evictable=not stays,
             restartable=job.error is None
             and not stays
             and (job.priority_class is None or job.priority_class in config.priority_classes),

@@ -13,6 +13,7 @@ from queuectl.domain.queues import (
     FlavorQuotas,
     LabelSelector,
     LocalQueue,
+    OptOut,
     QueueConfig,
     ReclaimWithinCohort,
     ResourceFlavor,
@@ -45,7 +46,7 @@ def cohorts(seed: int, *, fair: bool = False, nodes: bool = False, gangs: int = 
     if cpu:
         wanted = podset("w", pods, required=required, gpu=gpu, cpu=cpu)
     blocked = _workload("blocked", "a", wanted, rng.choice((1, 2, 5)), 10.0)
-    return Snapshot(
+    made = Snapshot(
         NOW,
         Fleet(tuple(racks)),
         config,
@@ -54,6 +55,21 @@ def cohorts(seed: int, *, fair: bool = False, nodes: bool = False, gangs: int = 
         {},
         {"team": {}},
     )
+    return _opting_out(made, random.Random(f"opt out {seed}"))
+
+
+def _opting_out(snapshot: Snapshot, rng: random.Random) -> Snapshot:
+    """Some running gangs are not preemptible, which counts as their ClusterQueue says."""
+    queues = {
+        name: replace(queue, preemption_opt_out=rng.choice(list(OptOut)))
+        for name, queue in snapshot.config.cluster_queues.items()
+    }
+    running = (
+        replace(g, workload=replace(g.workload, preemptible=rng.random() > 0.2))
+        for g in snapshot.admitted
+    )
+    config = replace(snapshot.config, cluster_queues=queues)
+    return replace(snapshot, config=config, admitted=tuple(running))
 
 
 def contest(seed: int, *, fair: bool = False, nodes: bool = False) -> Snapshot:

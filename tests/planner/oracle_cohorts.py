@@ -16,6 +16,7 @@ from queuectl.domain.plan import Cost
 from queuectl.domain.queues import (
     ClusterQueue,
     FlavorQuotas,
+    OptOut,
     QueueConfig,
     QueueingStrategy,
     ReclaimMode,
@@ -162,7 +163,8 @@ class Cohorts:
     def within(self, uid: str) -> bool:
         if self.queue_of(uid) is not self.queue:
             return False
-        return self.may_evict(self.queue, self.preemptor, self.gangs[uid].workload)
+        mine, theirs = self.preemptor, self.gangs[uid].workload
+        return theirs.preemptible and self.may_evict(self.queue, mine, theirs)
 
     @staticmethod
     def may_evict(queue: ClusterQueue, mine: Workload, theirs: Workload) -> bool:
@@ -181,12 +183,17 @@ class Cohorts:
             return False
         if not any(self.charges(uid).get(row) for row in self.contested):
             return False
+        spares = self.queue_of(uid).preemption_opt_out is OptOut.ALWAYS
+        if spares and not self.gangs[uid].workload.preemptible:
+            return False
         lower = self.gangs[uid].workload.priority < self.preemptor.priority
         return lower or policy is ReclaimWithinCohort.ANY
 
     def idle(self, uid: str) -> bool:
         """Whether it does nothing and its own queue lets the preemptor have its GPUs, whatever is used or shared."""
         gang, rule = self.gangs[uid], self.queue_of(uid).idle_reclaim
+        if not gang.workload.preemptible:
+            return False
         if gang.idle_since is None or rule.mode not in (ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS):
             return False
         if self.queue_of(uid) is not self.queue and not self.related(uid):
@@ -400,7 +407,7 @@ class Cohorts:
         return layers(self.queue.victim_order, [costs[v] for v in victims])
 
     def _sets(self, costs: Mapping[str, Cost]) -> Iterator[frozenset[str]]:
-        able = [u for u in self.gangs if self.gangs[u].workload.preemptible and self.able(u)]
+        able = [u for u in self.gangs if self.able(u)]
         sets = [frozenset(s) for k in range(len(able) + 1) for s in combinations(able, k)]
         return iter(sorted(sets, key=lambda s: (self.layers(costs, s), sorted(s))))
 

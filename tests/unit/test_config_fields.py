@@ -189,6 +189,7 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.maxPerUser", 0, {"max_per_user": ((GPU, 0),)}, {}),
     ("ClusterQueue", "spec.policy.maxPriority", 100, {"max_priority": 100}, {}),
     ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 0, {"borrow_backoff": 0.0}, {}),
+    ("ClusterQueue", "spec.policy.preemptionOptOut", "Always", {"preemption_opt_out": "Always"}, {}),
     ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 90, {"borrow_backoff": 90.0}, {}),
     ("ClusterQueue", "spec.policy.splitFlavors", True, {"split_flavors": True}, {}),
     ("ClusterQueue", "spec.policy.evictWithinNominal", True, {"evicts_within_nominal": True}, {}),

@@ -38,4 +38,4 @@ def _not_spared(books: Books, spared: Preemption) -> str | None:
         return f"idleReclaim of {queue.name} is Off"
     if spared.reason != PreemptionReason.IDLE:
         return f"the reason is {spared.reason}"
-    return shielded(books, victim) or does_not_yield(books, taker.workload, victim)
+    return shielded(books, victim, spared.reason) or does_not_yield(books, taker.workload, victim)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from queuectl.domain.plan import Preemption, PreemptionReason
-from queuectl.domain.queues import WithinClusterQueue
+from queuectl.domain.queues import OptOut, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.books import Books
@@ -51,7 +51,7 @@ def _illegal(books: Books, preemption: Preemption, seen: dict[str, str]) -> str 
         return f"cost states priority {preemption.cost.priority}, it is {victim.workload.priority}"
     return (
         _without_lease(books, preemption)
-        or shielded(books, victim)
+        or shielded(books, victim, preemption.reason)
         or _against_policy(books, preemption, preemptor.workload, victim)
     )
 
@@ -65,10 +65,12 @@ def _without_lease(books: Books, preemption: Preemption) -> str | None:
     return None
 
 
-def shielded(books: Books, victim: Admitted) -> str | None:
-    """Why a gang must stay, whoever wants it to leave."""
+def shielded(books: Books, victim: Admitted, reason: str) -> str | None:
+    """Why a gang must stay, whichever gang it would leave for; ``reason``: the rule that the plan names."""
     uid = victim.workload.uid
-    if not victim.workload.preemptible:
+    if not victim.evictable:
+        return "its job is not suspended by the API server"
+    if not victim.workload.preemptible and not _gives_back(books, victim, reason):
         return "not preemptible"
     if (why := protected(books, victim)) is not None:
         return why
@@ -79,6 +81,22 @@ def shielded(books: Books, victim: Admitted) -> str | None:
     if any(a.uid == uid for a in books.plan.admitted) or uid in books.refused:
         return "repaired as well"
     return None
+
+
+_GIVEN_BACK = frozenset(
+    (
+        PreemptionReason.IN_COHORT_RECLAMATION,
+        PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING,
+        PreemptionReason.IN_COHORT_FAIR_SHARING,
+    )
+)
+
+
+def _gives_back(books: Books, victim: Admitted, reason: str) -> bool:
+    """Whether another ClusterQueue reclaims what the gang's own borrows, and that one spares no gang then."""
+    queue = books.queue_of(victim.workload)
+    spares = queue is None or queue.preemption_opt_out is OptOut.ALWAYS
+    return reason in _GIVEN_BACK and not spares
 
 
 def protected(books: Books, victim: Admitted) -> str | None:

@@ -15,6 +15,9 @@ queues, or about shares, holds back: they leave after all others of their side o
 place back at once: an older equal where the queue lets newer ones be evicted or is strict, or, for a gang that borrows, one whose queue
 may reclaim what it lent.
 
+A gang that is not ``preemptible`` may leave only for another ClusterQueue that reclaims what its own borrows, and only
+where its own allows that (``preemption_opt_out``).
+
 Where fair sharing is on, shares decide instead of the last three (:mod:`queuectl.planner.victims.fair`). A queue may also have its gangs
 evict others that are within their nominal quota, if quota is not what they lack but room (``evictWithinNominal``).
 
@@ -211,7 +214,7 @@ class _Policy(Prospect):
             equal = roster.priority == self.preemptor.priority
             legal |= equal & (roster.queued_at > self.preemptor.queued_at)
         if policy is not WithinClusterQueue.NEVER:
-            kinds[own & legal] = Kind.WITHIN
+            kinds[own & legal & ~roster.reclaim_only] = Kind.WITHIN
         return kinds
 
     # Across the cohorts.
@@ -271,6 +274,7 @@ class _Policy(Prospect):
         for name, at in self.roster.queues.items():
             if self.contest.meeting(name) is not None:
                 theirs = (self.roster.owner == at) & (kinds == Kind.NEVER)
+                theirs &= ~self.roster.reclaim_only
                 wider[theirs & (self.roster.priority < self.preemptor.priority)] = Kind.FOR_ROOM
         if (wider == Kind.FOR_ROOM).any():
             yield [self._scheme(wider, borrows=False)]

@@ -1,6 +1,6 @@
 """Running gangs as arrays, for the search for victims.
 
-A *roster* holds every gang of some ClusterQueues that nothing shields and is built once per arena; the *bench* of one
+A *roster* holds every gang of some ClusterQueues that some gang may evict and is built once per arena; the *bench* of one
 blocked gang is the part of it that policy (:mod:`queuectl.planner.victims.policy`) and this plan leave, with costs. Rows are (gang, node)
 pairs: what leaves a node with whom.
 """
@@ -41,7 +41,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Roster:
-    """Staying gangs of some ClusterQueues that nothing shields now, by priority, then uid.
+    """Staying gangs of some ClusterQueues that some gang may evict now, by priority, then uid.
 
     Attributes:
         queues: name to position of the ClusterQueues it is of.
@@ -49,6 +49,7 @@ class Roster:
         quota: what each is charged, per quota row.
         yields: the least priority that each yields to for being idle.
         yields_dry: the same where queues that do a dry run count, too.
+        reclaim_only: those that opt out of preemption, which counts unless another ClusterQueue reclaims borrowed quota.
     """
 
     queues: dict[str, int]
@@ -61,6 +62,7 @@ class Roster:
     quota: dict[QuotaRow, Ints]
     yields: Ints
     yields_dry: Ints
+    reclaim_only: Mask
     _priorities: list[int] = field(default_factory=list)
     _sums: dict[QuotaRow, list[int]] = field(default_factory=dict)
 
@@ -191,6 +193,7 @@ def _enroll(arena: Arena, queues: tuple[str, ...]) -> Roster:
         {row: _scattered(entries, len(gangs)) for row, entries in charged.items()},
         _yielding(arena, found, queues, dry=False),
         _yielding(arena, found, queues, dry=True),
+        np.array([not g.workload.preemptible for g in gangs], dtype=np.bool_),
     )
 
 
@@ -201,12 +204,15 @@ def _yielding(
     if not least_priorities(arena, dry=dry):
         return np.full(len(found), NO_PRIORITY, dtype=np.int64)
     known = arena.snapshot.config.cluster_queues
-    least = [yields_to(gang, known[queues[owner]], dry=dry) for gang, owner in found]
+    least = [
+        yields_to(gang, known[queues[owner]], dry=dry) if gang.workload.preemptible else NO_PRIORITY
+        for gang, owner in found
+    ]
     return np.array(least, dtype=np.int64)
 
 
 def _candidates(arena: Arena, queues: dict[str, int]) -> Iterator[tuple[Admitted, int]]:
-    """Gangs of some ClusterQueues that stay and that nothing shields, with the position of their queue."""
+    """Gangs of some ClusterQueues that stay and that some gang may evict, with the position of their queue."""
     snapshot = arena.snapshot
     known: dict[tuple[str, str | None], ClusterQueue | None] = {}
     for gang in snapshot.admitted:
@@ -216,7 +222,7 @@ def _candidates(arena: Arena, queues: dict[str, int]) -> Iterator[tuple[Admitted
         queue = known[key]
         if queue is None or gang.leaving or queue.name not in queues:
             continue
-        if protected_until(gang, queue, snapshot.now) is None:
+        if protected_until(gang, queue, snapshot.now, reclaimed=True) is None:
             yield gang, queues[queue.name]
 
 

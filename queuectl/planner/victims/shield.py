@@ -5,25 +5,28 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from queuectl.domain.queues import ClusterQueue, Protection
+from queuectl.domain.queues import ClusterQueue, OptOut, Protection
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.steps import DAY
 
 _NONE: Final = Protection()
 
 
-def protected_until(gang: Admitted, queue: ClusterQueue, now: float) -> float | None:
+def protected_until(
+    gang: Admitted, queue: ClusterQueue, now: float, *, reclaimed: bool = False
+) -> float | None:
     """Until when a gang must not be evicted (or moved) for others; None = it may be now.
 
     Args:
         gang: it runs.
         queue: the ClusterQueue it is charged to, whose policy counts.
         now: unix seconds; times declared later than that are clamped to it.
+        reclaimed: another ClusterQueue would evict it because this one uses more than its nominal quota.
 
     Returns:
         Unix seconds later than ``now``; infinity when time will not change it.
     """
-    if not gang.workload.preemptible:
+    if not gang.evictable or opts_out(gang, queue, reclaimed=reclaimed):
         return inf
     policy = queue.protection
     if policy == _NONE:
@@ -35,6 +38,12 @@ def protected_until(gang: Admitted, queue: ClusterQueue, now: float) -> float | 
     if policy.max_evictions_per_day is not None:
         until = max(until, _spent(times, policy.max_evictions_per_day, now))
     return until if until > now else None
+
+
+def opts_out(gang: Admitted, queue: ClusterQueue, *, reclaimed: bool) -> bool:
+    """Whether a gang is not preemptible and its ClusterQueue honours that; for ``reclaimed`` see ``protected_until``."""
+    honoured = not reclaimed or queue.preemption_opt_out is OptOut.ALWAYS
+    return honoured and not gang.workload.preemptible
 
 
 def next_change(snapshot: Snapshot) -> float | None:
@@ -52,7 +61,9 @@ def next_change(snapshot: Snapshot) -> float | None:
         return min(ends, default=None)
     for gang in snapshot.admitted:
         queue = snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
-        until = None if queue is None else protected_until(gang, queue, snapshot.now)
+        until = (
+            None if queue is None else protected_until(gang, queue, snapshot.now, reclaimed=True)
+        )
         if until is not None and until < inf and not gang.leaving:
             ends.append(until)
     return min(ends, default=None)

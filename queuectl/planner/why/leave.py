@@ -180,10 +180,15 @@ def shield(turn: Turn, gang: Admitted) -> str:
     theirs = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
     if theirs is None:
         return "it is in no ClusterQueue"
-    until = protected_until(gang, theirs, turn.snapshot.now)
+    reclaimed = turn.queue is not None and theirs.name != turn.queue.name
+    until = protected_until(gang, theirs, turn.snapshot.now, reclaimed=reclaimed)
     if until is not None:
-        if isinf(until):
+        if not gang.evictable:
+            return "the API server refuses to suspend its job"
+        if isinf(until) and not gang.workload.preemptible:
             return "it is not preemptible"
+        if isinf(until):
+            return f"maxEvictionsPerDay of ClusterQueue {theirs.name} is 0"
         return f"protected until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
     if turn.queue is None:
         return f"ClusterQueue {theirs.name} is not its own"

@@ -32,7 +32,7 @@ from queuectl.domain.words import counted
 from queuectl.planner.arena import survey
 from queuectl.planner.victims.idle import in_reach
 from queuectl.planner.victims.policy import schemes
-from queuectl.planner.victims.shield import protected_until
+from queuectl.planner.victims.shield import opts_out, protected_until
 from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.offer import turn_after
 from queuectl.planner.why.trial import ask, demands, past_heads
@@ -114,13 +114,16 @@ def _protecting(turn: Turn) -> list[str]:
     names = set()
     for gang in turn.staying:
         queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
-        if queue is not None and gang.workload.preemptible and protected_until(gang, queue, now):
+        if queue is None or not gang.evictable or opts_out(gang, queue, reclaimed=True):
+            continue
+        if protected_until(gang, queue, now, reclaimed=True):
             names.add(queue.name)
     return sorted(names)
 
 
 def _unwilling(turn: Turn) -> tuple[str, ...]:
-    return tuple(sorted(g.workload.uid for g in turn.staying if not g.workload.preemptible))
+    unwilling = (g for g in turn.staying if g.evictable and not g.workload.preemptible)
+    return tuple(sorted(g.workload.uid for g in unwilling))
 
 
 def _together(turn: Turn) -> list[Way]:
