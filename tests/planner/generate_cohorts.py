@@ -32,8 +32,10 @@ BOTH = (FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE, FairStrategy.LESS_THAN_I
 STRATEGIES = (BOTH, BOTH, BOTH[:1], BOTH[1:])
 
 
-def cohorts(seed: int, *, fair: bool = False, nodes: bool = False, gangs: int = 6) -> Snapshot:
-    """One blocked gang of queue ``a`` among running gangs of up to four queues."""
+def cohorts(
+    seed: int, *, fair: bool = False, nodes: bool = False, gangs: int = 6, opting_out: bool = False
+) -> Snapshot:
+    """One blocked gang of queue ``a`` among running gangs of up to four queues; ``opting_out``: some are not preemptible."""
     rng = random.Random(seed)
     config = _config(rng, fair=fair, nodes=nodes)
     names = sorted(config.cluster_queues)
@@ -55,7 +57,7 @@ def cohorts(seed: int, *, fair: bool = False, nodes: bool = False, gangs: int = 
         {},
         {"team": {}},
     )
-    return _opting_out(made, random.Random(f"opt out {seed}"))
+    return _opting_out(made, random.Random(f"opt out {seed}")) if opting_out else made
 
 
 def _opting_out(snapshot: Snapshot, rng: random.Random) -> Snapshot:
