@@ -146,7 +146,7 @@ class Decider:
         ready = [(move, lease) for move in plan.moved if (lease := leases.get(move.beneficiary))]
         for move, lease in ready:
             waits = self._still_wants(asked[move.beneficiary], config)
-            runs = self._runs_unchanged(move.uid, asked)
+            runs = self._runs_unchanged(asked[move.uid])
             if not (waits and runs and self._stands(move.placement)):
                 return
             if not self._stands(lease.placement):
@@ -154,21 +154,23 @@ class Decider:
         for move, lease in ready:
             yield move.uid, self._move(move, lease)
 
-    def _runs_unchanged(self, uid: str, asked: Mapping[str, Workload]) -> bool:
-        entry, job = self._ledger.get(uid), self._mirror.jobs.get(uid)
+    def _runs_unchanged(self, workload: Workload) -> bool:
+        entry, job = self._ledger.get(workload.uid), self._mirror.jobs.get(workload.uid)
         if entry is None or job is None or not entry.state.live:
             return False
-        return job.outcome is None and not job.deleting and job.podsets == asked[uid].podsets
+        return job.outcome is None and not job.deleting and job.podsets == workload.podsets
 
     def _may_start(self, entry: Entry) -> bool:
         """Whether its LocalQueue lets a gang start that has not."""
         return entry.state.live or (entry.namespace, entry.queue) not in self._diverted
 
     def _still_wants(self, workload: Workload, config: QueueConfig) -> bool:
-        """Whether others may be evicted or moved for it: it waits as the snapshot shows it, so it gets what they free."""
+        """Whether others may be evicted or moved for it: it is as the snapshot shows it, so it gets what they free."""
         entry, job = self._ledger.get(workload.uid), self._mirror.jobs.get(workload.uid)
         if entry is None or job is None or job.outcome is not None:
             return False
+        if entry.state.live:  # it has lost a node
+            return self._runs_unchanged(workload)
         if entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry):
             return False
         return self._as_seen(entry, job, workload, config)
