@@ -46,6 +46,7 @@ class Decider:
         self._spared: dict[str, tuple[float, set[str]]] = {}
         self._rest = REFRESH_SECONDS
         self._diverted: Container[tuple[str, str]] = frozenset()
+        self._classes: Mapping[str, int] = {}  # value of each PriorityClass of the cluster
 
     def changes(
         self,
@@ -59,6 +60,7 @@ class Decider:
         ``diverted``: LocalQueues (namespace, name) whose gangs may not start any more; nothing is decided for them.
         """
         self._diverted = diverted
+        self._classes = priority_values(self._mirror.priority_classes.values())
         spared = list(self._remarks(snapshot, plan))
         asked = {p.workload.uid: p.workload for p in snapshot.pending}
         asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
@@ -98,8 +100,7 @@ class Decider:
         user = job.user(config.rules.user_label, config.rules.trusted_submitters)
         priority = entry.priority
         if entry.priority_set is None:
-            classes = priority_values(self._mirror.priority_classes.values())
-            priority = priority_of(job, config, classes)
+            priority = priority_of(job, config, self._classes)
         asked = (workload.queue, workload.priority, workload.user)
         return asked == (job.queue or "", priority, user) and asked[:2] == (
             entry.queue,
