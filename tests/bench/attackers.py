@@ -1,6 +1,7 @@
 """Clients that send the most expensive requests there are, as a process of its own: ``python -m tests.bench.attackers URL``.
 
-It prints ``ready`` once it begins, goes on until its standard input ends, and prints what it was answered as JSON.
+It prints ``ready`` once it begins and goes on until its standard input ends. Requests that have no answer some seconds later are
+given up and counted as unfinished. Then it prints what it was answered, as JSON.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ NOBODY, TENANT, VIEWER = "of-nobody", "of-the-tenant", "of-the-viewer"
 TEAM: Final = "default"  # the tenant's namespace, with all gangs of the rush
 WORKERS: Final = 30
 PAUSE_SECONDS: Final = 0.1
+GRACE_SECONDS: Final = 20.0
+"""For the last answers: what waits for a share of the processor may wait for minutes."""
+UNFINISHED: Final = "unfinished"
 _JSON, _YAML = "application/json", "application/yaml"
 _FORM: Final = "application/x-www-form-urlencoded"
 _QUEUE: Final = f"/api/v1/namespaces/{TEAM}/localqueues/attack"
@@ -135,6 +139,8 @@ async def attack(
             status = str(answer.status_code)
         except httpx2.TransportError as error:  # a body that is refused before all of it is sent
             status = type(error).__name__
+        except asyncio.CancelledError:
+            status = UNFINISHED
         seen = told.setdefault(one.name, {"statuses": Counter(), "worst": 0.0})
         seen["statuses"][status] += 1
         seen["worst"] = max(seen["worst"], time.perf_counter() - began)
@@ -149,7 +155,11 @@ async def main(url: str) -> None:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
         over.set()
-        await asyncio.gather(*tasks)
+        finished, unfinished = await asyncio.wait(tasks, timeout=GRACE_SECONDS)
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        await asyncio.gather(*finished)
     print(json.dumps(told))
 
 

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import statistics
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -29,8 +27,6 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.api.app import create_app
-from queuectl.api.server import Address, WebServer
 from queuectl.cli.collector import calm_the_collector
 from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
@@ -46,12 +42,12 @@ from queuectl.objects.kinds import KINDS
 from queuectl.objects.whatif import WhatIf
 from queuectl.planner import StopSignal, plan
 from queuectl.telemetry.metrics import Metrics
-from tests.api.support import FixedHealth
 from tests.bench.crowd import LARGE, SMALL, Size
 from tests.bench.crowd import World as Crowd
 from tests.bench.crowd import configuration as crowd_configuration
 from tests.bench.faraway import FarCluster, far_cluster
 from tests.bench.readers import READERS, STREAMS
+from tests.bench.serving import clients, report_of, served
 from tests.control.rig import configuration, gang
 from tests.support.postgres import running_postgres
 
@@ -129,19 +125,6 @@ async def ruled(url: str, gangs: int = GANGS) -> AsyncIterator[World]:
     await desk.close()
 
 
-@asynccontextmanager
-async def served(parts: Controller) -> AsyncIterator[WebServer]:
-    app = create_app(parts.store, FixedHealth(), parts.metrics.registry, parts, lookout=parts)
-    server = WebServer(app, Address("127.0.0.1", 0))
-    serving = asyncio.create_task(server.run())
-    try:
-        yield server
-    finally:
-        app.state.feed.close()
-        serving.cancel()
-        await asyncio.wait({serving})
-
-
 async def admitted(world: World, gangs: int = GANGS) -> tuple[float, float]:
     """Submit the gangs and wait until all of them run: seconds of the clock, and of this process' processor."""
     for number in range(gangs):
@@ -160,20 +143,16 @@ async def measured(url: str, *, asked: bool) -> Run:
             run = Run(*await admitted(world), lags)
             sampler.cancel()
             return run
-        async with served(world.parts) as server:
-            clients = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.bench.readers", server.url,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            )  # fmt: skip
-            assert clients.stdout is not None
-            await clients.stdout.readline()  # all streams are open
+        async with (
+            served(world.parts) as address,
+            clients("tests.bench.readers", address) as readers,  # all streams are open
+        ):
             lags.clear()
             run = Run(*await admitted(world), lags)
             sampler.cancel()
             store = world.parts.store
             end = await store.newest_line()
-            told, _ = await clients.communicate(f"{end}\n".encode())
-        report = json.loads(told)
+            report = await report_of(readers, f"{end}\n")
         run.answers, run.statuses = report["answers"], report["statuses"]
         run.breaks, run.lines = report["breaks"], end
         ids = [line.id for line in await history(store)]

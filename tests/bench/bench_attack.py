@@ -12,14 +12,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import resource
-import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,18 +24,15 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import Open
 from queuectl.api.auth.layers import Authenticated
-from queuectl.api.server import Address, WebServer
 from queuectl.cli.collector import calm_the_collector
 from queuectl.control.settings import Settings
-from queuectl.control.wire import Controller
 from queuectl.domain.identity import Right
-from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
-from tests.api.support import FixedHealth
+from queuectl.web.app import OPEN, SIGN_IN
 from tests.bench.attackers import NOBODY, TEAM, TENANT, VIEWER
 from tests.bench.bench_api import GANGS, World, admitted, lag, quantiles, ruled, table
+from tests.bench.serving import clients, report_of, served
 from tests.doubles.access import MemoryAccess
 from tests.support.postgres import running_postgres
 
@@ -80,28 +73,6 @@ def people() -> MemoryAccess:
     return access
 
 
-@asynccontextmanager
-async def served(parts: Controller) -> AsyncIterator[WebServer]:
-    authenticated = Authenticated(people(), doors=Open(OPEN, SIGN_IN))
-    app = create_app(
-        parts.store,
-        FixedHealth(),
-        parts.metrics.registry,
-        parts,
-        lookout=parts,
-        authenticated=authenticated,
-    )
-    add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=True)
-    server = WebServer(app, Address("127.0.0.1", 0))
-    serving = asyncio.create_task(server.run())
-    try:
-        yield server
-    finally:
-        app.state.feed.close()
-        serving.cancel()
-        await asyncio.wait({serving})
-
-
 def resident() -> float:
     """MiB of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 2**20
@@ -129,24 +100,19 @@ async def watched(world: World, run: Run) -> None:
 
 async def measured(url: str, gangs: int, *, attacked: bool) -> Run:
     run = Run()
-    async with ruled(url, gangs) as world, served(world.parts) as server:
+    authenticated = Authenticated(people(), doors=Open(OPEN, SIGN_IN))
+    async with ruled(url, gangs) as world, served(world.parts, authenticated) as address:
         if not attacked:
             watch = asyncio.create_task(watched(world, run))
             run.wall, _ = await admitted(world, gangs)
             watch.cancel()
             return run
-        attackers = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.bench.attackers", server.url,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24,
-        )  # fmt: skip
-        assert attackers.stdout is not None
-        await attackers.stdout.readline()
-        watch = asyncio.create_task(watched(world, run))
-        run.wall, _ = await admitted(world, gangs)
-        await asyncio.sleep(10.0)  # with nothing else to do, the attack alone
-        watch.cancel()
-        told, _ = await attackers.communicate()
-        run.answers = json.loads(told)
+        async with clients("tests.bench.attackers", address) as attackers:
+            watch = asyncio.create_task(watched(world, run))
+            run.wall, _ = await admitted(world, gangs)
+            await world.pause(10.0)  # with nothing else to do, the attack alone
+            watch.cancel()
+            run.answers = await report_of(attackers)
         return run
 
 

@@ -16,8 +16,6 @@ import json
 import logging
 import statistics
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
@@ -25,17 +23,14 @@ from playwright.async_api import Browser
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.api.app import create_app
-from queuectl.api.server import Address, WebServer
 from queuectl.cli.collector import calm_the_collector
 from queuectl.control.viewer import LOOK_SECONDS
-from queuectl.control.wire import Controller
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.migrate import upgrade
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import WorkloadFilter
-from queuectl.web.app import add_dashboard
 from tests.bench.crowd import LARGE, SMALL, Size, World, configuration
+from tests.bench.serving import served
 from tests.support.postgres import server_directory
 from tests.web.browser import running
 
@@ -69,21 +64,6 @@ PAINT: Final = """() => new Promise(done => new PerformanceObserver(list => {
 
 Seen = dict[str, list[list[float]]]
 """By address, for each round: milliseconds until the first paint and until the first byte, and bytes of the page."""
-
-
-@asynccontextmanager
-async def served(parts: Controller) -> AsyncIterator[str]:
-    """The address of what ``queuectl serve`` offers, of one controller."""
-    app = create_app(parts.store, parts, parts.metrics.registry, parts, lookout=parts)
-    add_dashboard(app, parts.store, app.state.guard, parts, parts)
-    server = WebServer(app, Address("127.0.0.1", 0))
-    serving = asyncio.create_task(server.run())
-    try:
-        yield server.url
-    finally:
-        app.state.feed.close()
-        serving.cancel()
-        await asyncio.wait({serving})
 
 
 # -- the browser, a process of its own ---------------------------------------------------------------------------------

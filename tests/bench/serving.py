@@ -1,0 +1,67 @@
+"""What ``queuectl serve`` offers of one controller, on a real port; and its clients, a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from queuectl.api.app import create_app
+from queuectl.api.auth.layers import Authenticated
+from queuectl.api.server import Address, WebServer
+from queuectl.control.wire import Controller
+from queuectl.web.app import add_dashboard
+
+
+@asynccontextmanager
+async def served(
+    parts: Controller, authenticated: Authenticated | None = None
+) -> AsyncIterator[str]:
+    """The address of REST and dashboard until the block ends. ``authenticated``: as for :func:`create_app`."""
+    app = create_app(
+        parts.store,
+        parts,
+        parts.metrics.registry,
+        parts,
+        lookout=parts,
+        authenticated=authenticated,
+    )
+    signs_in = authenticated is not None
+    add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=signs_in)
+    server = WebServer(app, Address("127.0.0.1", 0))
+    serving = asyncio.create_task(server.run())
+    try:
+        yield server.url
+    finally:
+        app.state.feed.close()
+        serving.cancel()
+        await asyncio.wait({serving})
+
+
+@asynccontextmanager
+async def clients(module: str, url: str) -> AsyncIterator[Process]:
+    """A program that asks this server, once it says that it is ready. It is gone when the block ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, url,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        await process.stdout.readline()
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def report_of(process: Process, last_word: str = "") -> Any:
+    """What a program of clients prints once its input ends."""
+    printed, _ = await process.communicate(last_word.encode())
+    if process.returncode:
+        raise RuntimeError(f"the clients ended with code {process.returncode}")
+    return json.loads(printed)
