@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from fastapi import Depends, Request
@@ -22,6 +23,10 @@ ANYBODY: Final = Caller("somebody at the REST API")
 _KEY: Final = "queuectl.caller"
 _KNOWN: Final = "queuectl.known"
 _AT_ONCE: Final = 8  # namespaces asked for by one request: others have questions, too
+
+MOST_REVIEWS: Final = 500
+"""Questions about rights for one request: one for each namespace, or each object, that it names."""
+_TOO_MANY: Final = f"these documents need more than {MOST_REVIEWS} access reviews: send fewer at once, or have the right to all of a kind"
 
 Visible = Collection[str] | None
 """Namespaces whose workloads a caller may see; None = all."""
@@ -79,6 +84,24 @@ class Guard:
         if not await self.may(request, right):
             detail = f"{caller_of(request).name} may not {right}"
             raise Problem(ProblemType.FORBIDDEN, detail)
+
+    async def require_all(self, request: Request, rights: Collection[Right]) -> None:
+        """The same of many rights. One to all objects of a kind, or to all of a namespace, settles many of them.
+
+        Raises:
+            Problem: forbidden, also where more than :data:`MOST_REVIEWS` questions would be needed.
+        """
+        answers: dict[Right, bool] = {}
+        for right in rights:
+            for wider in (Right(right.verb, right.resource), replace(right, name=""), right):
+                if wider not in answers:
+                    if len(answers) == MOST_REVIEWS:
+                        raise Problem(ProblemType.FORBIDDEN, _TOO_MANY)
+                    answers[wider] = await self.may(request, wider)
+                if answers[wider]:
+                    break
+            else:
+                await self.require(request, right)
 
     def needs(self, verb: str, resource: str) -> Any:
         """A dependency of a route: this right, in the namespace and on the name of its path, if it has them."""

@@ -40,11 +40,14 @@ from queuectl.api.routes import (
     workloads,
 )
 from queuectl.api.routes import health as health_routes
+from queuectl.api.stated import Stated
 
 _ABOUT: Final = """Configuration and workloads of queuectl.
 
 Configuration documents have Kueue's shape. Every error is problem+json (RFC 9457). Who asks, and what he may do, is known
 from the cluster: TokenReview and SubjectAccessReview on resources of the group queuectl.dev."""
+
+_DESCRIPTION: Final[list[bytes]] = []
 
 
 def create_app(
@@ -56,7 +59,7 @@ def create_app(
     lookout: Lookout | None = None,
     authenticated: Authenticated | None = None,
 ) -> FastAPI:
-    """The REST API with metrics and health. Who adds routes finds the guard and the reader of bodies in ``app.state``.
+    """The REST API with metrics and health. Who adds routes finds what they share in ``app.state``.
 
     Args:
         store: what it reads and writes.
@@ -73,8 +76,9 @@ def create_app(
     for kind in CONFIG_KINDS:
         config.add_routes(app.router, guard, bodies, kind, store, diagnoser)
     dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
-    pastuse.add_routes(app.router, guard, store)
-    usage.add_routes(app.router, guard, store)
+    stated = app.state.stated = Stated(store)
+    pastuse.add_routes(app.router, guard, store, stated)
+    usage.add_routes(app.router, guard, store, stated)
     feed = app.state.feed = Feed(store)
     events.add_routes(app.router, guard, store, feed)
     nodes.add_routes(app.router, guard, lookout)
@@ -92,13 +96,15 @@ def create_app(
 
 
 def _add_description(app: FastAPI) -> None:
-    """Offer the description as bytes that are made once: everybody may ask for it, and encoding it takes milliseconds."""
-    made: list[bytes] = []
+    """Offer the description as bytes that exist before the first request: to make it takes half a second.
+
+    It follows from the code alone, so a process makes it once.
+    """
+    if not _DESCRIPTION:
+        _DESCRIPTION.append(orjson.dumps(app.openapi()))
 
     async def description(_: Request) -> Response:
-        if not made:
-            made.append(orjson.dumps(app.openapi()))
-        return Response(made[0], media_type="application/json")
+        return Response(_DESCRIPTION[0], media_type="application/json")
 
     app.add_route(f"{PREFIX}/openapi.json", description, include_in_schema=False)
 

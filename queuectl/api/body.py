@@ -68,11 +68,16 @@ class Bodies:
         Raises:
             Problem: unsupported-media-type, body-too-large, malformed-body or took-too-long.
         """
-        return await self._document(request, MAX_BYTES, MAX_VALUES)
+        return await self._document(request, MAX_BYTES, MAX_VALUES, lambda document: document)
 
-    async def documents(self, request: Request) -> dict[str, Any]:
-        """The same of a body that holds many documents, which in JSON may be larger."""
-        return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES)
+    async def documents(
+        self, request: Request, made: Callable[[dict[str, Any]], _Answer]
+    ) -> _Answer:
+        """The same of a body that holds many documents, which in JSON may be larger.
+
+        ``made``: what to make of it, in the thread in which it is decoded. Raises what that raises, too.
+        """
+        return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES, made)
 
     async def model(self, request: Request, model: type[_Model]) -> _Model:
         """A JSON body that may hold many documents, as this model. Raises invalid-parameter, too."""
@@ -114,13 +119,19 @@ class Bodies:
             retry = {"Retry-After": str(RETRY_SECONDS)}
             raise Problem(ProblemType.TOOK_TOO_LONG, str(error), retry) from error
 
-    async def _document(self, request: Request, most: int, values: int) -> dict[str, Any]:
+    async def _document(
+        self,
+        request: Request,
+        most: int,
+        values: int,
+        made: Callable[[dict[str, Any]], _Answer],
+    ) -> _Answer:
         media = _media(request, JSON_TYPES + YAML_TYPES)
         if media in JSON_TYPES:
             body = await read_bytes(request, most)
-            return _mapping(await self._read(request, body, lambda: read_json(body, values)))
+            return await self._read(request, body, lambda: made(_mapping(read_json(body, values))))
         body = await read_bytes(request, MAX_BYTES)
-        return _mapping(await self.work(request, lambda: read_yaml(body)))
+        return await self.work(request, lambda: made(_mapping(read_yaml(body))))
 
     async def _read(self, request: Request, body: bytes, read: Callable[[], _Answer]) -> _Answer:
         """Small JSON is decoded here: to wait for a turn would cost more."""

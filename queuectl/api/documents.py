@@ -3,14 +3,16 @@
 # No postponed annotations here: see routes/config.py.
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import orjson
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from queuectl.api.access import Guard
 from queuectl.api.auth.audit import done
-from queuectl.api.body import Bodies
+from queuectl.api.body import MAX_SMALL, Bodies
 from queuectl.api.kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.api.merge import merged
 from queuectl.api.params import Name, Namespace
@@ -22,7 +24,7 @@ from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.pastuse import Scope
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.objects.config import build, validate
-from queuectl.objects.config_links import dangling, references, refuse_cycle
+from queuectl.objects.config_links import dangling, references, refuse_tangles
 from queuectl.objects.documents import as_document
 from queuectl.objects.errors import DocumentError
 from queuectl.objects.pastuse import read_used
@@ -101,7 +103,7 @@ class Documents:
     ) -> Response:
         """Store a document that was read already."""
         given = _addressed(given, key)
-        document, warnings = await self._checked(given)
+        document, warnings = await self._checked(request, given)
         stored = await self._present(key, if_match, if_none_match)
         conditional = if_match is not None or if_none_match is not None
         await self._take_over_use(given)
@@ -122,14 +124,19 @@ class Documents:
         given = _addressed(merged(stored.document, patch), key)
         if dry_run:
             return JSONResponse(await self._rehearsed(request, given))
-        document, warnings = await self._checked(given)
+        document, warnings = await self._checked(request, given)
         return await self._keep(request, key, document, warnings, stored, conditional=True)
 
-    async def _checked(self, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    async def _checked(
+        self, request: Request, given: dict[str, Any]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The document as it is kept, and warnings."""
-        document, warnings = validate(given)
+        if len(orjson.dumps(given)) <= MAX_SMALL:
+            document, warnings = validate(given)
+        else:
+            document, warnings = await self._bodies.work(request, partial(validate, given))
         if document["kind"] == "Cohort":
-            refuse_cycle(document, await self._above(document))
+            refuse_tangles([document], await self._parents(document))
         return document, warnings
 
     async def _keep(
@@ -212,15 +219,11 @@ class Documents:
             raise Problem(P.PRECONDITION_FAILED, str(error)) from error
         return Response(status_code=204)
 
-    async def _above(self, cohort: dict[str, Any]) -> dict[str, str | None]:
-        """Cohort name to its parent's, as stored, of all those above one."""
-        parents: dict[str, str | None] = {}
-        name = cohort.get("spec", {}).get("parentName")
-        while name and name not in parents:
-            stored = await self._store.get_config(DocumentKey("Cohort", "", name))
-            above = stored.document.get("spec", {}).get("parentName") if stored else None
-            parents[name], name = above, above
-        return parents
+    async def _parents(self, cohort: dict[str, Any]) -> dict[str, str | None]:
+        """Cohort name to its parent's, as they are once this one is stored."""
+        stored = [one.document for one in await self._store.list_config("Cohort", None)]
+        every = [*stored, cohort]
+        return {one["metadata"]["name"]: one.get("spec", {}).get("parentName") for one in every}
 
     async def _dangling(self, key: DocumentKey, document: dict[str, Any]) -> tuple[str, ...]:
         """Names in the object that lead nowhere now."""

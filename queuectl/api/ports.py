@@ -16,6 +16,7 @@ from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.pastuse import Used
 from queuectl.domain.preview import Preview
 from queuectl.domain.queries import (
+    ConfigChanges,
     ConfigDocument,
     DocumentKey,
     HistoryLine,
@@ -103,6 +104,9 @@ class ApiStore(Protocol):
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         """Revision and all documents, of one moment."""
+
+    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
+        """What was written after a revision, and which of these documents are gone."""
 
     async def put_config(self, document: Document, if_match: int | None = None) -> int:
         """Create or replace; the new version, or the present one when nothing changes.

@@ -19,7 +19,7 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.config import build, validate
 from queuectl.objects.config_diff import differences
-from queuectl.objects.config_links import dangling, refuse_cycles
+from queuectl.objects.config_links import dangling, refuse_tangles
 from queuectl.objects.errors import DocumentError
 
 Body = dict[str, Any]
@@ -88,7 +88,7 @@ def _tried(
         for key, document in after.items()
         if key.kind == "Cohort"
     }
-    refuse_cycles((document for document, _ in checked if document["kind"] == "Cohort"), parents)
+    refuse_tangles((document for document, _ in checked if document["kind"] == "Cohort"), parents)
     config, trouble = _built(after.values(), revision)
     missing: defaultdict[str, list[str]] = defaultdict(list)  # by the object that each is about
     for sentence in dangling(config) if config is not None else ():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -42,6 +43,7 @@ from queuectl.state.spending import Spending
 from queuectl.state.usage import Usage
 
 log = structlog.get_logger()
+_NAMED: Final = 10  # Cohorts in one line of the log
 
 
 class Books:
@@ -157,6 +159,8 @@ class Books:
         try:
             self._stated = self._catalog.config(revision)
             self._readable = True
+            if ignored := sorted(self._catalog.tangled()):
+                log.warning("cohort_parents_ignored", cohorts=ignored[:_NAMED], count=len(ignored))
         except BadInput as error:  # the API checks documents; only a hand in the database gets here
             log.exception("configuration_unreadable", why=str(error))
             self._stated = replace(self._stated, revision=revision)

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.config import ReadDocument, read, together
+from queuectl.objects.config_links import tangled
 from queuectl.objects.errors import DocumentError
 
 _Body: TypeAlias = Mapping[str, Any]
@@ -50,7 +51,7 @@ class Catalog:
         """All of it, in the order of keys: how it came to be does not show.
 
         Raises:
-            DocumentError: a document is invalid, or a Cohort is above itself.
+            DocumentError: a document is invalid.
         """
         objects = []
         for _, (_, one) in sorted(self._objects.items(), key=lambda item: _BY_KEY(item[0])):
@@ -58,6 +59,15 @@ class Catalog:
                 raise one
             objects.append(one)
         return together(objects, revision)
+
+    def tangled(self) -> frozenset[str]:
+        """Cohorts whose parent :meth:`config` ignores; two writes at once may leave such ones."""
+        parents = {
+            one.key: one.value.parent
+            for _, one in self._objects.values()
+            if not isinstance(one, DocumentError) and one.kind == "Cohort"
+        }
+        return tangled(parents)
 
 
 def concerned(changes: ConfigChanges, config: QueueConfig) -> frozenset[tuple[str, str]] | None:

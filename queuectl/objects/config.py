@@ -18,7 +18,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import Rules
 from queuectl.objects import config_wire as wire
 from queuectl.objects.config_flavors import read_flavor, read_topology
-from queuectl.objects.config_links import refuse_cycles
+from queuectl.objects.config_links import refuse_tangles, tangled
 from queuectl.objects.config_overrides import read_override
 from queuectl.objects.config_read import (
     read_cluster_queue,
@@ -260,29 +260,35 @@ def read(body: Mapping[str, Any] | Document) -> ReadDocument:
     return ReadDocument(document, kind.kind, key, _read(document, kind, decoded))
 
 
-def build(documents: Iterable[Mapping[str, Any] | Document], revision: int) -> QueueConfig:
+def build(
+    documents: Iterable[Mapping[str, Any] | Document], revision: int, *, strict: bool = False
+) -> QueueConfig:
     """All configuration of one revision. Later documents replace earlier ones of the same kind and name.
+
+    Args:
+        documents: of all kinds.
+        revision: of the store, in which they are.
+        strict: refuse Cohorts above themselves or too many above each other, rather than ignoring the parents of some.
 
     Raises:
         DocumentError: one of them is invalid.
     """
-    return together(map(read, documents), revision)
+    objects = list(map(read, documents))
+    if strict:
+        cohorts = {one.key: one for one in objects if one.kind == "Cohort"}
+        parents = {name: one.value.parent for name, one in cohorts.items()}
+        refuse_tangles((one.document for one in reversed(cohorts.values())), parents)
+    return together(objects, revision)
 
 
 def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
-    """The same of objects that are read already.
-
-    Raises:
-        DocumentError: a Cohort is above itself.
-    """
+    """The same of objects that are read already. Of Cohorts above themselves the parents are ignored, see :func:`tangled`."""
     parts: dict[str, dict[Any, Any]] = {kind: {} for kind in CONFIG_KINDS}
-    cohorts: list[Document] = []
     for one in objects:
         parts[one.kind][one.key] = one.value
-        if one.kind == "Cohort":
-            cohorts.append(one.document)
-    parents = {name: cohort.parent for name, cohort in parts["Cohort"].items()}
-    refuse_cycles(reversed(cohorts), parents)  # the last one closes it
+    cohorts = parts["Cohort"]
+    for name in tangled({name: cohort.parent for name, cohort in cohorts.items()}):
+        cohorts[name] = replace(cohorts[name], parent=None)
     return QueueConfig(
         revision=revision,
         cluster_queues=parts["ClusterQueue"],
@@ -290,7 +296,7 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
         flavors=parts["ResourceFlavor"],
         topologies=parts["Topology"],
         priority_classes=parts["WorkloadPriorityClass"],
-        cohorts=parts["Cohort"],
+        cohorts=cohorts,
         overrides=parts["QuotaOverride"],
         rules=parts["Configuration"].get(ONLY_NAME, Rules()),
     )

@@ -3,43 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import count
+from typing import Any, Final
 
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig, QuotaOverride
 from queuectl.objects.documents import Document, as_document
 
+MAX_COHORTS: Final = 64
+"""Cohorts above each other, from one to the root of its tree: quota is added up along them, at every level anew."""
 
-def refuse_cycle(cohort: Document | Mapping[str, Any], parents: Mapping[str, str | None]) -> None:
-    """Check that a Cohort is not above itself: it would borrow from its own quota.
+
+def refuse_tangles(
+    cohorts: Iterable[Document | Mapping[str, Any]], parents: Mapping[str, str | None]
+) -> None:
+    """Check that no Cohort is above itself, where it would borrow from its own quota, and that no tree is too high.
+
+    The work grows with the number of Cohorts, not with its square.
 
     Args:
-        cohort: its document.
-        parents: Cohort name to its parent's, of all other Cohorts.
+        cohorts: documents of those that are to be refused.
+        parents: Cohort name to its parent's, of all Cohorts, those that are checked included.
 
     Raises:
         DocumentError: naming document and field.
     """
-    refuse_cycles([cohort], parents)
-
-
-def refuse_cycles(
-    cohorts: Iterable[Document | Mapping[str, Any]], parents: Mapping[str, str | None]
-) -> None:
-    """The same of several Cohorts, in their order. The work grows with the number of Cohorts, not with its square."""
-    apart: set[str] = set()  # names of Cohorts that are in no cycle
+    levels, circular = _levels(parents)
+    below = dict(levels)  # the level of the lowest Cohort below each
+    for name in sorted(set(levels) - circular, key=lambda name: -levels[name]):
+        if above := parents.get(name):
+            below[above] = max(below[above], below[name])
     for cohort in cohorts:
         document = cohort if isinstance(cohort, Document) else as_document(dict(cohort))
         name = document.body["metadata"]["name"]
-        path = {name: 0}  # and the place of each name in it
-        above = (document.body.get("spec") or {}).get("parentName")
-        while above and above not in path and above not in apart:
-            path[above] = len(path)
-            above = parents.get(above)
-        if above == name:
-            raise document.error("spec.parentName", f"is a cycle: {' -> '.join([*path, name])}")
-        # From a name that is repeated on they are in a cycle. An earlier document may have this name and another parent.
-        apart.update(list(path)[1 : path.get(above)])
+        if name in circular:
+            raise document.error("spec.parentName", f"is a cycle: {_cycle(name, parents)}")
+        if parents.get(name) and below[name] > MAX_COHORTS:
+            reason = f"puts {below[name]} Cohorts above each other; {MAX_COHORTS} are allowed"
+            raise document.error("spec.parentName", reason)
+
+
+def tangled(parents: Mapping[str, str | None]) -> frozenset[str]:
+    """Cohorts whose parent must be ignored, so that none is above itself and no tree is too high."""
+    levels, circular = _levels(parents)
+    high = (name for name, level in levels.items() if level > 1 and level % MAX_COHORTS == 1)
+    return frozenset(circular).union(high)
+
+
+def _levels(parents: Mapping[str, str | None]) -> tuple[dict[str, int], set[str]]:
+    """How many Cohorts there are from each to its root, itself included; and those above themselves, which count as roots."""
+    levels: dict[str, int] = {}
+    circular: set[str] = set()
+    for start in parents:
+        path: dict[str, None] = {}
+        name: str | None = start
+        while name and name not in levels and name not in path:
+            path[name] = None
+            name = parents.get(name)
+        ahead = list(path)
+        if name in path:
+            ring = ahead[ahead.index(name) :]
+            circular.update(ring)
+            levels.update(dict.fromkeys(ring, 1))
+            ahead = ahead[: -len(ring)]
+        base = levels[name] if name else 0
+        levels.update(zip(reversed(ahead), count(base + 1), strict=False))
+    return levels, circular
+
+
+def _cycle(name: str, parents: Mapping[str, str | None]) -> str:
+    path = [name]
+    while (above := parents[path[-1]]) != name:
+        assert above is not None
+        path.append(above)
+    return " -> ".join([*path, name])
 
 
 def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:

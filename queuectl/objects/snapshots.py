@@ -98,7 +98,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     given.warnings.extend(assumed_slots(given.slotless))
     given.gangs = [limited(gang, given.ranges) for gang in given.gangs]
     clock = newest_time(listed) if now is None else now
-    queues = config.build(given.configs, revision=0)
+    queues = config.build(given.configs, revision=0, strict=True)
     given.warnings.extend(dangling(queues))
     given.nodes = with_hostnames(given.nodes, queues)
     for node in given.nodes:

@@ -87,8 +87,8 @@ def add_dashboard(
         signs_in: people sign in; else nobody is asked who he is.
         clock: unix seconds.
     """
-    bodies = app.state.bodies
-    site = Site(store, guard, clock, bodies, scene, diagnoser, signs_in=signs_in)
+    bodies, stated = app.state.bodies, app.state.stated
+    site = Site(store, guard, clock, bodies, stated, scene, diagnoser, signs_in=signs_in)
 
     @app.get("/", include_in_schema=False)
     async def home() -> Response:

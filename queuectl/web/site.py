@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
 from queuectl.api.ports import Diagnoser
+from queuectl.api.stated import Stated
 from queuectl.api.telling import Teller
 from queuectl.domain.floor import Floor
 from queuectl.domain.identity import LONGEST_NAME
@@ -22,7 +23,6 @@ from queuectl.domain.overrides import in_force
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted
-from queuectl.objects.config import build
 from queuectl.web import words
 from queuectl.web.ports import PageStore, Scene
 from queuectl.web.sight import Sight, sight_of
@@ -96,6 +96,7 @@ class Site:
         guard: Guard,
         clock: Callable[[], float],
         bodies: Bodies,
+        stated: Stated,
         scene: Scene | None = None,
         diagnoser: Diagnoser | None = None,
         *,
@@ -111,14 +112,11 @@ class Site:
         self.diagnoser = diagnoser
         self._scene = scene
         self._environment = _environment()
-        self._config: QueueConfig | None = None
+        self._stated = stated
 
     async def config(self) -> QueueConfig:
         """The configuration in force now, quota for a time included."""
-        revision, documents = await self.store.configuration()
-        if self._config is None or self._config.revision != revision:
-            self._config = build(documents, revision)
-        return in_force(self._config, self.clock())
+        return in_force(await self._stated.config(), self.clock())
 
     async def sight(self, request: Request) -> Sight:
         """What who asks may see. May raise ClusterUnavailable."""

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.objects.config_links import MAX_COHORTS
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, QUEUE_PATH
 from tests.doubles.store import MemoryStore
 
@@ -125,9 +126,15 @@ async def test_a_put_reads_only_what_the_object_refers_to(
     async def never(*_: object) -> Any:
         raise AssertionError("it reads the whole configuration")
 
+    list_config = memory.list_config
+
+    async def cohorts(kind: str, namespace: str | None = None) -> tuple[ConfigDocument, ...]:
+        assert kind == "Cohort"  # for cycles, and how many there are above each other
+        return await list_config(kind, namespace)
+
     monkeypatch.setattr(memory, "get_configs", noted)
     monkeypatch.setattr(memory, "configuration", never)
-    monkeypatch.setattr(memory, "list_config", never)
+    monkeypatch.setattr(memory, "list_config", cohorts)
     await memory.put_config({**DOCUMENTS[TOPOLOGY_PATH], "spec": {"levels": []}})  # not read
     for path in DOCUMENTS:
         if path != TOPOLOGY_PATH:
@@ -158,6 +165,25 @@ async def test_a_cohort_that_would_stand_above_itself_is_refused(api: httpx2.Asy
     assert (await put(api, "/api/v1/cohorts/c", cohort("c", "a"))).status_code == 201
     answer = await put(api, "/api/v1/cohorts/b", cohort("b", "c"))
     assert "is a cycle: b -> c -> a -> b" in answer.json()["detail"]
+
+
+async def test_a_tree_of_cohorts_has_a_greatest_height(api: httpx2.AsyncClient) -> None:
+    """Whether it grows at the top, at the bottom, or by joining two."""
+
+    async def joined(name: str, parent: str) -> httpx2.Response:
+        body = {"apiVersion": "queuectl.dev/v1", "kind": "Cohort", "metadata": {"name": name}}
+        return await put(api, f"/api/v1/cohorts/{name}", {**body, "spec": {"parentName": parent}})
+
+    half = MAX_COHORTS // 2
+    for tree in ("upper", "lower"):
+        for n in range(half - 1):
+            assert (await joined(f"{tree}-{n}", f"{tree}-{n + 1}")).status_code == 201
+    assert (await joined(f"lower-{half - 1}", "upper-0")).status_code == 201
+    for name, parent in ((f"upper-{half - 1}", "one-more"), ("one-more", "lower-0")):
+        answer = await joined(name, parent)
+        assert answer.status_code == 422
+        assert f"puts 65 Cohorts above each other; {MAX_COHORTS} are" in answer.json()["detail"]
+    assert (await joined("beside", "upper-0")).status_code == 201
 
 
 async def test_a_document_without_namespace_is_put_where_its_path_says(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from copy import deepcopy
-from types import FrameType
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -13,6 +12,7 @@ import pytest
 
 from queuectl.api import rehearsal
 from queuectl.api.app import create_app
+from queuectl.objects.config_links import MAX_COHORTS
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import AnyStore, talking_to
 from tests.api.support import (
@@ -27,6 +27,7 @@ from tests.api.support import (
     FixedHealth,
     running,
 )
+from tests.support.work import lines_run
 
 DRY = {"dry_run": "true"}
 CONFIGURATION_PATH = "/api/v1/configurations/default"
@@ -131,6 +132,8 @@ async def test_names_may_lead_to_documents_of_the_same_list(api: httpx2.AsyncCli
         ([{**CLUSTER_QUEUE, "spec": {"color": "red"}}], "ClusterQueue/team-a: spec.color: unknown field"),
         ([{**COHORT, "spec": {"parentName": "b"}},
           {**COHORT, "metadata": {"name": "b"}, "spec": {"parentName": "all"}}], "is a cycle"),
+        ([{**COHORT, "metadata": {"name": f"c-{n}"}, "spec": {"parentName": f"c-{n + 1}"}} for n in range(MAX_COHORTS)],
+         "spec.parentName: puts 65 Cohorts above each other; 64 are allowed"),
         ([{"kind": "Pod", "apiVersion": "v1"}], "'Pod' is none of"),
         ([1], "items: must be a list of documents"),
     ],
@@ -202,39 +205,25 @@ def dangling_queues(number: int) -> list[dict[str, Any]]:
 
 
 def chained_cohorts(number: int) -> list[dict[str, Any]]:
-    """Cohorts, each below the next one."""
+    """Cohorts, each below the next one, in trees as high as may be."""
     return [
         {
             **COHORT,
             "metadata": {"name": f"cohort-{n}"},
-            "spec": {"parentName": f"cohort-{n + 1}"},
+            "spec": {"parentName": f"cohort-{n + 1}"} if (n + 1) % MAX_COHORTS else {},
         }
         for n in range(number)
     ]
 
 
-def lines_run(documents: list[dict[str, Any]]) -> int:
-    """How many lines of Python a dry run of these executes: the work, whatever the machine does meanwhile."""
-    lines = 0
-
-    def count(_frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        objects, _ = rehearsal._tried(documents, [], 1)
-    finally:
-        sys.settrace(before)
-    assert len(objects) == len(documents)
-    return lines
-
-
 @pytest.mark.parametrize("of", [dangling_queues, chained_cohorts])
 def test_the_work_of_a_dry_run_grows_with_the_number_of_documents(of: Any) -> None:
-    few, many = (lines_run(of(number)) for number in (50, 200))
+
+    def tried(number: int) -> None:
+        objects, _ = rehearsal._tried(of(number), [], 1)
+        assert len(objects) == number
+
+    few, many = (lines_run(partial(tried, number)) for number in (50, 200))
     assert many < 5 * few
 
 

@@ -20,6 +20,7 @@ from queuectl.domain.ledger import Change, Document, Loaded, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
+from queuectl.objects.config_links import MAX_COHORTS
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
 from tests.control.rig import Rig, configuration, gang, rig
@@ -233,6 +234,29 @@ async def test_a_deleted_local_queue_starts_nothing(
         noisy = world.cluster.submit(in_queue("noisy", gang("Job", "noisy", 1)))
         entry = await until_reason(world, noisy, State.PENDING, Code.MISCONFIGURED)
         assert entry.attempt == 0
+
+
+async def test_cohorts_in_a_circle_or_too_many_above_each_other_stop_no_queue(
+    database_url: str,
+) -> None:
+    """The API refuses them; two writes at once, or a hand in the database, can leave them."""
+    circle = {"left": "right", "right": "left", "below": "left"}
+    chain = {f"c-{n}": f"c-{n + 1}" for n in range(MAX_COHORTS + 3)}
+    async with rig(database_url, 2) as world:
+        for name, parent in (circle | chain).items():
+            await world.store.put_config(m._config("Cohort", name, {"parentName": parent}))
+        for queue, above in (("in-circle", "below"), ("deep", "c-0")):
+            quotas: dict[str, int | str] = {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000}
+            member = m.cluster_queue(queue, "gpu", quotas)
+            member["spec"]["cohortName"] = above
+            await world.store.put_config(member)
+            await world.store.put_config(m.local_queue("default", queue, queue))
+        for queue in ("research", "in-circle", "deep"):
+            job = world.cluster.submit(in_queue(queue, gang("Job", queue, 1)))
+            await world.until_state(job, State.RUNNING)
+            world.cluster.finish(job)
+            await world.until_state(job, State.FINISHED)
+        await world.at_rest()
 
 
 async def test_what_a_dropped_plan_had_to_say_is_said_by_the_next(

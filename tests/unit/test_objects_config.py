@@ -36,8 +36,9 @@ from queuectl.objects.config import (
     build,
     validate,
 )
-from queuectl.objects.config_links import dangling
+from queuectl.objects.config_links import MAX_COHORTS, dangling
 from queuectl.objects.errors import DocumentError
+from queuectl.planner.queueing.quota import pools_of
 
 OURS = "queuectl.dev/v1"
 
@@ -337,6 +338,11 @@ def cohort(name: str, parent: str | None = None) -> dict[str, Any]:
     return {**body, "metadata": {"name": name}}
 
 
+def queue_in(name: str, above: str) -> dict[str, Any]:
+    body = document("ClusterQueue", {"cohortName": above, "resourceGroups": [group()]})
+    return {**body, "metadata": {"name": name}}
+
+
 def test_a_cohort_has_a_parent_and_quota_of_its_own() -> None:
     spec = {"parentName": "root", "resourceGroups": [group(borrowingLimit=2, lendingLimit=1)]}
     kept, warnings = validate(document("Cohort", spec))
@@ -382,8 +388,32 @@ def test_limits_of_a_cluster_queue_outside_any_cohort_are_told_to_limit_nothing(
 )
 def test_cohorts_in_a_circle_are_refused(documents: list[dict[str, Any]], sentence: str) -> None:
     with pytest.raises(DocumentError) as caught:
-        build(documents, 1)
+        build(documents, 1, strict=True)
     assert str(caught.value) == sentence
+
+
+def test_stored_cohorts_in_a_circle_have_no_parent() -> None:
+    """Two writes at once can leave them; what stands beside and below them counts on."""
+    circle = [cohort("a", "b"), cohort("b", "c"), cohort("c", "a"), cohort("leaf", "a")]
+    beside = [cohort("below", "above"), cohort("above", "top")]
+    parents = {name: one.parent for name, one in build([*circle, *beside], 1).cohorts.items()}
+    none = dict.fromkeys(("a", "b", "c"))
+    assert parents == {**none, "leaf": "a", "below": "above", "above": "top"}
+
+
+def test_a_tree_of_stored_cohorts_that_is_too_high_is_planned_in_pieces() -> None:
+    number = 4000
+    stored = [cohort(f"c-{n}", f"c-{n + 1}") for n in range(number)]
+    parents = {name: one.parent for name, one in build(stored, 1).cohorts.items()}
+    members = [queue_in("lower", "c-0"), queue_in("upper", f"c-{number - 1}")]
+    pools = pools_of(build([*stored, *members], 1))
+    roots = [name for name, parent in parents.items() if parent is None]
+    assert len(roots) == number // MAX_COHORTS
+    for name in ("lower", "upper"):
+        height, pool = 0, pools[name].parent
+        while pool is not None:
+            height, pool = height + 1, pool.parent
+        assert 0 < height <= MAX_COHORTS
 
 
 def test_a_chain_of_cohorts_is_no_circle_even_if_its_top_is_not_given() -> None:

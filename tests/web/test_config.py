@@ -20,6 +20,7 @@ from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.body import Bodies
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS
 from queuectl.api.routes import config
+from queuectl.api.stated import Stated
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.web.app import add_dashboard
@@ -46,6 +47,7 @@ def desk(sample: Sample, *rights: Right) -> FastAPI:
     layers.install(app, sample.store, None)
     guard = Guard(FixedRights(*rights) if rights else None)
     bodies = app.state.bodies = Bodies()
+    app.state.stated = Stated(sample.store)
     config.add_routes(app.router, guard, bodies, KIND, sample.store, sample.diagnoser)
     add_dashboard(app, sample.store, guard, sample.scene, sample.diagnoser, clock=lambda: NOW)
     return app

@@ -16,15 +16,17 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Mount, Route
 
-from queuectl.api import reading
+from queuectl.api import documents, reading
+from queuectl.api.access import MOST_REVIEWS
 from queuectl.api.auth.authentication import PROOF, Open
 from queuectl.api.body import MAX_BYTES, MAX_FORM_BYTES, MAX_LIST_BYTES, MAX_SMALL
 from queuectl.api.reading import MAX_DEPTH, MAX_VALUES
+from queuectl.api.routes import dryrun
 from queuectl.domain.identity import Right
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.conftest import commit
 from tests.api.signed import ADMIN, NOBODY, asking, signed_app
-from tests.api.support import CLUSTER_QUEUE, COHORT, job, live_through
+from tests.api.support import CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, job, live_through
 from tests.doubles.access import MemoryAccess
 from tests.web.sample import make
 
@@ -157,15 +159,15 @@ async def test_nothing_is_read_for_a_caller_without_the_right(
                 assert not parsed, f"{token} {method} {path}"
 
 
-async def test_the_description_that_everybody_may_read_is_encoded_once(
-    access: MemoryAccess, monkeypatch: pytest.MonkeyPatch
+async def test_the_description_that_everybody_may_read_exists_before_the_first_request(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with asking(APP) as client:
-        first = await client.get("/api/v1/openapi.json")
-        assert first.json()["openapi"].startswith("3.1")
-        monkeypatch.setattr(APP, "openapi", None)
-        monkeypatch.setattr(orjson, "dumps", None)
-        assert (await client.get("/api/v1/openapi.json")).content == first.content
+    app = signed_app(SAMPLE.store, ACCESS)
+    monkeypatch.setattr(app, "openapi", None)
+    monkeypatch.setattr(orjson, "dumps", None)
+    async with asking(app) as client:
+        answer = await client.get("/api/v1/openapi.json")
+    assert answer.json()["openapi"].startswith("3.1")
 
 
 # ---- an entitled caller
@@ -206,6 +208,90 @@ async def test_what_is_large_is_read_beside_the_event_loop(
         assert answer.status_code < 500 or "not-known-yet" in answer.text, answer.text
         assert parsed, f"{method} {path} {media}"
         assert here not in {thread for _, thread in parsed}, f"{method} {path} {media}"
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> set[str]:
+    """The threads in which a function is called while the test runs."""
+    threads: set[str] = set()
+    function = getattr(module, name)
+
+    def called(*arguments: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return function(*arguments)
+
+    monkeypatch.setattr(module, name, called)
+    return threads
+
+
+def queues(number: int, namespace: str = "team-vision") -> dict[str, Any]:
+    """A list of LocalQueues; ``{}`` in the namespace stands for the number of each."""
+    items = [
+        {
+            **LOCAL_QUEUE,
+            "metadata": {"namespace": namespace.format(n), "name": f"queue-{n}"},
+        }
+        for n in range(number)
+    ]
+    return {"items": items}
+
+
+async def test_a_large_dry_run_is_worked_out_beside_the_event_loop(
+    access: MemoryAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rights, and its answer, which is encoded object by object: no other thread runs while one call encodes."""
+    threads = recorded(monkeypatch, dryrun, "_right"), recorded(monkeypatch, dryrun, "applied")
+    body = orjson.dumps(queues(1000))
+    answer = await sent(ADMIN, "POST", "/api/v1/dryrun", body, JSON)
+    assert [one["result"] for one in answer.json()["objects"]] == ["created"] * 1000
+    for seen in threads:
+        assert seen
+        assert threading.current_thread().name not in seen
+
+
+async def test_a_large_document_is_checked_beside_the_event_loop(
+    access: MemoryAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = recorded(monkeypatch, documents, "validate")
+    annotations = {f"key-{n}": "x" * 100 for n in range(MAX_SMALL // 100)}
+    large = {**DOCUMENT, "metadata": {"name": "made", "annotations": annotations}}
+    for method, media in (("PUT", JSON), ("PATCH", PATCH)):
+        async with asking(APP, ADMIN) as client:
+            await client.put("/api/v1/cohorts/made", json=DOCUMENT)
+            threads.clear()
+            headers = {"Content-Type": media, "If-Match": "*"}
+            answer = await client.request(
+                method, "/api/v1/cohorts/made", content=orjson.dumps(large), headers=headers
+            )
+        assert answer.status_code == 200, answer.text
+        assert threads
+        assert threading.current_thread().name not in threads
+
+
+async def test_the_reviews_of_one_dry_run_are_few(access: MemoryAccess) -> None:
+    """A right to a kind, or to a namespace, settles all of its objects; rights to single ones are bounded."""
+    access.know("of-a-team", "team", Right("update", "localqueues", "team-vision"))
+    for token, namespace, status, most in (
+        (ADMIN, "team-{}", 200, 5),
+        ("of-a-team", "team-vision", 200, 40),
+        ("of-a-team", "team-{}", 403, MOST_REVIEWS + 40),
+    ):
+        access.asked.clear()
+        body = orjson.dumps(queues(3000, namespace))
+        answer = await sent(token, "POST", "/api/v1/dryrun", body, JSON)
+        assert answer.status_code == status, answer.text[:200]
+        assert len(access.asked) <= most
+
+
+async def test_a_dry_run_goes_by_the_narrowest_right(access: MemoryAccess) -> None:
+    name = "of-one-queue"
+    access.know(name, name, Right("update", "localqueues", "team-vision", "queue-0"))
+    access.know(name, name, Right("update", "localqueues", "team-speech"))
+    own = orjson.dumps(queues(1, "team-vision"))
+    assert (await sent(name, "POST", "/api/v1/dryrun", own, JSON)).status_code == 200
+    other = orjson.dumps(queues(2, "team-vision"))
+    answer = await sent(name, "POST", "/api/v1/dryrun", other, JSON)
+    assert answer.status_code == 403
+    assert "localqueues queue-1" in answer.json()["detail"]
 
 
 async def test_bodies_are_bounded_wherever_they_are_read(access: MemoryAccess) -> None:

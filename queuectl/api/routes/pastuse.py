@@ -2,7 +2,8 @@
 
 # No postponed annotations here: see routes/config.py.
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from math import isfinite
 
 from fastapi import APIRouter, Request
@@ -12,16 +13,16 @@ from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.ports import ApiStore
 from queuectl.api.schemas import PastUseItem, PastUseView, maybe
+from queuectl.api.stated import Stated
 from queuectl.domain.pastuse import Scope, Used, past_use
 from queuectl.domain.quantity import CPU
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import PastUse
-from queuectl.objects.config import build
 
 PATH = f"{PREFIX}/pastuse"
 
 
-def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, stated: Stated) -> None:
     """Offer the path."""
 
     @routes.get(
@@ -34,38 +35,53 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     )
     async def list_past_use(request: Request) -> PastUseView:
         seen = await guard.visible(request, "get", "reports", store.namespaces)
-        revision, documents = await store.configuration()
-        view = _view(await store.past_use(), build(documents, revision))
-        if seen is None:
-            return view
-        return PastUseView(
-            as_of=view.as_of, items=[item for item in view.items if item.namespace in seen]
-        )
+        if seen is not None and not seen:
+            return PastUseView(as_of=None, items=[])
+        return _view(await store.past_use(), await stated.config(), seen)
 
 
-def _view(stored: Iterable[Used], config: QueueConfig) -> PastUseView:
+def _view(stored: Iterable[Used], config: QueueConfig, seen: Collection[str] | None) -> PastUseView:
     """All as of the last sample; whoever held anything then was brought up to date by it."""
     rule = config.rules.usage_fairness
     known = tuple(stored) if rule is not None else ()
     at = max((used.at for used in known), default=None)
     used = [one.later(at, {}, rule) for one in known] if at is not None and rule else []
-    weighed = past_use(used, config)
-    return PastUseView(as_of=maybe(at), items=[_item(one, weighed, config) for one in used])
+    weighed = _Weighed(past_use(used, config), config)
+    items = [_item(one, weighed, config) for one in used]
+    shown = items if seen is None else [item for item in items if item.namespace in seen]
+    return PastUseView(as_of=maybe(at), items=shown)
 
 
-def _item(used: Used, weighed: PastUse, config: QueueConfig) -> PastUseItem:
+class _Weighed:
+    """What each used, beside what all did that it is compared with."""
+
+    def __init__(self, use: PastUse, config: QueueConfig) -> None:
+        self.use = use
+        self.clusterwide = _sum(use.cluster_queues.values())
+        self.users = _sum(use.users.values())
+        self.within: defaultdict[str, float] = defaultdict(
+            float
+        )  # by ClusterQueue, of its LocalQueues
+        for place, usage in use.local_queues.items():
+            self.within[config.local_queues[place].cluster_queue] += _sum([usage])
+
+
+def _sum(uses: Iterable[float]) -> float:
+    return sum(filter(isfinite, uses))
+
+
+def _item(used: Used, weighed: _Weighed, config: QueueConfig) -> PastUseItem:
     scope, name, namespace, queue = used.account.scope, used.account.name, None, None
     if scope is Scope.LOCAL_QUEUE:
         namespace, _, name = name.partition("/")
         found = config.local_queues.get((namespace, name))
         queue = found.cluster_queue if found is not None else None
-        usage = weighed.local_queues.get((namespace, name))
-        all_queues = config.local_queues
-        peers = [v for k, v in weighed.local_queues.items() if all_queues[k].cluster_queue == queue]
+        usage = weighed.use.local_queues.get((namespace, name))
+        total = weighed.within.get(queue, 0.0) if queue is not None else 0.0
+    elif scope is Scope.CLUSTER_QUEUE:
+        usage, total = weighed.use.cluster_queues[name], weighed.clusterwide
     else:
-        uses = weighed.cluster_queues if scope is Scope.CLUSTER_QUEUE else weighed.users
-        usage, peers = uses[name], list(uses.values())
-    total = sum(filter(isfinite, peers))
+        usage, total = weighed.use.users[name], weighed.users
     counts = usage is not None and isfinite(usage)
     return PastUseItem(
         scope=scope,

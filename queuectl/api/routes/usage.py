@@ -27,9 +27,9 @@ from queuectl.api.reports import (
     waits_report,
     waste_report,
 )
+from queuectl.api.stated import Stated
 from queuectl.domain.errors import BadInput
 from queuectl.domain.reports import Grouping, Period, Report
-from queuectl.objects.config import build
 from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError
 
@@ -52,7 +52,7 @@ Since = Annotated[str, Query(max_length=40, description=_WHEN)]
 Until = Annotated[str | None, Query(max_length=40, description=f"{_WHEN} None = now.")]
 
 
-def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, stated: Stated) -> None:
     """Offer the paths."""
 
     async def made(request: Request, by: str, since: str, until: str | None) -> Report:
@@ -90,8 +90,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
     ) -> CostReport:
         report = await made(request, by, since, until)
-        revision, documents = await store.configuration()
-        return cost_report(report, build(documents, revision).rules.accounting.currency)
+        return cost_report(report, (await stated.config()).rules.accounting.currency)
 
     @routes.get(
         f"{PATH}/waste",

@@ -1,0 +1,38 @@
+"""The stored configuration in the domain's terms, for reads: each costs what was written since the one before."""
+
+from __future__ import annotations
+
+import asyncio
+
+from queuectl.api.ports import ApiStore
+from queuectl.domain.queries import ConfigChanges
+from queuectl.domain.queues import QueueConfig
+from queuectl.objects.catalog import Catalog
+
+
+class Stated:
+    """Of one process. Documents that were written are read in a thread."""
+
+    def __init__(self, store: ApiStore) -> None:
+        self._store = store
+        self._catalog = Catalog()
+        self._config: QueueConfig | None = None
+        self._reading = asyncio.Lock()
+
+    async def config(self) -> QueueConfig:
+        """The configuration as it is now; quota for a time is not worked in.
+
+        Raises:
+            DocumentError: a document is invalid.
+            StoreUnavailable: no answer from the database.
+        """
+        async with self._reading:
+            known = self._config.revision if self._config is not None else 0
+            changes = await self._store.config_changes(known, self._catalog.keys)
+            if self._config is None or self._config.revision != changes.revision:
+                self._config = await asyncio.to_thread(self._follow, changes)
+            return self._config
+
+    def _follow(self, changes: ConfigChanges) -> QueueConfig:
+        self._catalog.follow(changes)
+        return self._catalog.config(changes.revision)
