@@ -123,6 +123,7 @@ class Protection:
 class OptOut(StrEnum):
     """When a job of a queue that opts out of preemption (``queuectl.dev/preemptible: "false"``) is spared."""
 
+    NEVER = "Never"
     WITHIN_NOMINAL = "WithinNominal"  # not by ClusterQueues that reclaim what its own borrows
     ALWAYS = "Always"
 

@@ -218,9 +218,8 @@ class Freezer:
         stays = _stays(entry)
         leaving = entry.state is State.EVICTING and not stays
         lease = entry.lease if not stays else None
-        workload = self.workload(entry, job)
         return Admitted(
-            workload=replace(workload, preemptible=False) if stays else workload,
+            workload=self.workload(entry, job),
             placement=self._still_held(entry, job) if leaving else placement,
             leaving=leaving,
             returns=leaving and queues_again_at_once(entry),

@@ -61,20 +61,26 @@ def cohorts(
 
 
 def _opting_out(snapshot: Snapshot, rng: random.Random) -> Snapshot:
-    """Some running gangs are not preemptible, which counts as their ClusterQueue says."""
+    """Some gangs are not preemptible, which counts as their ClusterQueue says."""
     queues = {
         name: replace(queue, preemption_opt_out=rng.choice(list(OptOut)))
         for name, queue in snapshot.config.cluster_queues.items()
     }
-    running = (
-        replace(g, workload=replace(g.workload, preemptible=rng.random() > 0.2))
-        for g in snapshot.admitted
+
+    def some(workload: Workload) -> Workload:
+        return replace(workload, preemptible=rng.random() > 0.2)
+
+    return replace(
+        snapshot,
+        config=replace(snapshot.config, cluster_queues=queues),
+        admitted=tuple(replace(g, workload=some(g.workload)) for g in snapshot.admitted),
+        pending=tuple(replace(g, workload=some(g.workload)) for g in snapshot.pending),
     )
-    config = replace(snapshot.config, cluster_queues=queues)
-    return replace(snapshot, config=config, admitted=tuple(running))
 
 
-def contest(seed: int, *, fair: bool = False, nodes: bool = False) -> Snapshot:
+def contest(
+    seed: int, *, fair: bool = False, nodes: bool = False, opting_out: bool = False
+) -> Snapshot:
     """The same with several waiting gangs, in any of the queues."""
     snapshot = cohorts(seed, fair=fair, nodes=nodes)
     rng = random.Random(-seed - 1)
@@ -90,7 +96,8 @@ def contest(seed: int, *, fair: bool = False, nodes: bool = False) -> Snapshot:
         )
         for i in range(rng.randint(1, 4))
     ]
-    return replace(snapshot, pending=(*snapshot.pending, *more))
+    made = replace(snapshot, pending=(*snapshot.pending, *more))
+    return _opting_out(made, random.Random(f"opt out {seed}")) if opting_out else made
 
 
 def _config(rng: random.Random, *, fair: bool, nodes: bool) -> QueueConfig:

@@ -164,7 +164,12 @@ class Cohorts:
         if self.queue_of(uid) is not self.queue:
             return False
         mine, theirs = self.preemptor, self.gangs[uid].workload
-        return theirs.preemptible and self.may_evict(self.queue, mine, theirs)
+        return not self.opts_out(uid) and self.may_evict(self.queue, mine, theirs)
+
+    def opts_out(self, uid: str) -> bool:
+        """Whether it is not preemptible, and its queue does not overrule that."""
+        never = self.queue_of(uid).preemption_opt_out is OptOut.NEVER
+        return not (never or self.gangs[uid].workload.preemptible)
 
     @staticmethod
     def may_evict(queue: ClusterQueue, mine: Workload, theirs: Workload) -> bool:
@@ -192,7 +197,7 @@ class Cohorts:
     def idle(self, uid: str) -> bool:
         """Whether it does nothing and its own queue lets the preemptor have its GPUs, whatever is used or shared."""
         gang, rule = self.gangs[uid], self.queue_of(uid).idle_reclaim
-        if not gang.workload.preemptible:
+        if self.opts_out(uid):
             return False
         if gang.idle_since is None or rule.mode not in (ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS):
             return False
@@ -237,11 +242,19 @@ class Cohorts:
             self.queue.preempts_to_borrow and low and (threshold is None or priority <= threshold)
         )
 
-    def stays_out(self, uid: str, victims: frozenset[str]) -> bool:
-        """Whether its queue could not have it back within its own once all have left: our rule for a borrower's victims."""
-        below = self.meeting(uid)[1]
-        gone = self.gone_with_back(uid, victims)
-        return all(self.over(member, gone, self.contested) for member in below)
+    def stays_out(
+        self, uid: str, victims: frozenset[str], pools: int | None = None, *, alone: bool = False
+    ) -> bool:
+        """Whether the first ``pools`` on its way up would have to borrow to have it back; ``alone``: no gang yields to it."""
+        below = self.meeting(uid)[1][:pools]
+        gone = victims - {uid} if alone else self.gone_with_back(uid, victims)
+        rows = self.contested & {row for row, n in self.charges(uid).items() if n}
+        return all(self.over(member, gone, rows) for member in below)
+
+    def borrow_again(self, victims: frozenset[str], *, alone: bool) -> bool:
+        """Whether each dangerous one of other queues would have to borrow in its own to be back."""
+        wary = {v for v in victims if not self.within(v) and self.threatens(v)}
+        return all(self.stays_out(v, victims, 1, alone=alone) for v in wary)
 
     def threatens(self, uid: str) -> bool:
         """Whether its queue takes back what it may, and not all who would be evicted on the way to the preemptor are lower ones."""
@@ -263,7 +276,7 @@ class Cohorts:
         evicted = {
             other
             for other, gang in self.gangs.items()
-            if gang.workload.preemptible
+            if not self.opts_out(other)
             and self.queue_of(other) is queue
             and self.may_evict(queue, mine, gang.workload)
         }
@@ -279,8 +292,9 @@ class Cohorts:
             return False
         foreign = {v for v in bound if not self.within(v)}
         free = {v for v in foreign if self.advantage(v) or self.while_borrowing(v)}
-        wary = {v for v in foreign if not self.advantage(v)}
-        if wary and self.borrows_after(victims) and not all(self.stays_out(v, bound) for v in wary):
+        borrows = self.borrows_after(victims)
+        wary = {v for v in foreign if self.threatens(v) or (borrows and not self.advantage(v))}
+        if not all(self.stays_out(v, bound) for v in wary):
             return False
         if foreign != free:
             own, use = self.members[self.queue.name], self.use(frozenset())
@@ -341,12 +355,14 @@ class Cohorts:
     def fair(self, victims: frozenset[str], strategies: Sequence[FairStrategy]) -> bool:
         """Whether an order of exits passes the strategies, the second one after the first, once per ClusterQueue."""
         idle = {v for v in victims if self.yields(v, victims)}
-        if not all(self.within(v) or self.named(v) for v in victims - idle):
-            return False
+        bound = victims - idle
         own = self.members[self.queue.name]
         use = self.use(frozenset(), incoming=True)
         unbound = all(own.uses(use, *row) <= own.quota(*row) for row in self.contested)
         nobody = frozenset[str]()
+        named = all(self.within(v) or self.named(v) for v in bound)
+        if not named or not self.borrow_again(bound, alone=not unbound):
+            return False
         barred = self.barred(victims, victims - idle)
 
         def passes(v: str, gone: frozenset[str], strategy: FairStrategy) -> bool:

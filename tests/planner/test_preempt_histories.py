@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.plan import Plan
+from queuectl.domain.queues import OptOut
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
@@ -55,21 +56,62 @@ def history(snapshot: Snapshot) -> Iterator[Cycle]:
 
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
 @pytest.mark.parametrize("nodes", [False, True], ids=["quota", "nodes"])
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize(
+    ("block", "opting_out"), [(0, False), (1, False), (1, True)], ids=["0", "1", "opting out"]
+)
 def test_every_preemptor_starts_and_nobody_evicts_whoever_evicted_him(
-    block: int, nodes: bool, fair: bool
+    block: int, opting_out: bool, nodes: bool, fair: bool
 ) -> None:
     evictions = 0
     for seed in range(60 * block, 60 * (block + 1)):
         pairs: list[tuple[str, str]] = []
         owed: set[str] = set()
-        for cycle in history(contest(seed, fair=fair, nodes=nodes)):
+        for cycle in history(contest(seed, fair=fair, nodes=nodes, opting_out=opting_out)):
             assert owed <= {a.uid for a in cycle.made.admitted}, seed
             owed = {p.preemptor for p in cycle.made.preempted}
             pairs += [(p.preemptor, p.victim) for p in cycle.made.preempted]
         assert not any((victim, preemptor) in pairs for preemptor, victim in pairs), seed
         evictions += len(pairs)
     assert evictions > 10
+
+
+# Two gangs, each within the nominal quota of its ClusterQueue, of which only one can run.
+
+
+def test_borrowed_quota_that_does_not_come_back_lets_no_two_gangs_evict_each_other_for_ever() -> (
+    None
+):
+    """g1 keeps quota of a and b; what is left is enough for one of two gangs that each want all of their queue's own."""
+    snapshot = contest(106)
+    held = tuple(
+        replace(a, workload=replace(a.workload, preemptible=a.workload.uid != "g1"))
+        for a in snapshot.admitted
+    )
+    queues = snapshot.config.cluster_queues
+    stays = {**queues, "d": replace(queues["d"], preemption_opt_out=OptOut.ALWAYS)}
+    config = replace(snapshot.config, cluster_queues=stays)
+    assert list(history(replace(snapshot, config=config, admitted=held)))
+
+
+def test_nodes_that_hold_less_than_the_quotas_let_no_two_gangs_evict_each_other_for_ever() -> None:
+    """b is over its own thanks to a small low gang; without it the large one is within it, and there is room for one such."""
+    world: list[Doc | list[Doc]] = [
+        TOPOLOGY,
+        flavor(topology=True),
+        *nodes("r", 1, gpu=5),
+        team("a", 3),
+        team("b", 3),
+        workload("low-a", "a", gpu=1, flavor="default", on={"r0": 1}),
+        workload("large", "b", gpu=3, priority=2, flavor="default", on={"r0": 1}),
+        workload("low-b", "b", gpu=1, flavor="default", on={"r0": 1}),
+        workload("in", "a", gpu=3, priority=2),
+    ]
+    assert [cycle.made.preempted for cycle in history(planned(*world).snapshot)] == [()]
+
+
+def test_a_gang_that_asks_nothing_of_what_its_queue_borrows_is_not_taken_for_its_share() -> None:
+    """g0 would be back within a's own GPUs at once: a borrows cpu alone, which g0 does not ask for."""
+    assert list(history(contest(397, fair=True, nodes=True)))
 
 
 # What the peer's threads tell of.

@@ -157,7 +157,7 @@ class _Gate:
         if key in self._closed:
             return False  # it would not be let start again
         if queue is None:
-            return workload.preemptible
+            return workload.preemptible and gang.evictable
         if protected_until(gang, queue, snapshot.now) is not None:
             return False
         return all(self._lasts(row) for row, _ in self.ledger.arena.usage.charges(gang))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.quantity import Resources
-from queuectl.domain.queues import ClusterQueue, ResourceFlavor, Topology
+from queuectl.domain.queues import ClusterQueue, OptOut, ResourceFlavor, Topology
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.planner.verify.cohorts import Member, members_of
@@ -113,6 +113,12 @@ class Books:
         if key not in self._queues:
             self._queues[key] = self.snapshot.config.cluster_queue_of(*key)
         return self._queues[key]
+
+    def opts_out(self, workload: Workload) -> bool:
+        """Whether a gang is not preemptible, and its ClusterQueue, if it has one, honours that."""
+        queue = self.queue_of(workload)
+        honoured = queue is None or queue.preemption_opt_out is not OptOut.NEVER
+        return honoured and not workload.preemptible
 
     def flavors_of(self, placed: PodSetPlacement) -> list[ResourceFlavor]:
         known = self.snapshot.config.flavors

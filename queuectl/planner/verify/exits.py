@@ -144,10 +144,21 @@ class Case:
     def over(self, member: Member, use: Use) -> bool:
         return any(member.uses(use, *row) > member.quota(*row) for row in self.asked)
 
-    def stays_out(self, uid: str, theirs: list[str]) -> bool:
-        """Whether a victim's queue, and every cohort below the common one, would have to borrow to have it back."""
-        use = self.with_back(uid, theirs)
-        return all(self.over(member, use) for member in self.below(self.foreign[uid]))
+    def stays_out(
+        self, uid: str, theirs: list[str], pools: Iterable[Member], *, alone: bool = False
+    ) -> bool:
+        """Whether a victim's pools would have to borrow, of what it asks and the gang contends for, to have it back.
+
+        ``alone``: though no other gang of its queue makes room for it.
+        """
+        others = (v for v in theirs if v != uid)
+        use = self.without(self.high, others) if alone else self.with_back(uid, theirs)
+        gang = self.books.running[uid]
+        charged = {row[1:] for row, n in charges(self.books, gang.workload, gang.placement) if n}
+        rows = [row for row in self.asked if row in charged]
+        return all(
+            any(member.uses(use, *row) > member.quota(*row) for row in rows) for member in pools
+        )
 
     def threatens(self, uid: str) -> bool:
         """Whether evictions that follow when a victim waits may reach the preemptor: not if all are of lower gangs."""
@@ -168,9 +179,21 @@ class Case:
         if queue is None or not self.threatens(uid):
             return use
         for workload, placement in self._running({*self._gone_before, *theirs}):
-            if self.books.queue_of(workload) is queue and _yields(queue, workload, victim):
+            if self.books.queue_of(workload) is queue and self._yields(queue, workload, victim):
                 _add(use, charges(self.books, workload, placement), -1)
         return use
+
+    def _yields(self, queue: ClusterQueue, gang: Workload, victim: Workload) -> bool:
+        """Whether a gang may have to leave for a victim that waits in their common queue."""
+        running = self.books.running.get(gang.uid)
+        stays = running is not None and not running.evictable
+        if stays or self.books.opts_out(gang):
+            return False
+        if queue.within_cluster_queue is WithinClusterQueue.NEVER:
+            return False
+        equal = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+        newer = gang.priority == victim.priority and gang.queued_at > victim.queued_at
+        return gang.priority < victim.priority or (equal and newer)
 
     def lasts(
         self,
@@ -199,15 +222,6 @@ class Case:
     def rows(self) -> frozenset[Key]:
         """Every flavor and resource that somebody of the tree has a quota of."""
         return frozenset(_stated(self.path[-1]))
-
-
-def _yields(queue: ClusterQueue, gang: Workload, victim: Workload) -> bool:
-    """Whether a gang may have to leave for a victim that waits in their common queue."""
-    if queue.within_cluster_queue is WithinClusterQueue.NEVER or not gang.preemptible:
-        return False
-    equal = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
-    newer = gang.priority == victim.priority and gang.queued_at > victim.queued_at
-    return gang.priority < victim.priority or (equal and newer)
 
 
 def _add(use: Use, rows: Iterable[tuple[Row, int]], sign: int = 1) -> None:

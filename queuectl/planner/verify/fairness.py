@@ -39,6 +39,22 @@ def _borrows_any(case: Case, member: Member, use: Use) -> bool:
 
 def unfair(case: Case, top: Member, theirs: list[str]) -> str | None:
     """Why the victims below one member of a pool shared with the preemptor may not all leave."""
+    return _by_shares(case, top, theirs) or _come_home(case, theirs)
+
+
+def _come_home(case: Case, theirs: list[str]) -> str | None:
+    """Who of them could come back within the nominal quota of its ClusterQueue, and then take what shares do not protect."""
+    most = case.with_request(case.high)
+    bound = any(case.own.uses(most, *row) > case.own.quota(*row) for row in case.asked)
+    back = sorted(
+        v
+        for v in theirs
+        if case.threatens(v) and not case.stays_out(v, theirs, [case.foreign[v]], alone=bound)
+    )
+    return f"{back} could come back within their own" if back else None
+
+
+def _by_shares(case: Case, top: Member, theirs: list[str]) -> str | None:
     near = [v for v in case.victims if v not in case.foreign or not _farther(case, v, top)]
     mine = case.with_request(case.without(case.low, near))
     within = all(

@@ -59,7 +59,9 @@ def _stays(books: Books, gang: Admitted) -> str | None:
     """Why it may not be taken down at all."""
     uid = gang.workload.uid
     plan = books.plan
-    if not gang.workload.preemptible:
+    if not gang.evictable:
+        return "its job is not suspended by the API server"
+    if books.opts_out(gang.workload):
         return "not preemptible"
     if gang.leaving or gang.lost:
         return "leaving already, or broken"

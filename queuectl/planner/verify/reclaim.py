@@ -115,12 +115,17 @@ def _reclaims(case: Case, uid: str) -> bool:
 def _not_reclaimable(case: Case, top: Member, theirs: list[str]) -> str | None:
     if not case.lasts(top, theirs, (), case.over):
         return f"{sorted(theirs)} cannot all leave while {top.name} uses more than its own"
+    borrows = case.borrows() and not _advantage(case, top)
+    back = sorted(
+        v
+        for v in theirs
+        if (borrows or case.threatens(v))
+        and not case.stays_out(v, theirs, case.below(case.foreign[v]))
+    )
+    if back:
+        return f"{back} could come back within their own"
     if _advantage(case, top):
         return None
-    if case.borrows():
-        back = sorted(v for v in theirs if not case.stays_out(v, theirs))
-        if back:
-            return f"{case.queue.name} borrows, and {back} could come back within their own"
     dear = sorted(v for v in theirs if not _while_borrowing(case, v))
     if dear and case.borrows():
         return f"{case.queue.name} borrows, yet evicts {dear}"

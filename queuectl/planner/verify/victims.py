@@ -70,7 +70,7 @@ def shielded(books: Books, victim: Admitted, reason: str) -> str | None:
     uid = victim.workload.uid
     if not victim.evictable:
         return "its job is not suspended by the API server"
-    if not victim.workload.preemptible and not _gives_back(books, victim, reason):
+    if books.opts_out(victim.workload) and not _gives_back(books, victim, reason):
         return "not preemptible"
     if (why := protected(books, victim)) is not None:
         return why

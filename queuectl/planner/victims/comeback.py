@@ -19,15 +19,19 @@ from math import inf
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import QuotaRow
+from queuectl.planner.topology import Ints, Mask
+from queuectl.planner.victims.shield import opts_out
 
 # Priority, and the time queued, negated: the lowest yields first.
-_Place: TypeAlias = tuple[int, float]
+Place: TypeAlias = tuple[int, float]
 _Charges: TypeAlias = Iterable[tuple[QuotaRow, int]]
 
 
@@ -39,7 +43,7 @@ class _Line:
         sums: what so many of the lowest are charged, per quota row.
     """
 
-    places: list[_Place]
+    places: list[Place]
     sums: dict[QuotaRow, list[int]]
 
 
@@ -54,8 +58,8 @@ class Comeback:
     ledger: Ledger
     preemptor: Workload
     uphill: bool
-    _bounds: dict[int, _Place | None] = field(default_factory=dict)
-    _changes: dict[str, list[tuple[_Place, int, _Charges]]] | None = None
+    _bounds: dict[int, Place | None] = field(default_factory=dict)
+    _changes: dict[str, list[tuple[Place, int, _Charges]]] | None = None
 
     def threatens(self, gang: Admitted) -> bool:
         """Whether a gang that comes back, or who then has to leave, may evict the one it left for."""
@@ -64,23 +68,50 @@ class Comeback:
             return False
         return self.uphill or gang.workload.priority > self.preemptor.priority
 
-    def bound(self, gang: Admitted) -> _Place | None:
+    def dangerous(self, queue: ClusterQueue, priority: Ints) -> Mask:
+        """The same for gangs of one ClusterQueue, by their priorities (C,)."""
+        if queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
+            return np.zeros(len(priority), dtype=np.bool_)
+        return (priority > self.preemptor.priority) | self.uphill
+
+    def bound(self, gang: Admitted) -> Place | None:
         """All below this place count as yielding to a gang in its ClusterQueue; None = nobody does."""
         if id(gang) not in self._bounds:
             self._bounds[id(gang)] = self._bound(gang.workload) if self.threatens(gang) else None
         return self._bounds[id(gang)]
 
-    def _bound(self, workload: Workload) -> _Place | None:
+    def _bound(self, workload: Workload) -> Place | None:
         queue = self._queue(workload)
         if queue is None or queue.within_cluster_queue is WithinClusterQueue.NEVER:
             return None
         if queue.within_cluster_queue is WithinClusterQueue.LOWER_PRIORITY:
             return workload.priority, -inf
-        return _place(workload)
+        return place_of(workload)
+
+    def gives_way(self, workload: Workload) -> bool:
+        """Whether a gang may be evicted for others of its ClusterQueue; only such gangs stand in lines."""
+        queue = self._queue(workload)
+        return queue is not None and not opts_out(workload, queue)
 
     def _queue(self, workload: Workload) -> ClusterQueue | None:
         config = self.ledger.arena.snapshot.config
         return config.cluster_queue_of(workload.namespace, workload.queue)
+
+    def settled_above(self, row: QuotaRow, beyond: int) -> Place | None:
+        """Gangs to which all up to this place yield would be back within their ClusterQueue's own; None = no place is known.
+
+        Args:
+            row: of the ClusterQueue.
+            beyond: how much the queue uses of it beyond its own.
+        """
+        line = _lines(self.ledger.arena).get(row[0])
+        sums = line.sums.get(row) if line is not None else None
+        if line is None or sums is None:
+            return None
+        changes = (rows for _, sign, rows in self._since(row[0]) if sign < 0)
+        gone = sum(amount for rows in changes for at, amount in rows if at == row)
+        first = bisect_left(sums, beyond + gone)
+        return line.places[first - 1] if 0 < first < len(sums) else None
 
     def yields(
         self, gang: Admitted, queue: str, gone: Iterable[tuple[Admitted, _Charges]]
@@ -100,7 +131,11 @@ class Comeback:
         if line is not None:
             below = bisect_left(line.places, bound)
             found = {row: sums[below] for row, sums in line.sums.items()}
-        left = ((_place(other.workload), -1, rows) for other, rows in gone)
+        left = (
+            (place_of(other.workload), -1, rows)
+            for other, rows in gone
+            if other.evictable and self.gives_way(other.workload)
+        )
         for at, sign, rows in (*self._since(queue), *left):
             if at < bound:
                 for row, amount in rows:
@@ -108,13 +143,13 @@ class Comeback:
                         found[row] = found.get(row, 0) + sign * amount
         return {row: amount for row, amount in found.items() if amount}
 
-    def _since(self, queue: str) -> list[tuple[_Place, int, _Charges]]:
+    def _since(self, queue: str) -> list[tuple[Place, int, _Charges]]:
         """Who of a ClusterQueue was started or evicted by this plan."""
         if self._changes is None:
             self._changes = {}
             for workload, sign, rows in self._changed():
-                if rows and workload.preemptible:
-                    change = (_place(workload), sign, rows)
+                if rows and self.gives_way(workload):
+                    change = (place_of(workload), sign, rows)
                     self._changes.setdefault(rows[0][0][0], []).append(change)
         return self._changes.get(queue, [])
 
@@ -124,10 +159,12 @@ class Comeback:
             yield kept.demand.pending.workload, 1, list(kept.demand.rows())
         for uid in sorted(ledger.gone & ledger.leaving.keys()):
             gang = ledger.leaving[uid]
-            yield gang.workload, -1, list(ledger.arena.usage.charges(gang))
+            if gang.evictable:
+                yield gang.workload, -1, list(ledger.arena.usage.charges(gang))
 
 
-def _place(workload: Workload) -> _Place:
+def place_of(workload: Workload) -> Place:
+    """Where a gang stands in the line of its ClusterQueue."""
     return workload.priority, -workload.queued_at
 
 
@@ -142,15 +179,18 @@ def _lines(arena: Arena) -> dict[str, _Line]:
 
 
 def _line_up(arena: Arena) -> dict[str, _Line]:
-    found: dict[str, list[tuple[_Place, _Charges]]] = {}
+    found: dict[str, list[tuple[Place, _Charges]]] = {}
+    known = arena.snapshot.config.cluster_queues
     for gang in arena.snapshot.admitted:
         charges = arena.usage.charges(gang)
-        if charges and not gang.leaving and gang.workload.preemptible:
-            found.setdefault(charges[0][0][0], []).append((_place(gang.workload), charges))
+        if not charges or gang.leaving or not gang.evictable:
+            continue
+        if not opts_out(gang.workload, known[charges[0][0][0]]):
+            found.setdefault(charges[0][0][0], []).append((place_of(gang.workload), charges))
     return {queue: _line(gangs) for queue, gangs in found.items()}
 
 
-def _line(gangs: list[tuple[_Place, _Charges]]) -> _Line:
+def _line(gangs: list[tuple[Place, _Charges]]) -> _Line:
     gangs.sort(key=lambda entry: entry[0])
     amounts: dict[QuotaRow, list[int]] = {}
     for at, (_, charges) in enumerate(gangs):

@@ -104,6 +104,8 @@ class Fair:
         if not theirs:
             yield []
             return
+        if not self._borrow_again(theirs):
+            return
         first, second = self._ranks(level, gone, late)
         for split in self._splits(theirs):
             if self._passes(top, theirs, split, first, second):
@@ -123,6 +125,20 @@ class Fair:
         second = share_of(own, use).rank
         foreign.remove(use, mine, 1)
         return first, second
+
+    def _borrow_again(self, theirs: list[int]) -> bool:
+        """Whether each of them who is a danger to the preemptor would have to borrow in its ClusterQueue if it came back."""
+        use, foreign = self.use, self.foreign
+        foreign.remove(use, theirs)
+        held = all(
+            foreign.stays_out(
+                use, theirs, victim, foreign.meeting(victim).below[:1], alone=not self.unbound
+            )
+            for victim in theirs
+            if foreign.comeback.threatens(foreign.bench.gangs[victim])
+        )
+        foreign.remove(use, theirs, 1)
+        return held
 
     def _stay_out(self, top: Pool, theirs: list[int], ours: Rank) -> bool:
         """Whether nobody of them who is a danger to the preemptor would have the smaller share if he came back."""
@@ -220,7 +236,7 @@ class Fair:
         """Nothing: shares are compared on whole sets, and what fails is cut off."""
 
     def standing(self, gang: int) -> object:
-        return None if self.unbound or not self._late else self.foreign.standing(gang)
+        return self.foreign.standing(gang)
 
     @property
     def _late(self) -> bool:

@@ -152,6 +152,36 @@ class Foreign:
         self.remove(use, (victim,))
         return held
 
+    def stays_out(
+        self,
+        use: QuotaUse,
+        gone: Collection[int],
+        victim: int,
+        pools: Iterable[Pool],
+        *,
+        alone: bool = False,
+    ) -> bool:
+        """Whether a gang that has left would have to borrow if it came back, in each of some pools: see ``with_back``.
+
+        What counts is what the preemptor contends for and the victim is charged: of anything else it asks nothing.
+        ``alone``: no gang yields to it.
+        """
+        charged = (row[1:] for row, amount in self.charges[victim] if amount)
+        rows = [row for row in charged if row in self.contest.rows]
+
+        def borrows() -> bool:
+            return all(
+                any(use.used.get(pool, {}).get(row, 0) > pool.subtree.get(row, 0) for row in rows)
+                for pool in pools
+            )
+
+        if not alone:
+            return self.with_back(use, gone, victim, borrows)
+        self.remove(use, (victim,), 1)
+        held = borrows()
+        self.remove(use, (victim,))
+        return held
+
     def lasts(
         self,
         use: QuotaUse,

@@ -27,7 +27,7 @@ all the least victims are taken; later ones are looked at only where earlier one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,12 +39,13 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.rules import FairStrategy
+from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
-from queuectl.planner.queueing.quota import Pool
+from queuectl.planner.queueing.quota import FlavorResource, Pool
 from queuectl.planner.topology import Ints, Mask
-from queuectl.planner.victims.comeback import Comeback
+from queuectl.planner.victims.comeback import Comeback, Place
 from queuectl.planner.victims.contest import contest_of
 from queuectl.planner.victims.idle import Candidates, anybody_yields
 from queuectl.planner.victims.prospect import Prospect
@@ -95,6 +96,16 @@ def within_nominal(ledger: Ledger, demand: Demand, queue: ClusterQueue, other: s
     return next((pool.name for pool in checked if not policy.all_over((pool,))), None)
 
 
+def would_return(ledger: Ledger, demand: Demand, queue: ClusterQueue, gang: Admitted) -> bool:
+    """Whether a gang of another ClusterQueue could come back within the nominal quota of its own, and evict ``demand`` then."""
+    policy = _policy_of(ledger, demand, queue, Candidates.LEGAL)
+    roster = policy.roster
+    found = [at for at, other in enumerate(roster.gangs) if other.workload == gang.workload]
+    pools = policy.contest.use.pools
+    names = {at: name for name, at in roster.queues.items()}
+    return any(policy.settled(pools[names[int(roster.owner[at])]])[at] for at in found)
+
+
 def _policy_of(
     ledger: Ledger, demand: Demand, queue: ClusterQueue, candidates: Candidates
 ) -> _Policy:
@@ -139,6 +150,18 @@ def _guarded(ledger: Ledger, roster: Roster, queue: ClusterQueue, idle: Mask) ->
         for name in roster.queues
     ]
     return idle & np.array(reclaims, dtype=np.bool_)[roster.owner]
+
+
+def _above(roster: Roster, place: Place | None, policy: WithinClusterQueue) -> Mask:
+    """Gangs to which one at this place of their ClusterQueue yields. Shape (C,)."""
+    if place is None or policy is WithinClusterQueue.NEVER:
+        return np.zeros(len(roster.gangs), dtype=np.bool_)
+    priority, queued_at = place[0], -place[1]
+    higher: Mask = roster.priority > priority
+    if policy is WithinClusterQueue.LOWER_PRIORITY:
+        return higher
+    older: Mask = (roster.priority == priority) & (roster.queued_at < queued_at)
+    return higher | older
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -190,8 +213,10 @@ class _Policy(Prospect):
         kinds = np.where(yields, Kind.IDLE, kinds)
         legal = (kinds != Kind.NEVER) & staying(self.ledger, self.roster)
         bench = bench_of(self.roster, legal, self.ledger.arena.snapshot.now)
-        comeback = Comeback(self.ledger, self.preemptor, self._uphill())
-        return Scheme(self.contest, bench, kinds[legal], comeback, borrows, strategies)
+        return Scheme(self.contest, bench, kinds[legal], self._comeback(), borrows, strategies)
+
+    def _comeback(self) -> Comeback:
+        return Comeback(self.ledger, self.preemptor, self._uphill())
 
     def _uphill(self) -> bool:
         """Whether another queue of the tree reclaims from higher ones too."""
@@ -221,9 +246,10 @@ class _Policy(Prospect):
 
     def _reclaim(self, kinds: Ints) -> None:
         advantages = self.advantages()
-        for theirs, pools, level in self._others():
+        for named, pools, level in self._others():
             if not self.all_over(pools):
                 continue
+            theirs = named & ~self.settled(pools[0])
             if advantages[level]:
                 kinds[theirs] = Kind.BY_PLACE
                 continue
@@ -238,7 +264,8 @@ class _Policy(Prospect):
         kind = Kind.BY_PLACE if self.within_nominal() else Kind.BY_SHARE
         for theirs, pools, _ in self._others():
             if self.all_over(pools[:1]):
-                kinds[theirs] = kind
+                settled = self.settled(pools[0], alone=kind is Kind.BY_SHARE)
+                kinds[theirs & ~settled] = kind
 
     def _others(self) -> Iterator[tuple[Mask, tuple[Pool, ...], int]]:
         """Per other queue: its gangs that the policy names and that use what is contended for, and where it is in the tree."""
@@ -255,12 +282,31 @@ class _Policy(Prospect):
 
     def _using(self, queue: str) -> Mask:
         """Gangs of a queue that use a contested row."""
-        using = np.zeros(len(self.roster.gangs), dtype=np.bool_)
-        for row in self.contest.rows:
+        return self._charged(queue, self.contest.rows)
+
+    def _charged(self, queue: str, rows: Iterable[FlavorResource]) -> Mask:
+        charged = np.zeros(len(self.roster.gangs), dtype=np.bool_)
+        for row in rows:
             amounts = self.roster.quota.get((queue, *row))
             if amounts is not None:
-                using |= amounts > 0
-        return using
+                charged |= amounts > 0
+        return charged
+
+    def settled(self, pool: Pool, *, alone: bool = False) -> Mask:
+        """Gangs of a ClusterQueue that could come back within its nominal quota and then evict the preemptor.
+
+        Not all of them: what else leaves with them is looked at later (``Foreign.stays_out``).
+        """
+        roster, comeback = self.roster, self._comeback()
+        queue = self.ledger.arena.snapshot.config.cluster_queues[pool.name]
+        borrows = np.zeros(len(roster.gangs), dtype=np.bool_)
+        for row in self.contest.rows:
+            beyond = self.contest.beyond(pool, row)
+            if beyond > 0:
+                using = self._charged(pool.name, [row])
+                place = None if alone else comeback.settled_above((pool.name, *row), beyond)
+                borrows |= using & ~_above(roster, place, queue.within_cluster_queue)
+        return ~borrows & comeback.dangerous(queue, roster.priority)
 
     # For room alone.
 

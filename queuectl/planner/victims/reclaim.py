@@ -9,6 +9,7 @@ from queuectl.planner.queueing.quota import FlavorResource, Pool
 from queuectl.planner.victims.contest import Meeting
 from queuectl.planner.victims.model import VictimModel
 from queuectl.planner.victims.order import Cut, Foreign, smallest
+from queuectl.planner.victims.settled import Settled
 
 
 @dataclass(eq=False, slots=True)
@@ -17,9 +18,10 @@ class Reclaim:
 
     Attributes:
         exempt: candidates whom another policy lets go whatever their queue uses; they leave after all others.
-        wary: candidates taken by a preemptor that borrows. None of them may be one that its queue could take back within
-            its own quota, those left out who yield to it there (:mod:`queuectl.planner.victims.comeback`): it, or they, would evict
-            the borrower in turn. (Kueue asks this of the last one only, and counts everybody.)
+        wary: candidates taken by a preemptor that borrows, and those that might take its place. None of them may be one that its
+            queue could take back within its own quota, those left out that yield to it there
+            (:mod:`queuectl.planner.victims.comeback`): it, or they, would evict the preemptor in turn where quotas promise more
+            than there is. (Kueue asks this of the last one only, and counts every gang.)
     """
 
     foreign: Foreign
@@ -28,6 +30,7 @@ class Reclaim:
     certain: bool = True
     narrowing: bool = True
     _open: dict[Pool, bool] = field(default_factory=dict)
+    _settled: dict[Pool, Settled] = field(default_factory=dict)
     _charged: dict[tuple[str, FlavorResource], list[int]] = field(default_factory=dict)
 
     def legal(self, victims: Collection[int]) -> bool:
@@ -59,10 +62,17 @@ class Reclaim:
             return False
         if self.wary.isdisjoint(victims):
             return True
+        if not top.members:
+            return self._settled_in(top).stay_out(victims)
         foreign.remove(use, victims)
         held = all(self._stays_out(v, victims) for v in victims if v in self.wary)
         foreign.remove(use, victims, 1)
         return held
+
+    def _settled_in(self, queue: Pool) -> Settled:
+        if queue not in self._settled:
+            self._settled[queue] = Settled(self.foreign, queue, self.wary)
+        return self._settled[queue]
 
     def _stay_over(self, top: Pool, victims: Sequence[int]) -> bool:
         """Whether a member, and all pools in it, are over until their last victims leave."""
@@ -91,10 +101,8 @@ class Reclaim:
 
     def _stays_out(self, victim: int, gone: Collection[int]) -> bool:
         """Whether somebody who has left with others would have to be borrowed for if he came back."""
-        foreign, below = self.foreign, self.foreign.meeting(victim).below
-        return foreign.with_back(
-            foreign.contest.use, gone, victim, lambda: all(self._over(pool) for pool in below)
-        )
+        below = self.foreign.meeting(victim).below
+        return self.foreign.stays_out(self.foreign.contest.use, gone, victim, below)
 
     def _over(self, pool: Pool) -> bool:
         contest = self.foreign.contest
@@ -120,6 +128,8 @@ class Reclaim:
         bound = [g for g in building.gangs if g not in self.exempt]
         for (_, top), theirs in self.foreign.by_top(bound).items():
             self._keep_over(building, top, theirs)
+            if not top.members:
+                self._settled_in(top).constrain(building, theirs)
 
     def standing(self, gang: int) -> object:
         return self.foreign.standing(gang) if gang in self.wary else None

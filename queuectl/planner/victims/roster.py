@@ -24,7 +24,7 @@ from queuectl.planner.ledger import Ledger
 from queuectl.planner.queueing.quota import QuotaRow
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.victims.idle import NO_PRIORITY, least_priorities, yields_to
-from queuectl.planner.victims.shield import protected_until
+from queuectl.planner.victims.shield import opts_out, protected_until
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -178,6 +178,7 @@ def _enroll(arena: Arena, queues: tuple[str, ...]) -> Roster:
         key=lambda pair: (pair[0].workload.priority, pair[0].workload.uid),
     )
     gangs = [gang for gang, _ in found]
+    known = arena.snapshot.config.cluster_queues
     charged: dict[QuotaRow, list[tuple[int, int]]] = {}
     for i, gang in enumerate(gangs):
         for row, amount in arena.usage.charges(gang):
@@ -193,7 +194,7 @@ def _enroll(arena: Arena, queues: tuple[str, ...]) -> Roster:
         {row: _scattered(entries, len(gangs)) for row, entries in charged.items()},
         _yielding(arena, found, queues, dry=False),
         _yielding(arena, found, queues, dry=True),
-        np.array([not g.workload.preemptible for g in gangs], dtype=np.bool_),
+        np.array([opts_out(g.workload, known[queues[at]]) for g, at in found], dtype=np.bool_),
     )
 
 
@@ -205,7 +206,9 @@ def _yielding(
         return np.full(len(found), NO_PRIORITY, dtype=np.int64)
     known = arena.snapshot.config.cluster_queues
     least = [
-        yields_to(gang, known[queues[owner]], dry=dry) if gang.workload.preemptible else NO_PRIORITY
+        NO_PRIORITY
+        if opts_out(gang.workload, known[queues[owner]])
+        else yields_to(gang, known[queues[owner]], dry=dry)
         for gang, owner in found
     ]
     return np.array(least, dtype=np.int64)

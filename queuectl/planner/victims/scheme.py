@@ -94,7 +94,8 @@ class Scheme:
         if self.strategies:
             return Fair(foreign, self.strategies, exempt)
         wary = self._of(Kind.WHILE_BORROWING) if self.borrows else frozenset()
-        return Reclaim(foreign, exempt, wary)
+        dangerous = (g for g in foreign.owner if self.comeback.threatens(self.bench.gangs[g]))
+        return Reclaim(foreign, exempt, (wary | frozenset(dangerous)) - exempt)
 
     def _of(self, *kinds: Kind) -> frozenset[int]:
         """The gangs that may be evicted by one of these rules."""

@@ -8,8 +8,11 @@ from typing import Final
 from queuectl.domain.queues import ClusterQueue, OptOut, Protection
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.steps import DAY
+from queuectl.domain.workload import Workload
 
 _NONE: Final = Protection()
+_HONOURED: Final = frozenset((OptOut.WITHIN_NOMINAL, OptOut.ALWAYS))
+_HONOURED_TO_LENDERS: Final = frozenset((OptOut.ALWAYS,))
 
 
 def protected_until(
@@ -26,7 +29,7 @@ def protected_until(
     Returns:
         Unix seconds later than ``now``; infinity when time will not change it.
     """
-    if not gang.evictable or opts_out(gang, queue, reclaimed=reclaimed):
+    if not gang.evictable or opts_out(gang.workload, queue, reclaimed=reclaimed):
         return inf
     policy = queue.protection
     if policy == _NONE:
@@ -40,10 +43,10 @@ def protected_until(
     return until if until > now else None
 
 
-def opts_out(gang: Admitted, queue: ClusterQueue, *, reclaimed: bool) -> bool:
+def opts_out(workload: Workload, queue: ClusterQueue, *, reclaimed: bool = False) -> bool:
     """Whether a gang is not preemptible and its ClusterQueue honours that; for ``reclaimed`` see ``protected_until``."""
-    honoured = not reclaimed or queue.preemption_opt_out is OptOut.ALWAYS
-    return honoured and not gang.workload.preemptible
+    honoured = _HONOURED_TO_LENDERS if reclaimed else _HONOURED
+    return not workload.preemptible and queue.preemption_opt_out in honoured
 
 
 def next_change(snapshot: Snapshot) -> float | None:

@@ -32,10 +32,10 @@ from queuectl.planner.queueing.quota import Pool, QuotaRow, pools_of
 from queuectl.planner.solve import Model, Outcome, Solver, Status
 from queuectl.planner.victims.find import Blocked
 from queuectl.planner.victims.goal import layers
-from queuectl.planner.victims.policy import allowed, within_nominal
+from queuectl.planner.victims.policy import allowed, within_nominal, would_return
 from queuectl.planner.victims.roster import Bench, rows_of
 from queuectl.planner.victims.search import Found
-from queuectl.planner.victims.shield import protected_until
+from queuectl.planner.victims.shield import opts_out, protected_until
 from queuectl.planner.why.held import HOLDERS
 from queuectl.planner.why.offer import Idea, finish, offer
 from queuectl.planner.why.trial import ask, books, demands, past_heads
@@ -185,7 +185,7 @@ def shield(turn: Turn, gang: Admitted) -> str:
     if until is not None:
         if not gang.evictable:
             return "the API server refuses to suspend its job"
-        if isinf(until) and not gang.workload.preemptible:
+        if opts_out(gang.workload, theirs, reclaimed=reclaimed):
             return "it is not preemptible"
         if isinf(until):
             return f"maxEvictionsPerDay of ClusterQueue {theirs.name} is 0"
@@ -230,6 +230,8 @@ def _across(turn: Turn, queue: ClusterQueue, theirs: ClusterQueue, gang: Admitte
     if pool is not None:
         kind = "ClusterQueue" if pool == theirs.name else "cohort"
         return f"{kind} {pool} uses no more than its nominal quota"
+    if any(would_return(ledger, demand, queue, gang) for demand in asked):
+        return f"it is within the nominal quota of ClusterQueue {theirs.name} before lower gangs of that queue"
     return f"{queue.name} would have to borrow, and may not evict it then"
 
 

@@ -114,7 +114,7 @@ def _protecting(turn: Turn) -> list[str]:
     names = set()
     for gang in turn.staying:
         queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
-        if queue is None or not gang.evictable or opts_out(gang, queue, reclaimed=True):
+        if queue is None or not gang.evictable or opts_out(gang.workload, queue, reclaimed=True):
             continue
         if protected_until(gang, queue, now, reclaimed=True):
             names.add(queue.name)
@@ -122,8 +122,14 @@ def _protecting(turn: Turn) -> list[str]:
 
 
 def _unwilling(turn: Turn) -> tuple[str, ...]:
-    unwilling = (g for g in turn.staying if g.evictable and not g.workload.preemptible)
-    return tuple(sorted(g.workload.uid for g in unwilling))
+    """Gangs that opt out of preemption, where their ClusterQueue honours that."""
+    config = turn.snapshot.config
+    found = []
+    for gang in turn.staying:
+        queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        if queue is not None and gang.evictable and opts_out(gang.workload, queue):
+            found.append(gang.workload.uid)
+    return tuple(sorted(found))
 
 
 def _together(turn: Turn) -> list[Way]:
