@@ -112,19 +112,22 @@ class Leadership:
     async def _write(self, over: LeaderRecord, epoch: int | None = None) -> None:
         """Write the lease, with another epoch if one is given.
 
-        It lasts from when the write is sent: no standby can have seen it before. A write that gets no answer is given up
-        while there is time for another one.
+        It lasts from when the write is sent: no standby can have seen it before.
         """
         sent = asyncio.get_running_loop().time()
         ours = replace(over, renewed=self._clock(), epoch=over.epoch if epoch is None else epoch)
+        self._held = await self._answered(ours, over)
+        self._deadline = sent + self._duration
+        self.trouble = ""
+
+    async def _answered(self, ours: LeaderRecord, over: LeaderRecord) -> LeaderRecord:
+        """Write the lease. A write that gets no answer is given up while there is time for another one."""
         patience = (self._duration - self._renew) / 2
         try:
             async with asyncio.timeout(patience):
-                self._held = await self._cluster.write_leader(ours, over)
+                return await self._cluster.write_leader(ours, over)
         except TimeoutError:
-            raise ClusterUnavailable(f"no answer to a renewal in {patience:g} s") from None
-        self._deadline = sent + self._duration
-        self.trouble = ""
+            raise ClusterUnavailable(f"no answer to a write of it in {patience:g} s") from None
 
     async def _reread(self) -> None:
         """After a write was refused because the lease is not as we know it: write over what it is, if it is ours."""
@@ -146,6 +149,6 @@ class Leadership:
         held, self._held = self._held, None
         if held is not None:
             try:
-                await self._cluster.write_leader(replace(held, holder=""), held)
+                await self._answered(replace(held, holder=""), held)
             except ClusterError as error:
                 log.warning("lease_not_released", why=str(error))

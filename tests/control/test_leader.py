@@ -122,6 +122,22 @@ def test_a_renewal_without_an_answer_is_tried_again_in_time(answer: Answer) -> N
     run(story())
 
 
+def test_the_end_of_a_leader_does_not_wait_for_a_server_that_is_silent() -> None:
+    async def silent_at_the_end(number: int, write: Write) -> LeaderRecord:
+        if number > TWICE:
+            await asyncio.sleep(1e6)
+        return await write()
+
+    async def story() -> None:
+        leader = leadership(SlowServer(silent_at_the_end))
+        await leader.acquire()
+        asked = now()
+        await leader.release()
+        assert now() - asked < DURATION
+
+    run(story())
+
+
 @pytest.mark.parametrize("deleted", [True, False])
 def test_a_lease_that_another_holds_or_that_is_gone_ends_the_leadership(deleted: bool) -> None:
     async def story() -> None:
