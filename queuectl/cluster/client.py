@@ -53,6 +53,10 @@ class Forbidden(WriteRefused):
     """403: our identity may not."""
 
 
+class NotServed(ObjectGone):
+    """A 404 that says nothing of an object: the server does not serve this path, or it was not the API server that answered."""
+
+
 class _Cause(msgspec.Struct):
     reason: str | None = None
     field: str | None = None
@@ -133,7 +137,7 @@ class Api:
         Raises:
             ClusterUnavailable: no usable answer; the request may or may not have had its effect.
             WriteConflict: 409.
-            ObjectGone: 404, or the uid in the body is another's.
+            ObjectGone: 404, or the uid in the body is another's; :class:`NotServed` where the 404 names no object.
             Forbidden: 403.
             WriteRefused: any other 4xx.
             Expired: 410.
@@ -229,6 +233,8 @@ def failure(what: str, code: int, body: bytes, after: str = "") -> ClusterError:
         return Expired(message)
     if code >= 500 or code in (401, 408, 429):  # a token may be renewed meanwhile
         return ClusterUnavailable(message, _retry_after(status, after))
+    if code == 404 and status.reason != "NotFound":
+        return NotServed(message)
     if code == 404 or any(cause.field == "metadata.uid" for cause in status.causes()):
         return ObjectGone(message)
     return {409: WriteConflict, 403: Forbidden}.get(code, WriteRefused)(message)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.cluster.client import METADATA_ONLY, Api
+from queuectl.cluster.client import METADATA_ONLY, Api, NotServed
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKind, path
@@ -49,10 +49,16 @@ def _number(text: str) -> int:
 
 
 async def kueue_runs(api: Api) -> bool:
-    """Whether a Kueue is installed: it takes hold of jobs by its webhooks."""
+    """Whether a Kueue is installed: it takes hold of jobs by its webhooks.
+
+    Raises:
+        ClusterError: the API server does not say. A 404 from a proxy on the way is no answer.
+    """
     for webhook in KUEUE_WEBHOOKS:
         try:
             await api.request("GET", webhook, accept=METADATA_ONLY)
+        except NotServed:
+            raise
         except ObjectGone:
             continue
         return True

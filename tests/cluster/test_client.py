@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from queuectl.cluster.client import Api, Expired, Forbidden, failure
+from queuectl.cluster.client import Api, Expired, Forbidden, NotServed, failure
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.review import kueue_runs
 from queuectl.domain.errors import (
     BadInput,
     ClusterError,
@@ -37,8 +40,9 @@ def causes(*pairs: tuple[str, str]) -> dict[str, Any]:
         (400, status(400), WriteRefused),
         (401, status(401), ClusterUnavailable),
         (403, status(403), Forbidden),
-        (404, status(404), ObjectGone),
-        (404, b"404 page not found\n", ObjectGone),
+        (404, status(404, reason="NotFound"), ObjectGone),
+        (404, b"404 page not found\n", NotServed),
+        (404, b"<html>no such host</html>", NotServed),
         (408, status(408), ClusterUnavailable),
         (409, status(409), WriteConflict),
         (410, status(410), Expired),
@@ -164,3 +168,18 @@ async def test_a_proxy_of_another_kind_is_refused_at_once_by_file_context_and_fi
         for part in (str(path), named, "proxy-url", says):
             assert part in str(refused.value)
         assert "secret" not in str(refused.value)
+
+
+async def test_a_404_that_is_not_the_api_servers_does_not_say_that_no_kueue_runs(
+    tmp_path: Path,
+) -> None:
+    async def astray(request: web.Request) -> web.Response:
+        return web.Response(status=404, text="default backend - 404")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", astray)
+    async with TestServer(app) as server:
+        api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, server.port or 0)))
+        with pytest.raises(ClusterError, match="default backend"):
+            await kueue_runs(api)
+        await api.close()
