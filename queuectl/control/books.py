@@ -287,11 +287,10 @@ class Books:
         return f"ClusterQueue {queue} allows at most priority {most} to be set (maxPriority), not {priority}"
 
     def priority_class(self, entry: Entry) -> str:
-        """As its job names it; empty for none, and for one that does not exist."""
+        """The WorkloadPriorityClass that its job names; empty for none, and for one that does not exist."""
         job = self._mirror.jobs.get(entry.uid)
         name = (job.priority_class or "") if job is not None else ""
-        known = name in self.config.priority_classes or name in self._mirror.priority_classes
-        return name if known else ""
+        return name if name in self.config.priority_classes else ""
 
     def facts(self) -> Facts:
         """What usage is accounted by."""

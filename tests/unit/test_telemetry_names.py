@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from queuectl.api.app import create_metrics_app
+from queuectl.control.books import Books
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import PriorityClassRecord, Upserted
+from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.config import build
+from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to
 from tests.api.support import LIVES, FixedHealth, job, live_through
+from tests.unit.test_state import CONFIG, ENTRY, JOB
 from tests.unit.test_telemetry_quota import documents, holdings
 
 
@@ -68,3 +73,14 @@ async def test_series_of_a_queue_that_was_deleted_are_removed() -> None:
     lines = await scraped(metrics)
     assert not [line for line in lines if 'cluster_queue="team-a"' in line]
     assert not [line for line in lines if 'name="default",namespace="team-a"' in line]
+
+
+def test_a_priority_class_is_named_while_it_is_a_workload_priority_class() -> None:
+    mirror = Mirror({"jobs": "Job"})
+    for version, name in enumerate(("high", "cluster-wide", "made-up"), 1):
+        mirror.apply([Upserted(replace(JOB, uid=name, priority_class=name, version=version))])
+    mirror.apply([Upserted(PriorityClassRecord("cluster-wide", 1, 4))])
+    books = Books(mirror, SolverLimits(), 10.0, lambda: 0.0, 10.0)
+    books.config = CONFIG
+    named = {uid: books.priority_class(replace(ENTRY, uid=uid)) for uid in mirror.jobs}
+    assert named == {"high": "high", "cluster-wide": "", "made-up": ""}
