@@ -29,6 +29,7 @@ from queuectl.domain.ledger import Change, State
 from queuectl.domain.machine import handle
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import Delta
+from queuectl.domain.words import counted
 from queuectl.state.mirror import Mirror
 from queuectl.state.observe import joined
 
@@ -48,6 +49,22 @@ class Recovered:
 
     states: Mapping[State, int]
     left_alone: tuple[str, ...] = ()
+
+
+async def lost(store: Store, mirror: Mirror) -> str:
+    """Why the database cannot be the one that the cluster's gangs are in; empty when it can.
+
+    Admission and queuectl alone write the attempts on a job, so it was queuectl that started it. ``mirror``: complete.
+    May raise StoreUnavailable.
+    """
+    started = [job for job in mirror.jobs.values() if job.attempt and job.outcome is None]
+    if not started or (await store.load()).entries:
+        return ""
+    first = min(started, key=lambda job: (job.namespace, job.name))
+    return (
+        f"the database has no workload, but queuectl has started {counted(len(started), 'job')} that did not end "
+        f"({first.kind} {first.namespace}/{first.name}): connect the database that has them, or, if it is lost, run queuectl recover"
+    )
 
 
 async def recover(

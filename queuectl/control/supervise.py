@@ -20,6 +20,7 @@ from queuectl.control.loop import Loop
 from queuectl.control.neighbour import Neighbour
 from queuectl.control.ports import Cluster, Store, UseSource
 from queuectl.control.preview import Previewer
+from queuectl.control.recover import lost
 from queuectl.control.settings import Settings
 from queuectl.control.tryout import TryOut
 from queuectl.control.viewer import Viewer
@@ -65,6 +66,7 @@ class Supervisor:
         self._synced = asyncio.Event()
         self._policies: list[str] = ["admission policies: not probed yet"]
         self._protected = asyncio.Event()  # the policies have been in force
+        self._lost: list[str] = []  # why the database is not the cluster's
         self._neighbour = Neighbour(cluster, store)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
@@ -95,7 +97,7 @@ class Supervisor:
         """Why this process is not ready to lead or to stand by; empty when it is."""
         waiting = [f"watch: {resource} not listed yet" for resource in sorted(self._missing)]
         trouble = [self._leadership.trouble] if self._leadership.trouble else []
-        return waiting + self._policies + trouble
+        return waiting + self._policies + self._lost + trouble
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a waiting workload does not start; None while this process cannot tell."""
@@ -175,6 +177,7 @@ class Supervisor:
         await self._protected.wait()
         await self._synced.wait()
         while True:
+            await self._database_found()
             epoch = await self._leadership.acquire()
             self._metrics.leading(epoch)
             self._leading = Loop(
@@ -192,6 +195,20 @@ class Supervisor:
             finally:
                 self._leading = None
                 self._metrics.following()
+
+    async def _database_found(self) -> None:
+        """Return when the database may be the one that the cluster's gangs are in: in another one, they would start twice."""
+        while True:
+            try:
+                why = await lost(self._store, self._mirror)
+            except StoreUnavailable as error:
+                log.warning("database_away", why=str(error))
+            else:
+                self._lost = [f"database: {why}"] if why else []
+                if not why:
+                    return
+                log.warning("database_not_of_this_cluster", why=why)
+            await asyncio.sleep(PROBE_SECONDS)
 
     async def _reign(self, loop: Loop, epoch: int) -> None:
         async with asyncio.TaskGroup() as group:

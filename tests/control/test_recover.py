@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from queuectl.control import supervise
 from queuectl.control.clock import SteadyClock
 from queuectl.control.leader import Leadership
 from queuectl.control.recover import Recovered, recover
@@ -14,6 +15,7 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from queuectl.objects.kinds import KINDS
+from tests.control.process import running, until
 from tests.control.rig import Rig, gang, live, rig
 from tests.support.postgres import TestPostgres
 
@@ -111,4 +113,29 @@ async def test_a_lost_database_loses_no_gang_and_starts_none_twice(
         assert world.deaths == 0
         await world.ask(uids["held"], Action.RELEASE, admin=True)
         await world.until_state(uids["held"], State.RUNNING)
+    await postgres.drop(name)
+
+
+async def test_on_an_empty_database_nobody_leads_where_gangs_run_until_it_is_recovered(
+    database_url: str, postgres: TestPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "PROBE_SECONDS", 0.01)
+    async with rig(database_url, 4) as world:
+        uid = world.cluster.submit(gang("Job", "runs", 2))
+        await world.until_state(uid, State.RUNNING)
+        cluster = world.cluster
+    written, pods = len(cluster.writes), {pod.uid for pod in live(cluster.pods_of(uid))}
+    name = await postgres.fresh()
+    async with rig(postgres.server.url(name), 4, cluster=cluster) as world:
+        world.running = False
+        async with running(postgres.server.url(name), cluster) as supervisor:
+            says = "has started 1 job that did not end (Job default/runs)"
+            await until(lambda: any(says in b for b in supervisor.blockers()), "it says why")
+            assert any("queuectl recover" in b for b in supervisor.blockers())
+            assert (cluster.leader, len(cluster.writes)) == (None, written)
+            await recovered(world)
+            await until(lambda: not supervisor.blockers(), "it is ready")
+            await until(lambda: bool(cluster.leader and cluster.leader.holder), "it leads")
+            assert (await world.until_state(uid, State.RUNNING)).attempt == 1
+        assert {pod.uid for pod in live(cluster.pods_of(uid))} == pods
     await postgres.drop(name)
