@@ -132,6 +132,7 @@ def make_engine(settings: DatabaseSettings) -> AsyncEngine:
         pool_size=settings.pool_size,
         max_overflow=0,
         pool_timeout=settings.answer_timeout,
+        pool_use_lifo=True,
         json_serializer=encode_json,
         json_deserializer=orjson.loads,
     )

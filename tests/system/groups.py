@@ -7,9 +7,9 @@ from pathlib import PurePath
 from typing import Any, Final
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.support.standing import STANDING
+from tests.support.units import Units
 
 GROUPS: Final = (
     ("system/test_kills", "system/test_chaos", "system/test_gangs", "system/test_default_queue", "system/test_serve_api"),
@@ -34,18 +34,8 @@ _TURNS: Final = {
 }
 
 
-class Groups(LoadScopeScheduling):  # type: ignore[misc]
-    """One group, one worker.
-
-    xdist's own groups do nothing with pytest 9.2, and do not say so (https://github.com/pytest-dev/pytest-xdist/issues/1386).
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return _turn(nodeid)[0]
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
-    return Groups(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
+    return Units(config, log, lambda nodeid: _turn(nodeid)[0])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
