@@ -19,6 +19,7 @@ from tests.support.relay import LATE, LOST, Fault, Relay, Request, slow
 
 LEASE = 4.0  # seconds; QUICK
 CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
+POLICY_SECONDS = 2.0  # until a policy that was deleted refuses nothing
 API_SERVER = "kube-apiserver"
 WRITES = ("PATCH", "PUT", "POST", "DELETE")
 FAIL = "kwok.queuectl.dev/fail-after-seconds"
@@ -310,3 +311,5 @@ def refusing(stage: Stage, group: str, resource: str) -> Iterator[None]:
     finally:
         for one in (binding, policy):
             stage.client.delete(stage.client.path_of(one), missing_ok=True)
+        # The API server looks for changes of policies every second. A start that it refuses later is tried again after a minute.
+        stage.wait(POLICY_SECONDS)
