@@ -13,20 +13,24 @@ from tests.support.units import Units
 
 GROUPS: Final = (
     ("system/test_kills", "system/test_chaos", "system/test_gangs", "system/test_default_queue", "system/test_serve_api"),
-    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_refusals"),
-    ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
     ("docs/test_admin", "docs/test_users", "docs/test_guides", "docs/test_operate"),
     ("system/test_demo",),
-    ("cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access", "cluster/test_policies", "system/test_rights"),
-    ("cluster/test_localcluster_run",),
+    ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
+    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_refusals"),
+    ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access",
+     "cluster/test_policies", "system/test_rights"),
     ("system/test_dashboard",),
-    ("utilization/test_sources",),
+    ("system/test_takeover",),
+    ("cluster/test_localcluster_run",),
     ("system/test_scale",),
     ("cluster/test_localcluster_lifecycle",),
-    ("system/test_takeover",),
+    ("cluster/test_localcluster_prometheus",),
+    ("system/test_alerts",),
+    ("utilization/test_sources",),
 )  # fmt: skip
 """Files that stand on the same control plane go to the same worker, which starts it once. The longest groups come first, so
-that at the end no worker is left alone with much to do; a file that is not named is a group of its own."""
+that at the end no worker is left alone with much to do; a file that is not named is a group of its own. The last one plays its
+story again where the machine is too busy for it."""
 _TURNS: Final = {
     file: (f"group {number}", number, turn)
     for number, group in enumerate(GROUPS)
