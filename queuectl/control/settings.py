@@ -198,7 +198,10 @@ class Settings(BaseSettings):
         return renew
 
     unschedulable_seconds: float = Field(
-        30.0, gt=0, description="kube-scheduler's refusal of a pin before it is given up"
+        30.0,
+        gt=0,
+        description="after which a start is given up whose pinned pod kube-scheduler refuses, or in whose "
+        "place are pods of an earlier attempt",
     )
     force_delete_seconds: float | None = Field(
         None,

@@ -47,6 +47,8 @@ from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.refusals import Refusal, Refusals
 from queuectl.state.trouble import (
+    held_up,
+    late_pods,
     pin_is_refused,
     pin_refused,
     refused_pods,
@@ -65,10 +67,12 @@ class Terms:
 
     Attributes:
         rules: time-outs, among others.
-        unschedulable: seconds of kube-scheduler's refusal of a pinned pod before the pin is given up.
+        unschedulable: seconds after which a start is given up whose pinned pod kube-scheduler refuses, or whose place pods
+            of an earlier attempt take.
         names: hostname label -> node name.
         drain: why its queue evicts what runs, None when it does not.
         refused: when kube-scheduler was first seen to refuse a pod, by uid of the pod; unix seconds.
+        late: likewise, when a pod of an earlier attempt was first seen.
         refusal: of a write that it owes, None when none is refused.
         may_start: a start that was sent may still have its effect.
     """
@@ -78,6 +82,7 @@ class Terms:
     names: Mapping[str, str]
     drain: Reason | None = None
     refused: Mapping[str, float] = field(default_factory=dict)
+    late: Mapping[str, float] = field(default_factory=dict)
     refusal: Refusal | None = None
     may_start: bool = False
 
@@ -183,6 +188,7 @@ def _trouble(
         or _over_time(entry, job, now)
         or (Evict(terms.drain) if terms.drain is not None else None)
         or pin_refused(pods, terms.refused, now, terms.unschedulable, terms.names)
+        or held_up(entry, job, terms.late, now, terms.unschedulable)
         or start_refused(entry, terms.refusal, now, terms.unschedulable)
     )
 
@@ -226,6 +232,7 @@ class Observer:
         self.told: list[str] = []  # for the log; the reader clears it
         self._left_alone: set[str] = set()
         self._refused: dict[str, dict[str, float]] = {}  # of each workload, as refused_pods says
+        self._late: dict[str, dict[str, float]] = {}  # likewise, as late_pods says
 
     def look(self, config: QueueConfig, now: float) -> Seen:
         """Take the mirror's marks and turn them into changes."""
@@ -255,7 +262,11 @@ class Observer:
         refused = refused_pods(pods, self._refused.pop(uid, {}), now)
         if refused:
             self._refused[uid] = refused
-        terms = replace(self._terms(before, job, config), refused=refused)
+        late = late_pods(pods, before.attempt, self._late.pop(uid, {}), now)
+        if late and before.state is State.STARTING:
+            self._late[uid] = late
+            self._mirror.unschedulable.add(uid)  # to look again as time passes
+        terms = replace(self._terms(before, job, config), refused=refused, late=late)
         for event in observe(before, job, pods, now, terms):
             change = handle(last.after if last else before, event, now, config.rules)
             last = joined(last, change)

@@ -103,6 +103,42 @@ def refused_pods(
     }
 
 
+def late_pods(
+    pods: Iterable[PodRecord], attempt: int, known: Mapping[str, float], now: float
+) -> dict[str, float]:
+    """Gated pods of attempts before ``attempt`` that are not ending, by uid, and when each was first seen (unix seconds).
+
+    ``pods``: all the job controls; ``known``: what the last look found; ``now``: unix seconds.
+    """
+    return {
+        pod.uid: known.get(pod.uid, now)
+        for pod in pods
+        if pod.attempt < attempt and pod.gated and not pod.terminating and not pod.terminal
+    }
+
+
+def held_up(
+    entry: Entry, job: JobRecord, late: Mapping[str, float], now: float, patience: float
+) -> Evict | None:
+    """Pods of an earlier attempt have been in the place of those of this one for ``patience`` seconds.
+
+    The job's controller read an earlier start, which was taken back meanwhile, and made its pods. It does not replace
+    them, because to it they are pods of the job; a stop makes it delete them.
+
+    Args:
+        entry: of the workload.
+        job: its object.
+        late: as :func:`late_pods` says.
+        now: unix seconds.
+        patience: seconds.
+    """
+    stuck = sum(now - since >= patience for since in late.values())
+    if entry.state is not State.STARTING or job.suspended or not stuck:
+        return None
+    text = f"its controller made {counted(stuck, 'pod')} of an earlier attempt; it is stopped and starts again"
+    return Evict(Reason(Code.CHANGED_OUTSIDE, text))
+
+
 def pin_refused(
     pods: Sequence[PodRecord],
     refused: Mapping[str, float],
