@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from queuectl.demo.recorder import Event, Recording
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import NOTHING, Resources
-from queuectl.domain.records import JobRecord, NodeRecord, PodRecord
+from queuectl.domain.records import JobRecord, NodeRecord, OwnerKey, PodRecord
 
 
 def place_of(pod: PodRecord) -> str | None:
@@ -81,6 +81,9 @@ class Replay:
 
     def _pod(self, event: Event, pod: PodRecord) -> Step:
         picture = self.picture
+        job = picture.jobs.get(pod.owner)
+        if job is not None and pod.owned_by != OwnerKey(job.kind, job.namespace, job.uid):
+            pod = replace(pod, owner="")  # it only claims so
         before = picture.pods.get(event.key)
         after = None if event.gone else pod
         siblings = picture.of_job.setdefault(pod.owner, {})

@@ -42,6 +42,7 @@ from queuectl.objects.kinds import KINDS
 from queuectl.objects.whatif import WhatIf
 from queuectl.planner import StopSignal, plan
 from queuectl.telemetry.metrics import Metrics
+from tests.bench.bystander import lag
 from tests.bench.crowd import LARGE, SMALL, Size
 from tests.bench.crowd import World as Crowd
 from tests.bench.crowd import configuration as crowd_configuration
@@ -70,14 +71,6 @@ class Run:
     doubled: int = 0
     lines: int = 0
     breaks: int = 0
-
-
-async def lag(into: list[float]) -> None:
-    """How much later than asked the event loop comes back."""
-    while True:
-        began = time.perf_counter()
-        await asyncio.sleep(0.01)
-        into.append(time.perf_counter() - began - 0.01)
 
 
 @dataclass

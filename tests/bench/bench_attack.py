@@ -4,7 +4,7 @@
 the dashboard and authentication on a real port: first with nobody asking, then while 30 clients send the most expensive legal
 and illegal requests there are (tests/bench/attackers.py): unknown ones, one without rights, a tenant and a viewer. Server and
 controller share one process and event loop; the cluster double is a process of its own, and so are the attackers. Printed for
-both runs: the lag of the event loop, renewals of the LeaderLease and the longest time between two, memory; for the attack: the
+both runs: the lag of the event loop, and of one that does nothing, in a process of its own; renewals of the LeaderLease and the longest time between two, memory; for the attack: the
 requests of each sort and their answers. Goal: lag p99 below 100 ms, the lease kept.
 """
 
@@ -16,9 +16,10 @@ import logging
 import resource
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from rich.console import Console
@@ -31,20 +32,25 @@ from queuectl.control.settings import Settings
 from queuectl.domain.identity import Right
 from queuectl.web.app import OPEN, SIGN_IN
 from tests.bench.attackers import NOBODY, TEAM, TENANT, VIEWER
-from tests.bench.bench_api import GANGS, World, admitted, lag, quantiles, ruled, table
+from tests.bench.bench_api import GANGS, World, admitted, quantiles, ruled, table
+from tests.bench.bystander import lag
 from tests.bench.serving import clients, report_of, served
 from tests.doubles.access import MemoryAccess
 from tests.support.postgres import running_postgres
 
+AFTER_SECONDS: Final = 10.0
+"""The gangs run, and nothing else is to be done."""
 _PAGE = resource.getpagesize()
 
 
 @dataclass
 class Run:
-    """One way of letting the gangs in. Seconds, MiB."""
+    """One way of letting the gangs in. Seconds, MiB. ``worked``: of the loop's thread from look to look; ``beside``: lags of a process that does nothing."""
 
     wall: float = 0.0
     lags: list[float] = field(default_factory=list)
+    worked: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
     renewed: list[float] = field(default_factory=list)
     memory: float = 0.0
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -89,7 +95,7 @@ async def watched(world: World, run: Run) -> None:
         return answer
 
     world.cluster._ask = noted  # type: ignore[method-assign]
-    sampler = asyncio.create_task(lag(run.lags))
+    sampler = asyncio.create_task(lag(run.lags, run.worked))
     try:
         while True:
             run.memory = max(run.memory, resident())
@@ -101,24 +107,35 @@ async def watched(world: World, run: Run) -> None:
 async def measured(url: str, gangs: int, *, attacked: bool) -> Run:
     run = Run()
     authenticated = Authenticated(people(), doors=Open(OPEN, SIGN_IN))
-    async with ruled(url, gangs) as world, served(world.parts, authenticated) as address:
-        if not attacked:
-            watch = asyncio.create_task(watched(world, run))
-            run.wall, _ = await admitted(world, gangs)
-            watch.cancel()
-            return run
-        async with clients("tests.bench.attackers", address) as attackers:
-            watch = asyncio.create_task(watched(world, run))
-            run.wall, _ = await admitted(world, gangs)
-            await world.pause(10.0)  # with nothing else to do, the attack alone
-            watch.cancel()
+    async with (
+        ruled(url, gangs) as world,
+        served(world.parts, authenticated) as address,
+        clients("tests.bench.bystander", address) as bystander,
+        clients("tests.bench.attackers", address) if attacked else nullcontext() as attackers,
+    ):
+        watch = asyncio.create_task(watched(world, run))
+        run.wall, _ = await admitted(world, gangs)
+        await world.pause(AFTER_SECONDS)
+        watch.cancel()
+        run.beside = await report_of(bystander)
+        if attackers is not None:
             run.answers = await report_of(attackers)
-        return run
+    return run
 
 
 def told(alone: Run, attacked: Run, gangs: int, console: Console) -> None:
     console.print(
-        table([("alone", alone.lags), ("attacked", attacked.lags)], "lag of the event loop")
+        table(
+            [
+                ("alone", alone.lags),
+                ("of that its own CPU", alone.worked),
+                ("an idle process beside it", alone.beside),
+                ("attacked", attacked.lags),
+                ("of that its own CPU", attacked.worked),
+                ("an idle process beside it", attacked.beside),
+            ],
+            "lag of the event loop",
+        )
     )
     answers = Table("request", "tried", "answers", "worst ms", title="the attack", box=None)
     every: Counter[str] = Counter()

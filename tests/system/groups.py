@@ -16,7 +16,7 @@ GROUPS: Final = (
     ("docs/test_admin", "docs/test_users", "docs/test_guides", "docs/test_operate"),
     ("system/test_demo",),
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
-    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_refusals"),
+    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_refusals", "system/test_forged"),
     ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access",
      "cluster/test_policies", "system/test_rights"),
     ("system/test_dashboard",),

@@ -24,6 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CONTROLLER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
 JOB_CONTROLLERS = (
     "system:serviceaccount:kube-system:job-controller",
+    "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:serviceaccount:kubeflow:training-operator",
 )
 DOCUMENTS = manifests()
@@ -34,7 +35,9 @@ RESTRICTING = {
     *(f"queuectl-controller-{k}s" for k in ("pod", "job", "pytorchjob")),
 }
 """What queuectl's own identity may change."""
-PROTECTED = [one for one in VALIDATING if one["metadata"]["name"] not in RESTRICTING]
+DELETING = "queuectl-deletions"
+"""Lets queuectl's identity do no more than others: it deletes no jobs."""
+PROTECTED = [one for one in VALIDATING if one["metadata"]["name"] not in {*RESTRICTING, DELETING}]
 MUTATING = [one for one in DOCUMENTS if one["kind"] == "MutatingAdmissionPolicy"]
 
 
@@ -107,9 +110,8 @@ def test_every_kind_is_watched_patched_mutated_and_protected(kind: Any) -> None:
             for m in p["spec"]["matchConstraints"]["resourceRules"]
             if kind.plural in m["resources"]
         ]
-        expected = (
-            1 if policies is MUTATING else 2
-        )  # what others may do to them, and what queuectl may
+        # what others may do to them, how they are deleted, and what queuectl may
+        expected = 1 if policies is MUTATING else 3
         assert matched == [([kind.group], [kind.version])] * expected
 
 
