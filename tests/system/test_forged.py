@@ -217,10 +217,15 @@ def test_a_gang_keeps_no_gpus_outside_its_queue(tenant: Tenant) -> None:
     """Neither by a deletion that leaves its pods, nor by a finalizer, nor by letting its pods go."""
     room, client = tenant.room, tenant.client
     path = gang(tenant, "keeps", finalizers=["example.com/keep"])
-    for policy in ({}, {"propagationPolicy": "Orphan"}, {"orphanDependents": True}):
-        refused("together with its pods", client.delete, path, **policy)
-    for policy in ("Background", "Foreground"):
-        refused("example.com/keep, or hold", client.delete, path, propagationPolicy=policy)
+    without_pods: tuple[Document, ...] = (
+        {},
+        {"propagationPolicy": "Orphan"},
+        {"orphanDependents": True},
+    )
+    for options in without_pods:
+        refused("together with its pods", client.delete, path, **options)
+    for with_pods in ("Background", "Foreground"):
+        refused("example.com/keep, or hold", client.delete, path, propagationPolicy=with_pods)
     for one in room.pods("keeps"):
         target = f"/api/v1/namespaces/{room.namespace}/pods/{one.name}"
         stays = "stay as they are"
