@@ -272,8 +272,12 @@ async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
     finally:
         await apply(admin, everything())
         await wait_until_in_force(admin, kueue=True)
-    for kind in ("Job", "PyTorchJob"):
+    for kind, suspended in (
+        ("Job", {"spec": {"suspend": True}}),
+        ("PyTorchJob", {"spec": {"runPolicy": {"suspend": True}}}),
+    ):
         await world.user_patch(kind, "old", {"metadata": {"annotations": {"x": "y"}}})
+        await world.user_patch(kind, "old", suspended)  # or its finalizers would have to go first
         await world.delete_job(kind, "old")
         await world.user_patch(kind, "old", {"metadata": {"finalizers": None}})
         assert not world.admin.exists(world.path_of(kind, "old"))
