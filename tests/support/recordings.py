@@ -48,8 +48,20 @@ class Script:
         shape = self.jobs[job].podsets[0].shape
         self._pod(
             PodRecord(
-                "team", key, key, 0, shape.requests, job, None, None, True, attempt, "main", rank
-            )
+                "team",
+                key,
+                key,
+                0,
+                shape.requests,
+                job,
+                None,
+                None,
+                True,
+                attempt,
+                "main",
+                rank,
+                owner_kind="Job",
+            )  # fmt: skip
         )
         return key
 
