@@ -61,7 +61,7 @@ class Script:
                 "main",
                 rank,
                 owner_kind="Job",
-            )  # fmt: skip
+            )
         )
         return key
 
