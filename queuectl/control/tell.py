@@ -63,6 +63,7 @@ PASSING = frozenset(
         Code.RESOURCE_QUOTA_EXCEEDED,
         Code.MAX_PER_USER,
         Code.WAITING_FOR_PREEMPTED,
+        Code.WAITING_TO_RECLAIM,
         Code.WAITING_IN_ORDER,
         Code.PENDING_EVALUATION,
         Code.UNDECIDED,

@@ -179,6 +179,9 @@ class IdleReclaim:
 BORROW_BACKOFF_FACTOR = 2.0
 """A gang that was evicted does not borrow for so many times the seconds of work that it lost."""
 
+RECLAIM_WAIT_MOST = 30.0
+"""The most seconds for which a gang waits before it evicts gangs that borrow, where its ClusterQueue does not say."""
+
 BORROW_BACKOFF_MOST = 600.0
 """The most seconds of that, where its ClusterQueue does not say."""
 
@@ -203,6 +206,8 @@ class ClusterQueue:
         headroom: nominal quota of flavors with node labels follows the nodes' capacity, less this part of it;
             None = nominal quota is what the resource groups say.
         borrow_backoff: the most seconds for which a gang of it that was evicted for others does not borrow; 0 = it may at once.
+        reclaim_wait: the most seconds for which a gang of it that could evict gangs that borrow waits for their end; 0 = it
+            evicts at once.
         admission_checks: names of the checks that its gangs would have to pass. None is run, so while there are any nothing of
             it starts; what runs is left alone.
         max_per_user: resource to the most that one user's gangs may be charged of it at once, by resource; empty = all.
@@ -236,6 +241,7 @@ class ClusterQueue:
     max_priority: int | None = None
     admission_checks: tuple[str, ...] = ()
     borrow_backoff: float = BORROW_BACKOFF_MOST
+    reclaim_wait: float = RECLAIM_WAIT_MOST
     preemption_opt_out: OptOut = OptOut.WITHIN_NOMINAL
 
     def pause_before_borrowing(self, lost: float) -> float:

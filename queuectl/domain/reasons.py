@@ -24,6 +24,7 @@ class Code(StrEnum):
     LIMIT_RANGE_VIOLATED = "LimitRangeViolated"  # the namespace lets no such pods be created
     MAX_PER_USER = "MaxPerUserExceeded"  # its user holds all that the queue lets one user hold
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
+    WAITING_TO_RECLAIM = "WaitingToReclaim"  # it evicts gangs that borrow, but not yet
     UNDECIDED = "Undecided"  # the solver's budget ended first; retried with a larger one
     PENDING_EVALUATION = "PendingEvaluation"  # behind others; not looked at yet
     WAITING_IN_ORDER = "WaitingInOrder"  # StrictFIFO: behind a blocked gang

@@ -48,6 +48,8 @@ class Pending:
         excluded: nodes kube-scheduler refused for it after a pin.
         borrows_at: unix seconds before which it must not borrow: it was evicted while others needed what it held. Within its
             ClusterQueue's nominal quota it may start meanwhile. None = it may borrow.
+        reclaim_since: unix seconds since when it could evict gangs that borrow and waited instead, because the eviction loses
+            more than the wait; None = since now. 0: it has waited as long as it must; so do gangs that are read from files.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
     """
@@ -58,6 +60,7 @@ class Pending:
     excluded: frozenset[str] = frozenset()
     blocked: Reason | None = None
     borrows_at: float | None = None
+    reclaim_since: float | None = 0.0
 
     def may_borrow(self, now: float) -> bool:
         """Whether it may use more than its ClusterQueue's nominal quota at ``now`` (unix seconds)."""

@@ -12,6 +12,7 @@ from queuectl.domain.fleet import Requirement
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.domain.queues import (
     BORROW_BACKOFF_MOST,
+    RECLAIM_WAIT_MOST,
     DEFAULT_VICTIM_ORDER,
     WEIGHT_UNIT,
     ClusterQueue,
@@ -92,15 +93,15 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         idle_reclaim=_read_idle_reclaim(policy.idle_reclaim),
         max_per_user=_read_max_per_user(policy.max_per_user),
         max_priority=policy.max_priority,
-        borrow_backoff=_read_borrow_backoff(policy),
+        borrow_backoff=_seconds(policy.borrow_backoff_seconds, BORROW_BACKOFF_MOST),
+        reclaim_wait=_seconds(policy.reclaim_wait_seconds, RECLAIM_WAIT_MOST),
         preemption_opt_out=policy.preemption_opt_out or OptOut.WITHIN_NOMINAL,
         admission_checks=_admission_checks(spec),
     )
 
 
-def _read_borrow_backoff(policy: wire.PolicySpec) -> float:
-    asked = policy.borrow_backoff_seconds
-    return BORROW_BACKOFF_MOST if asked is None else float(asked)
+def _seconds(asked: int | None, default: float) -> float:
+    return default if asked is None else float(asked)
 
 
 def _admission_checks(spec: wire.ClusterQueueSpec) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from queuectl.planner.sizing import Sizing
 from queuectl.planner.solve import Solver
 from queuectl.planner.spots import Kept
 from queuectl.planner.victims.find import Victims
+from queuectl.planner.victims.patience import reclaim_wait
 
 _NOT_YET = Reason(Code.PENDING_EVALUATION, "behind others; not looked at yet")
 
@@ -169,7 +170,7 @@ class Walk:
         elif isinstance(outcome, Clearing):
             if outcome.victims.proof is not Proof.OPTIMAL:
                 self._doubt(pending)
-            self._hold(outcome.demand, queue, kind, outcome.victims)
+            self._clear(outcome, queue, kind)
         else:
             self.sizing.learn(pending, kind, outcome)
             if isinstance(outcome, Unknown):
@@ -219,6 +220,23 @@ class Walk:
         self.refused.pop(workload.uid, None)  # refuted before, and looked at again
         self.starting[workload.uid] = kept
         self.opened += 1
+
+    def _clear(self, found: Clearing, queue: ClusterQueue | None, kind: Class) -> None:
+        """Take the room of victims, unless it waits before it takes quota back."""
+        wait = self.waits(found, queue)
+        if wait is None:
+            self._hold(found.demand, queue, kind, found.victims)
+            return
+        pending = found.demand.pending
+        self._wait(pending, queue, kind, wait)
+        self.opened += 1
+
+    def waits(self, found: Clearing, queue: ClusterQueue | None) -> Reason | None:
+        """Why a gang does not evict yet; None = it does."""
+        if queue is None:
+            return None
+        pending = found.demand.pending
+        return reclaim_wait(pending, queue, found.victims.victims, self.arena.snapshot.now)
 
     def _hold(
         self, demand: Demand, queue: ClusterQueue | None, kind: Class, found: Victims

@@ -154,6 +154,7 @@ class Freezer:
             excluded=frozenset(entry.excluded),
             blocked=self._blocked(entry, job, config),
             borrows_at=entry.requeue_at,
+            reclaim_since=_reclaim_since(entry),
         )
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
@@ -294,6 +295,13 @@ def _utilization(entry: Entry, job: JobRecord, use: GangUse | None) -> float | N
     if use is None or use.attempt != entry.attempt or use.state is UseState.WARMUP:
         return job.utilization
     return None if use.weight is None else round(use.weight, 2)
+
+
+def _reclaim_since(entry: Entry) -> float | None:
+    """Since when it has waited to evict gangs that borrow; None = the last plan did not say so."""
+    if entry.reason.code is not Code.WAITING_TO_RECLAIM:
+        return None
+    return float(entry.reason.details["since"])
 
 
 def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]) -> int:

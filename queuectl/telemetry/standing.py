@@ -25,7 +25,13 @@ Head: TypeAlias = tuple[str, ...]
 
 # Kueue's two kinds of pending: still in line to be looked at, or looked at and refused until something changes.
 _IN_LINE: Final = frozenset(
-    {Code.QUEUED, Code.PENDING_EVALUATION, Code.UNDECIDED, Code.WAITING_FOR_PREEMPTED}
+    {
+        Code.QUEUED,
+        Code.PENDING_EVALUATION,
+        Code.UNDECIDED,
+        Code.WAITING_FOR_PREEMPTED,
+        Code.WAITING_TO_RECLAIM,
+    }
 )
 
 

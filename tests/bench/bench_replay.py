@@ -34,8 +34,9 @@ from queuectl.objects.gangs import read_job_gang
 from queuectl.objects.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
+from queuectl.planner.victims.patience import waits_end
 from queuectl.planner.victims.shield import next_change
-from queuectl.state.freeze import Freezer
+from queuectl.state.freeze import Freezer, priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
@@ -43,7 +44,6 @@ from tests.bench.kueue.mix import Arrival, Mix, read
 
 LATENCY: Final = 0.05  # seconds until a start, or an eviction, has taken effect
 STARTED_AT: Final = 1_000_000.0
-PRIORITIES: Final = {"small": 50, "medium": 100, "large": 200}
 T = TypeVar("T")
 
 
@@ -134,13 +134,12 @@ class Replay:
         gang = read_job_gang(as_document(arrival.document))
         podsets = _PODSETS.setdefault(gang.podsets, gang.podsets)
         at, queue = STARTED_AT + arrival.at, arrival.queue
-        self.mirror.jobs[uid] = JobRecord(
-            "Job", queue, arrival.name, uid, 1, at, queue, podsets, gang.priority_class
-        )
+        job = JobRecord("Job", queue, arrival.name, uid, 1, at, queue, podsets, gang.priority_class)
+        self.mirror.jobs[uid] = job
         pods = sum(podset.count for podset in podsets)
         return Entry(
             *(uid, "Job", queue, arrival.name, State.PENDING, queue, queue),
-            PRIORITIES[arrival.klass],
+            priority_of(job, self.config, {}),
             pods=pods,
             queued_at=at,
             since=at,
@@ -151,9 +150,9 @@ class Replay:
         snapshot = self._timed(
             "freeze", lambda: self.freezer.freeze(self.config, now, SolverLimits())
         )
-        turns = next_change(snapshot)
-        self._turns = None if turns is None else turns - STARTED_AT
         made = self._timed("plan", lambda: plan(snapshot))
+        turns = (next_change(snapshot), waits_end(made))
+        self._turns = min((at - STARTED_AT for at in turns if at is not None), default=None)
         wrong = self._timed("verify", lambda: verify(snapshot, made))
         assert not wrong, wrong[:3]
         changes = self._timed("changes", lambda: self.decider.changes(snapshot, made, now))

@@ -138,7 +138,7 @@ def outside_database() -> Iterator[EmbeddedServer]:
 def cohort(home: House, teams: Mapping[str, int], **specs: Mapping[str, Any]) -> Iterator[Room]:
     """A room with a LocalQueue for each team and its ClusterQueue of so many GPUs, all in one cohort.
 
-    ``specs``: further fields of a team's ClusterQueue. No team may ever hold more than the cohort has.
+    A team's gangs evict borrowers at once. ``specs``: further fields of a team's ClusterQueue. No team may ever hold more than the cohort has.
     """
     with home.room(0) as room:
         documents = []
@@ -148,6 +148,7 @@ def cohort(home: House, teams: Mapping[str, int], **specs: Mapping[str, Any]) ->
             queue["spec"] |= {
                 "cohortName": room.namespace,
                 "preemption": {"reclaimWithinCohort": "Any"},
+                "policy": {"reclaimWaitSeconds": 0},
                 **specs.get(team, {}),
             }
             documents += [queue, m.local_queue(room.namespace, team, name)]

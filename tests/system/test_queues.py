@@ -40,8 +40,10 @@ def starts(room: Room, name: str) -> list[dict[str, Any]]:
 
 def test_what_was_lent_is_reclaimed_and_lent_again(home: House) -> None:
     lent = [f"a{i}" for i in range(4)]
-    at_once = {"policy": {"borrowBackoffSeconds": 0}}
-    with cohort(home, {"team-a": 32, "team-b": 32}, **{"team-a": at_once}) as room:
+    lender = {"policy": {"reclaimWaitSeconds": 2}}
+    borrower = {"policy": {"borrowBackoffSeconds": 0}}
+    specs = {"team-a": borrower, "team-b": lender}
+    with cohort(home, {"team-a": 32, "team-b": 32}, **specs) as room:
         room.limits[room.namespace, "team-b"] = Resources({GPU: 32})
         for i, name in enumerate(lent):
             room.gang(KINDS[i % 2], name, 2, queue="team-a")
@@ -49,6 +51,8 @@ def test_what_was_lent_is_reclaimed_and_lent_again(home: House) -> None:
         die(room)
 
         room.gang("PyTorchJob", "b0", 2, queue="team-b")
+        until_reason(room, "b0", "Pending", "WaitingToReclaim")
+        die(room)
         room.until(lambda: out(room, lent), "a borrower must leave")
         die(room)
         room.until_state("b0", "Running")

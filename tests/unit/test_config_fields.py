@@ -191,6 +191,8 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 0, {"borrow_backoff": 0.0}, {}),
     ("ClusterQueue", "spec.policy.preemptionOptOut", "Always", {"preemption_opt_out": "Always"}, {}),
     ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 90, {"borrow_backoff": 90.0}, {}),
+    ("ClusterQueue", "spec.policy.reclaimWaitSeconds", 0, {"reclaim_wait": 0.0}, {}),
+    ("ClusterQueue", "spec.policy.reclaimWaitSeconds", 90, {"reclaim_wait": 90.0}, {}),
     ("ClusterQueue", "spec.policy.splitFlavors", True, {"split_flavors": True}, {}),
     ("ClusterQueue", "spec.policy.evictWithinNominal", True, {"evicts_within_nominal": True}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim", "Off", {"idle_reclaim": IdleReclaim(ReclaimMode.OFF)}, {}),

@@ -80,7 +80,8 @@ class Mending:
             done.undo(walk.ledger)
         known = walk.classes.set_aside()
         outcome = walk.sizing.outcome(pending, queue, kind)
-        if isinstance(outcome, Fit | Clearing):
+        waits = isinstance(outcome, Clearing) and walk.waits(outcome, queue) is not None
+        if isinstance(outcome, Fit | Clearing) and not waits:
             self._forget(undone)
             walk.classes.forget_refusals()
             self._again = [done.gang for done in undone.values()]

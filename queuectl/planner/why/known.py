@@ -48,7 +48,11 @@ def of_plan(plan: Plan) -> Known:
     """All that a plan says of its own snapshot."""
     placed = {a.uid: a.placement for a in plan.admitted}
     sure = [r for r in plan.pending if r.proof is Proof.OPTIMAL]
-    refused = {r.uid: r for r in sure if r.lease is None}
+    refused = {
+        r.uid: r
+        for r in sure
+        if r.lease is None and r.reasons[0].code is not Code.WAITING_TO_RECLAIM
+    }
     helped = {move.beneficiary for move in plan.moved}  # their leases came after the walk
     leased = (r for r in sure if r.lease is not None and r.uid not in helped)
     evicted: dict[str, list[Preemption]] = {}

@@ -40,6 +40,7 @@ _WANTING: Final = frozenset(
         Code.TOPOLOGY_PLACEMENT_FAILED,
         Code.SHAPE_NEVER_FITS,
         Code.WAITING_FOR_PREEMPTED,
+        Code.WAITING_TO_RECLAIM,
         Code.WAITING_IN_ORDER,
         Code.PENDING_EVALUATION,
         Code.UNDECIDED,

@@ -1,0 +1,140 @@
+"""A gang that could evict gangs that borrow waits first: until its wait has cost what the eviction loses, or a longest time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queuectl.domain.plan import Plan
+from queuectl.domain.queues import QueueingStrategy
+from queuectl.domain.reasons import Code
+from queuectl.domain.rules import FairStrategy
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from queuectl.planner.victims.patience import waits_end
+from queuectl.planner.why import diagnose
+from tests.planner.build import NOW, gang, holding, node, podset, world
+from tests.planner.test_borrow_backoff import team
+
+NODES = [node(f"n{i}", gpu=8) for i in range(4)]
+MOST = 30.0
+
+
+def asking(name: str, pods: int, queue: str = "a", priority: int = 0) -> Workload:
+    return gang(name, podset(gpu=8, count=pods), queue=queue, priority=priority)
+
+
+def borrower(ran: float, **options: Any) -> Admitted:
+    """It holds all 32 GPUs, 16 of them borrowed."""
+    priority = options.pop("priority", 0)
+    held = holding(asking("borrower", 4, "b", priority), {n.name: 1 for n in NODES})
+    return replace(held, started_at=NOW - ran, **options)
+
+
+def contested(waited: float | None, held: Admitted, pods: int = 2, **options: Any) -> Snapshot:
+    """Queue ``a`` owns half of the GPUs, and a gang of it wants them back."""
+    wants = Pending(asking("g", pods), reclaim_since=None if waited is None else NOW - waited)
+    return world(NODES, [wants], [held], team("a", 16, reclaim_wait=MOST, **options), team("b", 16))
+
+
+def decided(snapshot: Snapshot) -> Plan:
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("waited", "held", "evicts"),
+    [
+        pytest.param(None, borrower(10.0), False, id="it waits from the plan on that could evict"),
+        pytest.param(12.0, borrower(10.0), False, id="12 s of 16 GPUs are less than 10 s of 32"),
+        pytest.param(20.0, borrower(10.0), True, id="20 s of 16 GPUs are as much as 10 s of 32"),
+        pytest.param(29.9, borrower(3600.0), False, id="the longest wait is not over"),
+        pytest.param(30.0, borrower(3600.0), True, id="the longest wait is over"),
+        pytest.param(None, borrower(0.0), True, id="nothing is lost yet"),
+        pytest.param(
+            None, borrower(3600.0, utilization=0.0), True, id="what is idle loses nothing"
+        ),
+        pytest.param(
+            None, borrower(3600.0, checkpoint_at=NOW), True, id="what is saved is not lost"
+        ),
+        pytest.param(None, borrower(3600.0, priority=-1), True, id="of lower priority: at once"),
+        pytest.param(None, borrower(10.0, priority=1), False, id="of higher priority: like equals"),
+    ],
+)
+def test_it_evicts_when_its_wait_has_cost_what_the_eviction_loses(
+    waited: float | None, held: Admitted, evicts: bool
+) -> None:
+    made = decided(contested(waited, held))
+    assert [p.victim for p in made.preempted] == (["borrower"] if evicts else [])
+    (refusal,) = made.pending
+    assert (refusal.lease is not None) is evicts
+    assert (refusal.reasons[0].code is Code.WAITING_TO_RECLAIM) is not evicts
+
+
+def test_a_cluster_queue_may_evict_at_once() -> None:
+    snapshot = contested(None, borrower(3600.0))
+    queues = {"a": replace(snapshot.config.cluster_queues["a"], reclaim_wait=0.0)}
+    config = replace(snapshot.config, cluster_queues={**snapshot.config.cluster_queues, **queues})
+    assert len(decided(replace(snapshot, config=config)).preempted) == 1
+
+
+def test_the_wait_goes_on_from_plan_to_plan_and_a_plan_is_due_at_its_end() -> None:
+    made = decided(contested(None, borrower(10.0)))
+    reason = made.pending[0].reasons[0]
+    assert reason.details == {
+        "since": NOW,
+        "until": NOW + MOST,
+        "lostGpuSeconds": 320,
+        "victims": 1,
+    }
+    assert waits_end(made) == NOW + MOST
+    assert waits_end(decided(contested(30.0, borrower(40.0)))) is None
+
+
+def test_a_larger_gang_is_due_when_its_wait_outgrows_the_loss() -> None:
+    small = replace(
+        borrower(10.0),
+        workload=asking("borrower", 3, "b"),
+        placement=holding(asking("borrower", 3, "b"), {f"n{i}": 1 for i in range(3)}).placement,
+    )
+    snapshot = contested(None, small, pods=4)
+    queues = {
+        "a": team("a", 32, reclaim_wait=MOST),
+        "b": team("b", 0),
+    }
+    config = replace(snapshot.config, cluster_queues={**snapshot.config.cluster_queues, **queues})
+    made = decided(replace(snapshot, config=config))
+    # 32 GPUs wait, 24 of the victim have run for 10 s and go on: 240 + 24 t = 32 t.
+    assert waits_end(made) == NOW + 30.0
+
+
+def test_meanwhile_smaller_gangs_of_its_queue_start_unless_the_order_is_strict() -> None:
+    for strategy, starts in (
+        (QueueingStrategy.BEST_EFFORT_FIFO, ["small"]),
+        (QueueingStrategy.STRICT_FIFO, []),
+    ):
+        held = holding(asking("borrower", 3, "b"), {f"n{i}": 1 for i in range(3)})
+        held = replace(held, started_at=NOW - 100.0)
+        first, small = asking("g", 2), replace(asking("small", 1), queued_at=5.0)
+        queues = (team("a", 16, reclaim_wait=MOST, strategy=strategy), team("b", 16))
+        made = decided(world(NODES, [first, small], [held], *queues))
+        assert [a.uid for a in made.admitted] == starts
+        assert made.pending[0].reasons[0].code is Code.WAITING_TO_RECLAIM
+
+
+def test_fair_shares_are_taken_back_after_the_same_wait() -> None:
+    snapshot = contested(None, borrower(100.0))
+    rules = replace(snapshot.config.rules, fair_sharing=tuple(FairStrategy))
+    made = decided(replace(snapshot, config=replace(snapshot.config, rules=rules)))
+    assert made.preempted == ()
+    assert made.pending[0].reasons[0].code is Code.WAITING_TO_RECLAIM
+
+
+def test_the_explanation_of_one_that_waits_is_of_the_same_plan() -> None:
+    snapshot = contested(None, borrower(100.0))
+    assert diagnose(snapshot, "g", plan=decided(snapshot)) == diagnose(snapshot, "g")
