@@ -12,8 +12,8 @@ from queuectl.domain.fleet import Requirement
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.domain.queues import (
     BORROW_BACKOFF_MOST,
-    RECLAIM_WAIT_MOST,
     DEFAULT_VICTIM_ORDER,
+    RECLAIM_WAIT_MOST,
     WEIGHT_UNIT,
     ClusterQueue,
     Cohort,

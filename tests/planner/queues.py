@@ -43,9 +43,15 @@ def group(*flavors: FlavorQuotas) -> tuple[ResourceGroup, ...]:
 def cq(
     name: str, gpus: int | FlavorQuotas = 0, cohort: str | None = "all", **rest: Any
 ) -> ClusterQueue:
-    """A ClusterQueue of one flavor, unless ``groups`` says otherwise."""
+    """A ClusterQueue of one flavor, unless ``groups`` says otherwise. Its gangs evict borrowers at once."""
     offered = quotas(gpus) if isinstance(gpus, int) else gpus
-    made = ClusterQueue(name, group(offered), cohort=cohort, namespace_selector=LabelSelector())
+    made = ClusterQueue(
+        name,
+        group(offered),
+        cohort=cohort,
+        namespace_selector=LabelSelector(),
+        reclaim_wait=0.0,
+    )
     return replace(made, **rest)
 
 

@@ -27,7 +27,7 @@ AT = "1970-01-12T13:48:10Z"  # LATER
 
 
 def team(name: str, gpus: int, **options: Any) -> ClusterQueue:
-    made = replace(queue(name, gpu=gpus), cohort="all")
+    made = replace(queue(name, gpu=gpus), cohort="all", reclaim_wait=0.0)
     return replace(made, reclaim_within_cohort=ReclaimWithinCohort.ANY, **options)
 
 

@@ -120,7 +120,8 @@ def test_meanwhile_smaller_gangs_of_its_queue_start_unless_the_order_is_strict()
     ):
         held = holding(asking("borrower", 3, "b"), {f"n{i}": 1 for i in range(3)})
         held = replace(held, started_at=NOW - 100.0)
-        first, small = asking("g", 2), replace(asking("small", 1), queued_at=5.0)
+        first = Pending(asking("g", 2), reclaim_since=None)
+        small = replace(asking("small", 1), queued_at=5.0)
         queues = (team("a", 16, reclaim_wait=MOST, strategy=strategy), team("b", 16))
         made = decided(world(NODES, [first, small], [held], *queues))
         assert [a.uid for a in made.admitted] == starts
