@@ -86,7 +86,9 @@ class Books:
         self.refusals = Refusals()
         self._marker = Marker(mirror)
         self._spending = Spending()
-        self._idleness = Idleness(mirror, lambda: self.ledger, self._running, look_fresh_seconds)
+        self._idleness = Idleness(
+            mirror, lambda: self.ledger, self._running, look_fresh_seconds, self.holdings.borrowing
+        )
         self._adopt(())
 
     def load(self, loaded: Loaded) -> None:

@@ -221,7 +221,12 @@ class Supervisor:
             if self._use_source is not None:
                 watch = self._use_watch(self._use_source)
                 group.create_task(
-                    watch.run(lambda: loop.books.ledger, lambda: loop.books.config, loop.measured),
+                    watch.run(
+                        lambda: loop.books.ledger,
+                        lambda: loop.books.config,
+                        loop.books.holdings.borrowing,
+                        loop.measured,
+                    ),
                     name="utilization",
                 )
 

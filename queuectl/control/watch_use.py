@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
 import structlog
 
@@ -65,14 +65,18 @@ class UseWatch:
         self,
         ledger: Callable[[], Ledger],
         config: Callable[[], QueueConfig],
+        borrowing: Callable[[], Container[str]],
         put: Callable[[Mapping[str, GangUse]], None],
     ) -> None:
-        """Look until cancelled; ``put`` is given what was judged, by uid, after each look."""
+        """Look until cancelled; ``put`` is given what was judged, by uid, after each look.
+
+        ``borrowing``: ClusterQueues that use more than their nominal quota.
+        """
         log.info("utilization_source", trusts=self._source.trusts)
         self._metrics.trust(self._source.trusts)
         try:
             while True:
-                put(await self.look(held_gangs(self._mirror, ledger(), config())))
+                put(await self.look(held_gangs(self._mirror, ledger(), config(), borrowing())))
                 await asyncio.sleep(self._every)
         finally:
             self._metrics.forget()

@@ -25,13 +25,19 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Queue, priority or size as the object now says; only while it waits."""
+    """Queue, priority or size as the object now says; only while it waits.
+
+    Attributes:
+        priority: what its classes say, within ``max_priority``.
+        max_priority: of its ClusterQueue, also for a priority set by hand.
+    """
 
     queue: str
     cluster_queue: str
     priority: int
     gpus: int
     pods: int
+    max_priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,8 @@ def _arrival(created_at: float, now: float) -> float:
 
 def _described(entry: Entry, event: Described, now: float) -> Change | None:
     priority = event.priority if entry.priority_set is None else entry.priority_set
+    if event.max_priority is not None:
+        priority = min(priority, event.max_priority)
     said: dict[str, Any] = {
         "queue": event.queue,
         "cluster_queue": event.cluster_queue,

@@ -121,11 +121,15 @@ class Protection:
 
 
 class OptOut(StrEnum):
-    """When a job of a queue that opts out of preemption (``queuectl.dev/preemptible: "false"``) is spared."""
+    """When what a job says to keep its GPUs counts: ``preemptible: "false"``, ``idle-reclaim: "false"``, ``warmup-seconds``."""
 
     NEVER = "Never"
-    WITHIN_NOMINAL = "WithinNominal"  # not by ClusterQueues that reclaim what its own borrows
+    WITHIN_NOMINAL = "WithinNominal"  # not at the cost of those from whom its ClusterQueue borrows
     ALWAYS = "Always"
+
+    def counts(self, *, borrowing: bool) -> bool:
+        """``borrowing``: the ClusterQueue of the job uses more than its nominal quota."""
+        return self is OptOut.ALWAYS or (self is OptOut.WITHIN_NOMINAL and not borrowing)
 
 
 class Defragment(StrEnum):
@@ -161,6 +165,7 @@ class IdleReclaim:
         cooldown: so long after its restart is a gang that was evicted before, for whatever reason, not taken for idleness;
             one that mode Always took also stays out of the queue for so long.
         to_equal: on demand it yields to gangs of its own priority too; else only to higher ones.
+        max_warmup: the longest warm-up that a job may ask for; no bound on that of the queue.
     """
 
     mode: ReclaimMode = ReclaimMode.DRY_RUN
@@ -174,6 +179,7 @@ class IdleReclaim:
     grace: float = 600.0
     cooldown: float = 3600.0
     to_equal: bool = False
+    max_warmup: float = 7200.0
 
 
 BORROW_BACKOFF_FACTOR = 2.0
@@ -211,8 +217,9 @@ class ClusterQueue:
         admission_checks: names of the checks that its gangs would have to pass. None is run, so while there are any nothing of
             it starts; what runs is left alone.
         max_per_user: resource to the most that one user's gangs may be charged of it at once, by resource; empty = all.
-        max_priority: the highest priority that people may set on a workload of it by hand; None = any.
-        preemption_opt_out: when it spares its gangs that are not ``preemptible``.
+        max_priority: the highest priority of its gangs, whether by hand or by a class; None = any.
+        preemption_opt_out: when it spares its gangs that are not ``preemptible``, or exempt from idle reclaim.
+        trusts_checkpoints: times of checkpoints that its jobs declare count when lost work is priced.
     """
 
     name: str
@@ -243,6 +250,11 @@ class ClusterQueue:
     borrow_backoff: float = BORROW_BACKOFF_MOST
     reclaim_wait: float = RECLAIM_WAIT_MOST
     preemption_opt_out: OptOut = OptOut.WITHIN_NOMINAL
+    trusts_checkpoints: bool = True
+
+    def capped(self, priority: int) -> int:
+        """A priority, or the highest that its gangs may have."""
+        return priority if self.max_priority is None else min(priority, self.max_priority)
 
     def pause_before_borrowing(self, lost: float) -> float:
         """Seconds for which a gang that was evicted for others, and lost so many seconds of work, does not borrow."""

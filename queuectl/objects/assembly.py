@@ -9,7 +9,7 @@ from typing import Final
 from queuectl.domain.allowance import Allowance, with_promises
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import NOTHING, Resources
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import ResourceQuotaRecord, user_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -208,7 +208,7 @@ class Assembly:
             placement=Placement(placed),
             leaving=gang.leaving,
             started_at=self._now if started is None else started,
-            checkpoint_at=gang.checkpoint_at,
+            checkpoint_at=self._checkpoint(gang),
             utilization=gang.utilization,
             lost=() if gang.leaving else tuple(lost),
             evictions=tuple(sorted(set(gang.evictions))),
@@ -307,6 +307,13 @@ class Assembly:
             user=self._user(gang),
         )
 
+    def _queue(self, gang: Gang) -> ClusterQueue | None:
+        return self._queues.cluster_queue_of(gang.namespace, gang.queue)
+
+    def _checkpoint(self, gang: Gang) -> float | None:
+        queue = self._queue(gang)
+        return gang.checkpoint_at if queue is None or queue.trusts_checkpoints else None
+
     def _user(self, gang: Gang) -> str | None:
         rules = self._queues.rules
         return user_of(gang.submitter, gang.labels, rules.user_label, rules.trusted_submitters)
@@ -322,6 +329,10 @@ class Assembly:
         return replace(podset, shape=shape)
 
     def _priority(self, gang: Gang) -> int:
+        queue, priority = self._queue(gang), self._stated_priority(gang)
+        return priority if queue is None else queue.capped(priority)
+
+    def _stated_priority(self, gang: Gang) -> int:
         if gang.priority is not None:
             return gang.priority
         job = gang.kind != WORKLOAD  # a Workload's class was settled when its job was created

@@ -96,6 +96,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         borrow_backoff=_seconds(policy.borrow_backoff_seconds, BORROW_BACKOFF_MOST),
         reclaim_wait=_seconds(policy.reclaim_wait_seconds, RECLAIM_WAIT_MOST),
         preemption_opt_out=policy.preemption_opt_out or OptOut.WITHIN_NOMINAL,
+        trusts_checkpoints=policy.trust_checkpoints is not False,
         admission_checks=_admission_checks(spec),
     )
 
@@ -210,6 +211,7 @@ _IDLE_RECLAIM: Final = {
     "grace": "grace_seconds",
     "cooldown": "cooldown_seconds",
     "to_equal": "yields_to_equal_priority",
+    "max_warmup": "max_warmup_seconds",
 }
 
 

@@ -148,6 +148,7 @@ class IdleReclaimSpec(Strict):
     grace_seconds: Count | None = None
     cooldown_seconds: Count | None = None
     yields_to_equal_priority: bool | None = None
+    max_warmup_seconds: Count | None = None
 
 
 class PolicySpec(Strict):
@@ -167,6 +168,7 @@ class PolicySpec(Strict):
     borrow_backoff_seconds: Count | None = None
     reclaim_wait_seconds: Count | None = None
     preemption_opt_out: OptOut | None = None
+    trust_checkpoints: bool | None = None
     evict_within_nominal: bool | None = None
 
 

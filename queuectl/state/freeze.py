@@ -17,6 +17,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.node_quota import NodeQuota
 from queuectl.objects.standing import standing
+from queuectl.state.claims import checkpoint_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.promises import allowances
@@ -188,7 +189,7 @@ class Freezer:
             idle_since = self._idle_since(entry, job, config, now)
             if known is not None and known[0] is entry and known[1] is job:
                 gang = known[2]
-                saved = self._mirror.checkpoint_of(job, entry.attempt)
+                saved = checkpoint_of(self._mirror, entry, job, config)
                 now_known = (utilization, idle_since, saved)
                 if (gang.utilization, gang.idle_since, gang.checkpoint_at) != now_known:
                     gang = replace(
@@ -225,7 +226,7 @@ class Freezer:
             leaving=leaving,
             returns=leaving and queues_again_at_once(entry),
             started_at=entry.started_at or entry.since,
-            checkpoint_at=self._mirror.checkpoint_of(job, entry.attempt),
+            checkpoint_at=checkpoint_of(self._mirror, entry, job, config),
             lost=() if leaving or stays else self._lost(entry, job, placement),
             evictions=entry.preempted_at,
             lease=lease if lease is not None and lease.expires_at > now else None,
@@ -302,11 +303,3 @@ def _reclaim_since(entry: Entry) -> float | None:
     if entry.reason.code is not Code.WAITING_TO_RECLAIM:
         return None
     return float(entry.reason.details["since"])
-
-
-def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]) -> int:
-    """WorkloadPriorityClass by label, else the one named default, else the pods' own PriorityClass, else 0."""
-    named = config.priority_class_of(job.priority_class)
-    if named is not None:
-        return config.priority_classes.get(named, 0)
-    return pod_classes.get(job.pod_priority_class or "", 0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
 
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, State
@@ -11,6 +11,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import IdleReclaim, QueueConfig
 from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.utilization import PodKey
+from queuectl.state.claims import idle_rule
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -50,8 +51,10 @@ class HeldGang:
         return sum(pod.gpus for pod in self.pods)
 
 
-def held_gangs(mirror: Mirror, ledger: Ledger, config: QueueConfig) -> list[HeldGang]:
-    """All gangs that hold GPUs now."""
+def held_gangs(
+    mirror: Mirror, ledger: Ledger, config: QueueConfig, borrowing: Container[str] = ()
+) -> list[HeldGang]:
+    """All gangs that hold GPUs now; ``borrowing``: ClusterQueues that use more than their nominal quota."""
     gangs = []
     for entry in ledger.entries(State.STARTING, State.RUNNING):
         weights = config.rules.accounting.gpus
@@ -62,7 +65,7 @@ def held_gangs(mirror: Mirror, ledger: Ledger, config: QueueConfig) -> list[Held
                     entry.uid,
                     entry.attempt,
                     entry.cluster_queue,
-                    _rule(entry, mirror.jobs.get(entry.uid), config),
+                    _rule(entry, mirror.jobs.get(entry.uid), config, borrowing),
                     _ready_at(entry, pods),
                     pods,
                 )
@@ -70,13 +73,13 @@ def held_gangs(mirror: Mirror, ledger: Ledger, config: QueueConfig) -> list[Held
     return gangs
 
 
-def _rule(entry: Entry, job: JobRecord | None, config: QueueConfig) -> IdleReclaim:
-    """That of its queue, with a longer warm-up where the job asks for one."""
+def _rule(
+    entry: Entry, job: JobRecord | None, config: QueueConfig, borrowing: Container[str]
+) -> IdleReclaim:
     queue = config.cluster_queues.get(entry.cluster_queue)
-    rule = queue.idle_reclaim if queue is not None else IdleReclaim()
-    if job is not None and job.warmup is not None and job.warmup > rule.warmup:
-        return replace(rule, warmup=job.warmup)
-    return rule
+    if queue is None:
+        return IdleReclaim()
+    return idle_rule(job, queue, borrowing=queue.name in borrowing)
 
 
 def _ready_at(entry: Entry, pods: Iterable[HeldPod]) -> float | None:

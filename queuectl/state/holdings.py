@@ -83,6 +83,20 @@ class Holdings:
         """The configuration with quota that follows the nodes, as they are now."""
         return self._node_quota.of(self.config, self._mirror.fleet)
 
+    def borrowing(self) -> frozenset[str]:
+        """ClusterQueues that use more than their nominal quota of anything."""
+        used: Counter[tuple[str, str, str]] = Counter()
+        for (_, _, queue, flavor, resource), amount in dict(self.held).items():
+            used[queue, flavor, resource] += amount
+        nominal = {
+            (name, quotas.flavor, resource): amount
+            for name, queue in self.effective.cluster_queues.items()
+            for group in queue.groups
+            for quotas in group.flavors
+            for resource, amount in quotas.nominal.items()
+        }
+        return frozenset(row[0] for row, n in used.items() if n > nominal.get(row, 0))
+
     @property
     def fleet(self) -> Fleet:
         """The nodes as they are now."""

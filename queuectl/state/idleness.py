@@ -14,7 +14,7 @@ from typing import NamedTuple
 from queuectl.domain.events import Evict, Remarked
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.machine import handle
-from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig, ReclaimMode
+from queuectl.domain.queues import ClusterQueue, IdleReclaim, OptOut, QueueConfig, ReclaimMode
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted
@@ -24,6 +24,7 @@ from queuectl.objects.keys import IDLE_RECLAIM, PREFIX
 from queuectl.objects.times import format_time
 from queuectl.planner.cost import costs
 from queuectl.planner.victims.shield import protected_until
+from queuectl.state.claims import exempt_from_idle_reclaim
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -56,8 +57,19 @@ class Idleness:
         ledger: Callable[[], Ledger],
         picture: Picture,
         fresh_seconds: float,
+        borrowing: Callable[[], Container[str]] = tuple,
     ) -> None:
-        """``picture``: of a gang, to price it. ``fresh_seconds``: a look that is older says nothing of now."""
+        """Nothing is known of any gang yet.
+
+        Args:
+            mirror: what the watch shows.
+            ledger: the workloads.
+            picture: of a gang, to price it.
+            fresh_seconds: a look that is older says nothing of now.
+            borrowing: ClusterQueues that use more than their nominal quota now.
+        """
+        self._borrowing = borrowing
+        self._borrowed: Container[str] = ()
         self._mirror = mirror
         self._ledger = ledger
         self._picture = picture
@@ -72,6 +84,7 @@ class Idleness:
         if any(now - use.at > self._fresh for use in self._uses.values()):
             self._takeable = frozenset()  # plans made meanwhile knew of nobody idle
         self._uses = uses
+        self._borrowed = self._borrowing()
         idle = {
             uid: found
             for uid, use in uses.items()
@@ -96,7 +109,7 @@ class Idleness:
         if warned is None or use is None or warned.attempt != entry.attempt:
             return None
         queue = config.cluster_queues.get(entry.cluster_queue)
-        if queue is None or not _counts(entry, job, queue.idle_reclaim, use):
+        if queue is None or not self._counts(entry, job, queue, use):
             return None
         over = use.at >= warned.first + queue.idle_reclaim.grace
         return use.since if over and self._is_fresh(use, now) else None
@@ -139,9 +152,15 @@ class Idleness:
         if entry is None or job is None or use is None:
             return None
         queue = config.cluster_queues.get(entry.cluster_queue)
-        if queue is None or not _counts(entry, job, queue.idle_reclaim, use):
+        if queue is None or not self._counts(entry, job, queue, use):
             return None
         return entry, job, queue
+
+    def _counts(self, entry: Entry, job: JobRecord, queue: ClusterQueue, use: GangUse) -> bool:
+        """Whether it is idle, and its queue and its job let something follow from that."""
+        if job.outcome is not None or job.deleting or not _counts(entry, use, queue.idle_reclaim):
+            return False
+        return not exempt_from_idle_reclaim(job, queue, borrowing=queue.name in self._borrowed)
 
     def _is_fresh(self, use: GangUse, now: float) -> bool:
         return now - use.at <= self._fresh
@@ -167,16 +186,14 @@ class Idleness:
         return Evict(_taken(gang, use, rule, now))
 
 
-def _counts(entry: Entry, job: JobRecord, rule: IdleReclaim, use: GangUse) -> bool:
-    """Whether it is idle, and its queue and its job let something follow from that."""
+def _counts(entry: Entry, use: GangUse, rule: IdleReclaim) -> bool:
+    """Whether it is idle, and its queue lets something follow from that."""
     if use.state is not UseState.IDLE or use.attempt != entry.attempt:
-        return False
-    if rule.mode is ReclaimMode.OFF or not (job.idle_reclaim and job.preemptible):
         return False
     whole = entry.state is State.RUNNING and entry.unready_since is None
     started = entry.started_at if entry.started_at is not None else entry.since
     rested = not entry.evictions or use.at >= started + rule.cooldown
-    return whole and rested and job.outcome is None and not job.deleting
+    return rule.mode is not ReclaimMode.OFF and whole and rested
 
 
 def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, number: int) -> Reason:
@@ -190,8 +207,7 @@ def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, numb
     held = f" with {counted(entry.gpus, 'GPU')}" if entry.gpus else ""
     unless = "" if rule.mode is ReclaimMode.DRY_RUN else ", unless it uses them by then"
     text = (
-        f"idle since {format_time(use.since)}{held}: {use.text}; {what}{unless}. "
-        f'Annotation {PREFIX}{IDLE_RECLAIM}: "false" exempts it'
+        f"idle since {format_time(use.since)}{held}: {use.text}; {what}{unless}. {_remedy(queue)}"
     )
     details = {
         "warning": number,
@@ -201,6 +217,19 @@ def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, numb
         "gpus": entry.gpus,
     }
     return Reason(Code.IDLE_GPUS, text, details)
+
+
+def _remedy(queue: ClusterQueue) -> str:
+    """What exempts a gang from idle reclaim, under the policy of its ClusterQueue."""
+    annotation = f'Annotation {PREFIX}{IDLE_RECLAIM}: "false"'
+    policy = f"preemptionOptOut of ClusterQueue {queue.name} is {queue.preemption_opt_out}"
+    match queue.preemption_opt_out:
+        case OptOut.NEVER:
+            return f"No annotation exempts it: {policy}"
+        case OptOut.WITHIN_NOMINAL:
+            return f"{annotation} exempts it while that ClusterQueue does not borrow: {policy}"
+        case OptOut.ALWAYS:
+            return f"{annotation} exempts it"
 
 
 def _taken(gang: Admitted, use: GangUse, rule: IdleReclaim, now: float) -> Reason:

@@ -18,6 +18,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.steps import FAILED_START
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.usage import takes_nodes
+from queuectl.state.claims import checkpoint_of
 from queuectl.state.mirror import Mirror
 
 _PHASES: Final = {
@@ -120,7 +121,7 @@ class Marker:
         if job is not None and before.placement is not None:
             gpus = sum(held.gpus for held in self._held(job, before.placement, config))
         if job is not None and code not in FAILED_START:
-            saved = self._mirror.checkpoint_of(job, before.attempt)
+            saved = checkpoint_of(self._mirror, before, job, config)
             since = max(since, min(saved or since, at))
             used = 1.0 if job.utilization is None else job.utilization
         return Loss(code.value, max(0.0, at - since) * gpus * used)

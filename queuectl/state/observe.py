@@ -42,7 +42,7 @@ from queuectl.objects.nodes import priority_values
 from queuectl.objects.standing import drain
 from queuectl.state.adopt import running_placement
 from queuectl.state.alarms import Alarms, alarm_of
-from queuectl.state.freeze import priority_of
+from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.refusals import Refusal, Refusals
@@ -386,7 +386,9 @@ class Observer:
         queue = config.cluster_queue_of(job.namespace, job.queue)
         classes = priority_values(self._mirror.priority_classes.values())
         priority = priority_of(job, config, classes)
-        return Described(job.queue or "", queue.name if queue else "", priority, job.gpus, job.pods)
+        most = queue.max_priority if queue else None
+        name = queue.name if queue else ""
+        return Described(job.queue or "", name, priority, job.gpus, job.pods, most)
 
 
 def _own_priority_over(entry: Entry, now: float) -> bool:

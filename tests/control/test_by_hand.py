@@ -313,6 +313,34 @@ async def test_no_priority_over_what_its_queue_allows_is_set_or_taken_along(
         assert (await entry_of(world, uid)).priority == 100
 
 
+async def test_a_local_queue_that_leads_elsewhere_takes_no_priority_along_that_is_not_allowed_there(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await two_queues(world, 8, 8)
+        capped = m.cluster_queue("capped", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000})
+        capped["spec"]["policy"] = {"maxPriority": 100}
+        await world.store.put_config(capped)
+        await world.store.put_config(m.priority_class("top", 1000))
+        by_class, by_hand = gang("Job", "class", 3), gang("Job", "hand", 3)
+        by_class["metadata"]["labels"]["queuectl.dev/priority-class"] = "top"
+        uids = [world.cluster.submit(job) for job in (by_class, by_hand)]
+        for uid in uids:
+            await world.until_state(uid, State.PENDING)
+        assert await answered(world, uids[1], Action.PRIORITY, priority=500) == DONE
+        assert [(await entry_of(world, uid)).priority for uid in uids] == [1000, 500]
+        before = (await entry_of(world, uids[0])).cluster_queue
+        queue = (await entry_of(world, uids[0])).queue
+
+        for leads_to, priorities in (("capped", [100, 100]), (before, [1000, 500])):
+            await world.store.put_config(m.local_queue("default", queue, leads_to))
+
+            async def settled(expected: list[int] = priorities) -> bool:
+                return [(await entry_of(world, uid)).priority for uid in uids] == expected
+
+            await world.until(settled, f"priorities as {leads_to} allows")
+
+
 async def test_a_held_gang_is_moved_and_stays_held(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         await two_queues(world, 16, 16)

@@ -17,6 +17,7 @@ from queuectl.domain.queues import (
     Protection,
     ReclaimMode,
     ReclaimWithinCohort,
+    WithinClusterQueue,
 )
 from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import Snapshot
@@ -55,6 +56,9 @@ class Row(NamedTuple):
     running: Mapping[str, Any] = NONE
 
 
+NEVER = {"preemption_opt_out": OptOut.NEVER}
+LOWER = {"within_cluster_queue": WithinClusterQueue.LOWER_PRIORITY}
+
 ROWS = [
     Row("the owner of borrowed quota gets it back", True),
     Row("by shares, too", True, rules=FAIR),
@@ -66,6 +70,8 @@ ROWS = [
     Row("the protections of their ClusterQueue count", False, about_b={"protection": HOUR}),
     Row("idle, they yield to none", False, own=16, about_b={"idle_reclaim": IDLE}, running={"idle_since": NOW - 9.0}),
     Row("what the API server does not suspend frees nothing", False, running={"evictable": False}),
+    Row("where the policy is Never they are preemptible: for a higher gang of their own", True, by="b", about_b=NEVER | LOWER),
+    Row("and idle", True, own=16, by="b", about_b=NEVER | {"idle_reclaim": IDLE}, running={"idle_since": NOW - 9.0}),
 ]  # fmt: skip
 
 
@@ -123,7 +129,8 @@ def test_a_borrowing_queue_gives_back_its_cheapest_gang_whether_or_not_it_opted_
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        (ROWS[2], "it is not preemptible"),
+        (ROWS[2], "it is not preemptible, and preemptionOptOut of ClusterQueue b is Always"),
+        (ROWS[2], "or set preemptionOptOut of ClusterQueue b to Never: it would evict 1 gang"),
         (ROWS[5], "it is not preemptible"),
         (ROWS[6], "reclaimWithinCohort of a is Never"),
         (ROWS[9], "the API server refuses to suspend its job"),

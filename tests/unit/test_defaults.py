@@ -11,7 +11,7 @@ from queuectl.domain.records import JobRecord, PriorityClassRecord
 from queuectl.objects.documents import as_document
 from queuectl.objects.nodes import priority_values
 from queuectl.objects.snapshots import read_snapshot
-from queuectl.state.freeze import priority_of
+from queuectl.state.claims import priority_of
 
 Doc = dict[str, Any]
 

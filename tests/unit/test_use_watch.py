@@ -231,7 +231,7 @@ class TestWatch:
                 enough.set()
 
         task = asyncio.create_task(
-            watched.watch.run(lambda: watched.made.ledger, lambda: CONFIG, put)
+            watched.watch.run(lambda: watched.made.ledger, lambda: CONFIG, frozenset, put)
         )
         async with asyncio.timeout(30):
             await enough.wait()

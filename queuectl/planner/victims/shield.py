@@ -5,14 +5,12 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from queuectl.domain.queues import ClusterQueue, OptOut, Protection
+from queuectl.domain.queues import ClusterQueue, Protection
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.steps import DAY
 from queuectl.domain.workload import Workload
 
 _NONE: Final = Protection()
-_HONOURED: Final = frozenset((OptOut.WITHIN_NOMINAL, OptOut.ALWAYS))
-_HONOURED_TO_LENDERS: Final = frozenset((OptOut.ALWAYS,))
 
 
 def protected_until(
@@ -45,8 +43,7 @@ def protected_until(
 
 def opts_out(workload: Workload, queue: ClusterQueue, *, reclaimed: bool = False) -> bool:
     """Whether a gang is not preemptible and its ClusterQueue honours that; for ``reclaimed`` see ``protected_until``."""
-    honoured = _HONOURED_TO_LENDERS if reclaimed else _HONOURED
-    return not workload.preemptible and queue.preemption_opt_out in honoured
+    return not workload.preemptible and queue.preemption_opt_out.counts(borrowing=reclaimed)
 
 
 def next_change(snapshot: Snapshot) -> float | None:

@@ -186,7 +186,10 @@ def shield(turn: Turn, gang: Admitted) -> str:
         if not gang.evictable:
             return "the API server refuses to suspend its job"
         if opts_out(gang.workload, theirs, reclaimed=reclaimed):
-            return "it is not preemptible"
+            policy = (
+                f"preemptionOptOut of ClusterQueue {theirs.name} is {theirs.preemption_opt_out}"
+            )
+            return f"it is not preemptible, and {policy}"
         if isinf(until):
             return f"maxEvictionsPerDay of ClusterQueue {theirs.name} is 0"
         return f"protected until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -23,6 +23,7 @@ from queuectl.domain.permits import (
 from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import (
     ClusterQueue,
+    OptOut,
     ReclaimMode,
     ReclaimWithinCohort,
     WithinClusterQueue,
@@ -259,7 +260,15 @@ def _said(turn: Turn, change: Change) -> str:
         case LiftProtection(queue):
             return f"lift the protection of gangs of ClusterQueue {queue}"
         case MakePreemptible(uids):
-            return f"make {some([refs[uid] for uid in uids])} preemptible"
+            config = turn.snapshot.config
+            owners = (
+                config.cluster_queue_of(g.workload.namespace, g.workload.queue)
+                for g in turn.snapshot.admitted
+                if g.workload.uid in uids
+            )
+            queues = some(sorted({queue.name for queue in owners if queue is not None}))
+            policy = f"set preemptionOptOut of ClusterQueue {queues} to {OptOut.NEVER}"
+            return f"make {some([refs[uid] for uid in uids])} preemptible, or {policy}"
     raise AssertionError(change)
 
 

@@ -1,0 +1,54 @@
+"""What a job says of itself, as far as the policy of its ClusterQueue lets it count: priority, checkpoints, opt-outs of idle reclaim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from queuectl.domain.ledger import Entry
+from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
+from queuectl.domain.records import JobRecord
+from queuectl.state.mirror import Mirror
+
+
+def checkpoint_of(
+    mirror: Mirror, entry: Entry, job: JobRecord, config: QueueConfig
+) -> float | None:
+    """Unix seconds of a gang's last declared checkpoint; None without one, and where its ClusterQueue does not trust them."""
+    queue = config.cluster_queues.get(entry.cluster_queue)
+    if queue is not None and not queue.trusts_checkpoints:
+        return None
+    return mirror.checkpoint_of(job, entry.attempt)
+
+
+def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]) -> int:
+    """WorkloadPriorityClass by label, else the one named default, else the pods' own PriorityClass, else 0.
+
+    No more than its ClusterQueue allows (``maxPriority``).
+    """
+    named = config.priority_class_of(job.priority_class)
+    if named is not None:
+        priority = config.priority_classes.get(named, 0)
+    else:
+        priority = pod_classes.get(job.pod_priority_class or "", 0)
+    queue = config.cluster_queue_of(job.namespace, job.queue)
+    return priority if queue is None else queue.capped(priority)
+
+
+def idle_rule(job: JobRecord | None, queue: ClusterQueue, *, borrowing: bool) -> IdleReclaim:
+    """When a gang counts as idle: a longer warm-up is the job's own wish, within ``maxWarmupSeconds``.
+
+    ``borrowing``: its ClusterQueue uses more than its nominal quota.
+    """
+    rule = queue.idle_reclaim
+    asked = job.warmup if job is not None else None
+    if asked is None or not queue.preemption_opt_out.counts(borrowing=borrowing):
+        return rule
+    return replace(rule, warmup=max(rule.warmup, min(asked, rule.max_warmup)))
+
+
+def exempt_from_idle_reclaim(job: JobRecord, queue: ClusterQueue, *, borrowing: bool) -> bool:
+    """Whether a job opts out of idle reclaim and its ClusterQueue honours that; ``borrowing`` as in :func:`idle_rule`."""
+    if not job.preemptible and queue.preemption_opt_out.counts(borrowing=False):
+        return True  # no rule of idleness evicts it
+    return not job.idle_reclaim and queue.preemption_opt_out.counts(borrowing=borrowing)
