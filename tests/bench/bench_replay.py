@@ -36,7 +36,8 @@ from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from queuectl.planner.victims.patience import waits_end
 from queuectl.planner.victims.shield import next_change
-from queuectl.state.freeze import Freezer, priority_of
+from queuectl.state.claims import priority_of
+from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
