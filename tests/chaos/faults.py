@@ -50,6 +50,16 @@ def leader_frozen(stage: Stage, load: Load, draw: Random) -> None:
         supervisor.signal(PROGRAM, signal.SIGCONT)
 
 
+def clock_jumped(stage: Stage, load: Load, draw: Random) -> None:
+    """The clock of one controller's machine is an hour ahead or behind for a while."""
+    clock = draw.choice(stage.clocks)
+    clock.write_text(draw.choice(("3600", "-3600")))
+    try:
+        stage.last(draw.choice((2.0, LEASE + 2.0)))
+    finally:
+        clock.write_text("0")
+
+
 def database_killed(stage: Stage, load: Load, draw: Random) -> None:
     asyncio.run(stage.server.stop(immediate=True))
     stage.last(draw.choice((0.0, 2.0, 6.0)))
@@ -212,6 +222,7 @@ FAULTS: dict[str, Act] = {
     "leader killed": leader_killed,
     "both controllers killed": both_killed,
     "leader frozen (SIGSTOP)": leader_frozen,
+    "clock of a controller jumps": clock_jumped,
     "database killed": database_killed,
     "database frozen": database_frozen,
     "database slow": database_slow,

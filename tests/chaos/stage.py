@@ -31,6 +31,7 @@ from tests.system.acts import outside_database
 from tests.system.house import QUICK
 
 PROGRAM = "queuectl"
+CLOCK = Path(__file__).parent / "clock"
 TURN_SECONDS = 0.2
 
 
@@ -107,6 +108,7 @@ class Stage:
 
     Attributes:
         meanwhile: called every now and then while a fault lasts, and while something is waited for.
+        clocks: a file for each controller, with the seconds by which its machine's clock is wrong.
         reachable: the API server answers, so that the load can act.
         pace: how long faults last, as a multiple of what they do by themselves.
     """
@@ -116,6 +118,7 @@ class Stage:
     wires: Wires
     controllers: tuple[Controller, Controller]
     recorder: Recorder
+    clocks: tuple[Path, Path]
     meanwhile: Callable[[], None] = lambda: None
     reachable: bool = True
     pace: float = 1.0
@@ -209,9 +212,14 @@ def stage(cluster: LocalCluster) -> Iterator[Stage]:
         server = stack.enter_context(outside_database())
         wires = stack.enter_context(Wires(cluster, server))
         url = server.url().replace(str(server.sockets), str(wires.sockets))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qchaos-")))
+        clocks = (folder / "a", folder / "b")
         controllers = []
-        for name in ("-a", "-b"):
+        for name, clock in zip(("-a", "-b"), clocks, strict=True):
+            clock.write_text("0")
             settings = {
+                "PYTHONPATH": str(CLOCK),
+                "CHAOS_CLOCK": str(clock),
                 "QUEUECTL_DATABASE_URL": url,
                 "QUEUECTL_KUBECONFIG": str(wires.kubeconfig),
                 "QUEUECTL_HOLDER": f"chaos{name}",
@@ -223,4 +231,4 @@ def stage(cluster: LocalCluster) -> Iterator[Stage]:
             controller.wait_ready(120.0)
         recorder = stack.enter_context(Recorder(cluster.kubeconfig))
         first, second = controllers
-        yield Stage(cluster, server, wires, (first, second), recorder)
+        yield Stage(cluster, server, wires, (first, second), recorder, clocks)
