@@ -83,10 +83,12 @@ class FarCluster:
                 self._sinks[number][0](value)
             elif kind == "synced":
                 self._sinks[number][1](value)
+            elif (asked := self._asked.pop(number)).done():
+                pass  # who asked has given up
             elif kind == "error":
-                self._asked.pop(number).set_exception(value)
+                asked.set_exception(value)
             else:
-                self._asked.pop(number).set_result(value)
+                asked.set_result(value)
 
 
 @asynccontextmanager
