@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from queuectl.localcluster import audit
 from queuectl.localcluster.nodes import KUBELET
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def api_server(layout: Layout) -> Component:
         # One server, whose watchers need no time to find another.
         "--shutdown-watch-termination-grace-period=0s",
         "--profiling=false",
+        *audit.flags(layout),
     )
     return Component(API_SERVER, arguments, f"{layout.server}/readyz")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.apply import apply, manifests, optional, wait_until_in_force
-from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden
+from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden, Query, Stream
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.discovery import confirm_absent
-from queuectl.cluster.reflector import Pace, Reflector
-from queuectl.cluster.resources import watched
+from queuectl.cluster.reflector import NoHooks, Pace, Reflector
+from queuectl.cluster.resources import Resource, watched
 from queuectl.cluster.review import PROTECTING, probe_policies, server_version
 from queuectl.control.wire import WatchMeter
 from queuectl.domain.errors import (
@@ -26,6 +27,7 @@ from queuectl.domain.errors import (
     WriteConflict,
     WriteRefused,
 )
+from queuectl.domain.records import Delta, Listed
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL, GATE
 from queuectl.objects.kinds import KINDS, path
 from queuectl.telemetry.metrics import Metrics
@@ -499,6 +501,28 @@ async def test_a_watch_of_a_kind_that_is_not_installed_is_not_silent(admin: Api)
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await following
+
+
+@pytest.mark.parametrize("resource", watched(), ids=lambda resource: resource.name)
+async def test_queuectl_may_list_by_pages_where_a_watch_list_is_refused(
+    own: Api, resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an API server without WatchList refuses it; this one does because a parameter is missing."""
+    stream, received = own.stream, list[Delta]()
+
+    def incomplete(path: str, query: Query) -> AbstractAsyncContextManager[Stream]:
+        return stream(path, [one for one in query if one[0] != "resourceVersionMatch"])
+
+    monkeypatch.setattr(own, "stream", incomplete)
+    synced = asyncio.Event()
+    sink, ready = received.extend, lambda _: synced.set()
+    following = asyncio.create_task(Reflector(own, resource, sink, ready, NoHooks(), Pace()).run())
+    async with asyncio.timeout(20):
+        await synced.wait()
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
+    assert any(isinstance(delta, Listed) for delta in received)
 
 
 async def refused(
