@@ -13,7 +13,7 @@ from queuectl.api.auth.start import offer
 from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import deploy_folder, manifests, optional
-from queuectl.cluster.review import PROTECTING
+from queuectl.cluster.review import INSTALLED, PROTECTING
 from queuectl.control.environment import settings_names
 from queuectl.domain.commands import Action
 from queuectl.domain.identity import API_GROUP
@@ -73,7 +73,8 @@ def test_the_policies_are_those_the_review_looks_at_and_may_read() -> None:
     assert {policy["metadata"]["name"] for policy in PROTECTED} == set(PROTECTING)
     role = named("ClusterRole", "queuectl")
     [rule] = [r for r in role["rules"] if "validatingadmissionpolicies" in r["resources"]]
-    assert set(rule["resourceNames"]) == set(PROTECTING)
+    assert set(rule["resourceNames"]) == set(INSTALLED)
+    assert {policy["metadata"]["name"] for policy in VALIDATING} >= set(INSTALLED)
 
 
 @pytest.mark.parametrize("policy", PROTECTED, ids=lambda p: p["metadata"]["name"])
