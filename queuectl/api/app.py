@@ -36,6 +36,7 @@ from queuectl.api.routes import (
     plans,
     refused,
     session,
+    unmanaged,
     usage,
     workloads,
 )
@@ -79,6 +80,7 @@ def create_app(
     stated = app.state.stated = Stated(store)
     pastuse.add_routes(app.router, guard, store, stated)
     usage.add_routes(app.router, guard, store, stated)
+    unmanaged.add_routes(app.router, guard, store, lookout)
     feed = app.state.feed = Feed(store)
     events.add_routes(app.router, guard, store, feed)
     nodes.add_routes(app.router, guard, lookout)

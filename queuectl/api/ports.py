@@ -28,6 +28,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.trial import Trial
+from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.objects.whatif import WhatIf
 
@@ -206,6 +207,12 @@ class Lookout(Protocol):
         """What stands where, about a second old at most; None while this process does not know yet.
 
         May raise StoreUnavailable.
+        """
+
+    async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
+        """Pods outside the queues that hold GPUs, by namespace and name, about a second old at most.
+
+        None while this process does not know yet. May raise StoreUnavailable.
         """
 
     async def try_out(self, asked: WhatIf) -> Trial | None:

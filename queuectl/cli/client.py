@@ -83,10 +83,15 @@ class Client:
 
     def pages(self, path: str, /, **query: object) -> Iterator[Json]:
         """All items of a list, page by page."""
+        for page in self.answers(path, **query):
+            yield from page["items"]
+
+    def answers(self, path: str, /, **query: object) -> Iterator[Json]:
+        """The pages themselves."""
         cursor: object = None
         while True:
             page = self.get(path, limit=PAGE, cursor=cursor, **query)
-            yield from page["items"]
+            yield page
             cursor = page["nextCursor"]
             if cursor is None:
                 return

@@ -128,6 +128,20 @@ PAST_USE_COLUMNS: Final = (
     Column("RESOURCES", lambda o: _amounts(o["resources"]), long=True),
 )
 
+UNMANAGED_SUM_COLUMNS: Final = (
+    Column("NAMESPACE", lambda o: o["namespace"]),
+    Column("PODS", lambda o: o["pods"]),
+    Column("GPUS", lambda o: _short(o["gpus"])),
+)
+
+UNMANAGED_COLUMNS: Final = (
+    Column("POD", lambda o: f"{o['namespace']}/{o['name']}"),
+    Column("NODE", lambda o: o["node"], spare=2),
+    Column("GPUS", lambda o: _short(o["gpus"])),
+    Column("FOR", lambda o: age(o["since"]), spare=1),
+    Column("SINCE", lambda o: o["since"], wide=True),
+)
+
 AUDIT_COLUMNS: Final = (
     Column("TIME", lambda o: o["at"][:19] + "Z"),
     Column("WHO", lambda o: o["caller"]),

@@ -1,4 +1,4 @@
-"""``queuectl get``: list, read or watch configuration, workloads, nodes, domains, events, decisions and commands."""
+"""``queuectl get``: list, read or watch configuration, workloads, nodes, domains, events, decisions, commands and unmanaged pods."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _CALLED: Final = {
         "decisions": ("decisions", "decision"),
         "commands": ("commands", "command"),
         "pastuse": ("pastuse",),
+        "unmanaged": ("unmanaged",),
     }.items()
     for name in names
 }
@@ -49,7 +50,7 @@ def get_command(
     kind: Annotated[
         str,
         typer.Argument(
-            help="workloads, nodes, domains, events, decisions, commands, pastuse, clusterqueues, localqueues, cohorts, ..."
+            help="workloads, nodes, domains, events, decisions, commands, pastuse, unmanaged, clusterqueues, localqueues, cohorts, ..."
         ),
     ],
     name: Annotated[
@@ -142,6 +143,8 @@ def _check(plural: str, name: str | None, given: dict[str, Any]) -> None:
             raise CommandFailed(f"--{typed} is for lists of {what}", Exit.BAD_INPUT)
     if plural == "pastuse" and name is not None:
         raise CommandFailed("past use is told of all at once, without a name", Exit.BAD_INPUT)
+    if plural == "unmanaged" and name is not None:
+        raise CommandFailed("unmanaged pods are listed all at once, without a name", Exit.BAD_INPUT)
     if plural == "events" and name is not None:
         raise CommandFailed(
             f"the events of one workload are told by `queuectl history {name}`", Exit.BAD_INPUT

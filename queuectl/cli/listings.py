@@ -20,6 +20,8 @@ from queuectl.cli.columns import (
     EVENT_COLUMNS,
     NODE_COLUMNS,
     PAST_USE_COLUMNS,
+    UNMANAGED_COLUMNS,
+    UNMANAGED_SUM_COLUMNS,
     WORKLOAD_COLUMNS,
     config_columns,
 )
@@ -175,6 +177,22 @@ def _past_use(client: Client, wanted: Wanted) -> None:
     show(body, body["items"], wanted.output, PAST_USE_COLUMNS, named)
 
 
+def _unmanaged(client: Client, wanted: Wanted) -> None:
+    """Pods outside the queues that hold GPUs; for people the sums of their namespaces come first."""
+
+    def named(item: Json) -> str:
+        return f"pod/{item['namespace']}/{item['name']}"
+
+    pages = list(client.answers(f"{PREFIX}/reports/unmanaged", namespace=wanted.namespace))
+    items = [item for page in pages for item in page["items"]]
+    sums = {one["namespace"]: one for page in pages for one in page["namespaces"]}
+    if sums and wanted.output in (Output.TABLE, Output.WIDE):
+        emit_table(UNMANAGED_SUM_COLUMNS, sums.values(), wide=False)
+        typer.echo("")
+    body = {"items": items, "namespaces": list(sums.values()), "nextCursor": None}
+    show(body, items, wanted.output, UNMANAGED_COLUMNS, named)
+
+
 def _numbered(singular: str) -> Name:
     return lambda item: f"{singular}/{item['id']}"
 
@@ -187,5 +205,6 @@ OTHERS: Final[Mapping[str, Callable[[Client, Wanted], None]]] = {
     "decisions": _decisions,
     "commands": _commands,
     "pastuse": _past_use,
+    "unmanaged": _unmanaged,
 }
 """Kinds that are no configuration, by their plural."""

@@ -24,6 +24,7 @@ from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
+from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.objects.catalog import Catalog, concerned
 from queuectl.objects.protocol import Write, owed
@@ -262,9 +263,9 @@ class Books:
         entry = self.ledger.get(uid)
         return entry.cluster_queue if entry is not None else ""
 
-    def unmanaged_gpus(self) -> dict[str, float]:
-        """Namespace -> GPUs that pods of no job in a queue hold."""
-        return self._usage.unmanaged_gpus(self.config.rules.accounting.gpus)
+    def unmanaged(self) -> tuple[UnmanagedPod, ...]:
+        """Pods of no job in a queue that hold GPUs, by namespace and name."""
+        return self._usage.unmanaged(self.config.rules.accounting.gpus)
 
     def barred(self, entry: Entry, command: Command) -> str | None:
         """Why its queue, or the one it is to move to, does not allow a command; None when it does."""

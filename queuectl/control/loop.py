@@ -35,6 +35,7 @@ from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Change, State
+from queuectl.domain.unmanaged import summed
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal
 from queuectl.state.mirror import Mirror
@@ -193,7 +194,8 @@ class Loop:
 
     def _show_gpus(self, free: Mapping[str, Free]) -> None:
         self._metrics.fleet.free(free)
-        self._metrics.fleet.unmanaged(self.books.unmanaged_gpus())
+        held = summed(self.books.unmanaged())
+        self._metrics.fleet.unmanaged({one.namespace: one.gpus for one in held})
 
     def _keep_house(self, group: asyncio.TaskGroup, epoch: int) -> None:
         """Start what no admission waits for."""

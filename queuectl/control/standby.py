@@ -14,6 +14,7 @@ from queuectl.domain.overrides import in_force, next_boundary
 from queuectl.domain.pastuse import past_use
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.objects.config import build
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
@@ -63,6 +64,10 @@ class Standby:
             moved_work=Spending(loaded.spent).by_queue(now),
             past_use=past_use(loaded.used, self._config),
         )
+
+    def unmanaged(self) -> tuple[UnmanagedPod, ...]:
+        """Pods of no job in a queue that hold GPUs, by namespace and name, as of the last look."""
+        return self._usage.unmanaged(self._config.rules.accounting.gpus)
 
     def _adopt(self, loaded: Loaded) -> None:
         gone = {entry.uid for entry in self.ledger} - {entry.uid for entry in loaded.entries}

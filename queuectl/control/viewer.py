@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import structlog
@@ -24,6 +24,7 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.floor import Floor
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.floor import floor_of
@@ -38,10 +39,16 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Everything at one moment. ``uses``: what gangs do with their GPUs, by uid."""
+    """Everything at one moment.
+
+    Attributes:
+        uses: what gangs do with their GPUs, by uid.
+        unmanaged: lists the pods outside the queues that hold GPUs. The list is made at the first call and then kept.
+    """
 
     snapshot: Snapshot
     uses: Mapping[str, GangUse] = field(default_factory=dict)
+    unmanaged: Callable[[], tuple[UnmanagedPod, ...]] = tuple
 
 
 class Viewer:
@@ -107,6 +114,11 @@ class Viewer:
                 self._floor = (seen, made)
             return self._floor[1]
 
+    async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
+        """Pods outside the queues that hold GPUs; None while this process does not know yet. May raise StoreUnavailable."""
+        seen = await self.seen()
+        return seen.unmanaged() if seen is not None else None
+
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Of a standby: why a waiting gang does not start, by a plan of its own that nobody carries out."""
         return await self._consultation.diagnose(uid) if await self._planned() else None
@@ -130,7 +142,7 @@ class Viewer:
         if books is not None:
             self._standby = None
             uses = _present(books.gang_uses, books.ledger)
-            seen: Seen | None = Seen(books.snapshot(seek_room=True), uses)
+            seen: Seen | None = Seen(books.snapshot(seek_room=True), uses, cache(books.unmanaged))
         else:
             seen = await self._copied()
         if seen is not None:
@@ -147,7 +159,8 @@ class Viewer:
         except BadInput as error:  # only a hand in the database gets here
             _log.warning("configuration_unreadable", why=str(error))
             return None
-        return Seen(snapshot, _present(self._heard(), standby.ledger))
+        uses = _present(self._heard(), standby.ledger)
+        return Seen(snapshot, uses, cache(standby.unmanaged))
 
     async def _planned(self) -> bool:
         """Whether the consultation knows a plan that is not too old."""

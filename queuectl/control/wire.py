@@ -30,6 +30,7 @@ from queuectl.domain.preview import Preview
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.trial import Trial
+from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.objects.config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
@@ -97,6 +98,10 @@ class Controller:
     async def floor(self) -> Floor | None:
         """What stands where; None while this process does not know yet."""
         return await self.supervisor.viewer.floor()
+
+    async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
+        """Pods outside the queues that hold GPUs; None while this process does not know yet."""
+        return await self.supervisor.viewer.unmanaged()
 
     async def picture(self) -> Snapshot | None:
         """The cluster as planning would see it; None while this process does not know yet."""

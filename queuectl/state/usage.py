@@ -14,6 +14,7 @@ from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import PodRecord
+from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -58,15 +59,16 @@ class Usage:
         """Node name -> use by strangers."""
         return {node: Resources(use) for node, use in self._strangers.items() if any(use.values())}
 
-    def unmanaged_gpus(self, weights: GpuWeights) -> dict[str, float]:
-        """Namespace -> GPUs that pods of no job in a queue hold, by name of the namespace."""
-        found: dict[str, float] = {}
-        for uid, (_, requests) in self._counted.items():
+    def unmanaged(self, weights: GpuWeights) -> tuple[UnmanagedPod, ...]:
+        """Pods of no job in a queue that hold GPUs, by namespace and name."""
+        found: list[UnmanagedPod] = []
+        for uid, (node, requests) in self._counted.items():
             pod = self._mirror.pods.get(uid)
             gpus = weights.counted(requests)
             if pod is not None and gpus and self._entry_of(pod) is None:
-                found[pod.namespace] = found.get(pod.namespace, 0.0) + gpus
-        return dict(sorted(found.items()))
+                held = UnmanagedPod(pod.namespace, pod.name, node, gpus, pod.started_at)
+                found.append(held)
+        return tuple(sorted(found, key=lambda held: (held.namespace, held.name)))
 
     @property
     def names(self) -> Mapping[str, str]:

@@ -37,6 +37,7 @@ from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.trial import Trial
+from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.whatif import WhatIf
@@ -98,11 +99,15 @@ class FixedDiagnoser:
 class FixedLookout:
     """Sees what the test says; None = nothing yet."""
 
-    def __init__(self, known: Floor | None) -> None:
+    def __init__(self, known: Floor | None, *, held: tuple[UnmanagedPod, ...] | None = ()) -> None:
         self.known = known
+        self.held = held
 
     async def floor(self) -> Floor | None:
         return self.known
+
+    async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
+        return self.held
 
     async def try_out(self, asked: WhatIf) -> Trial | None:
         raise AssertionError("nobody asks")
@@ -120,6 +125,9 @@ class LookingOut:
 
     async def floor(self) -> Floor | None:
         return floor_of(self.snapshot, {}) if self.snapshot is not None else None
+
+    async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
+        return () if self.snapshot is not None else None
 
     async def try_out(self, asked: WhatIf) -> Trial | None:
         return await self._tryout.try_out(asked)

@@ -16,6 +16,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.floor import Floor
 from queuectl.domain.ledger import State
 from queuectl.domain.records import Delta
+from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.objects.config import build
 from queuectl.objects.kinds import KINDS
@@ -279,7 +280,7 @@ async def test_who_asks_for_the_latest_at_the_same_time_gets_the_same(database_u
         assert first is not None
 
 
-async def test_a_standby_counts_pods_of_no_gang(database_url: str) -> None:
+async def test_a_standby_and_the_leader_know_pods_outside_the_queues(database_url: str) -> None:
     async with rig(database_url, 1) as world:
         pod = {
             "apiVersion": "v1",
@@ -296,4 +297,15 @@ async def test_a_standby_counts_pods_of_no_gang(database_url: str) -> None:
         world.cluster.server.create("pods", pod)
         async with standby(world) as other:
             (spot,) = told(await other.floor()).spots
+            await world.until(
+                lambda: (
+                    world.loop is not None and world.loop.loaded and world.loop.books.unmanaged()
+                ),
+                "the leader has counted it",
+            )
+            listed = [await other.unmanaged(), await leader(world).unmanaged()]
+        early = made(world, Mirror({}), leads=False, watches=False)
+        assert await early.unmanaged() is None
+    held = UnmanagedPod("default", "notebook", "n0", 3.0, None)
+    assert listed == [(held,), (held,)]
     assert (spot.free_gpus, spot.others["nvidia.com/gpu"]) == (5, 3)

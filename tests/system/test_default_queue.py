@@ -52,6 +52,13 @@ def running_pods(room: Room) -> set[str]:
     return {pod["metadata"]["name"] for pod in listed if pod["status"].get("phase") == "Running"}
 
 
+def unmanaged(room: Room) -> list[tuple[int, float]]:
+    """Pods outside the queues in the namespace, and their GPUs, as the report has them."""
+    address = room.house.controller.api + "/api/v1/reports/unmanaged"
+    answer = httpx2.get(address, params={"namespace": room.namespace}, trust_env=False)
+    return [(one["pods"], one["gpus"]) for one in answer.raise_for_status().json()["namespaces"]]
+
+
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 def test_a_job_without_a_queue_is_managed_there_and_left_alone_elsewhere(
     home: House, kind: str
@@ -77,6 +84,8 @@ def test_a_job_without_a_queue_is_managed_there_and_left_alone_elsewhere(
         until_reason(room, "next", "Pending", "WaitingForQuota")
         other.until(lambda: len(running_pods(other)) == 4, "nobody holds back the next")
         assert (len(running_pods(room)), other.workloads()) == (2, {})
+        other.until(lambda: unmanaged(other) == [(4, 32.0)], "the report has its pods")
+        assert unmanaged(room) == []
 
 
 def test_it_begins_with_the_queue_and_ends_with_it(home: House) -> None:

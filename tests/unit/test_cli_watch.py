@@ -21,6 +21,7 @@ from queuectl.cli.client import Client, connect
 from queuectl.cli.errors import CommandFailed
 from queuectl.cli.render import Column, Rows, emit_table
 from queuectl.domain.pastuse import Account, Scope, Used
+from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.planner.floor import floor_of
 from tests.api.serving import serving
 from tests.api.support import (
@@ -44,6 +45,13 @@ FLOOR = floor_of(
 )  # fmt: skip
 
 
+HELD = (
+    UnmanagedPod("team-a", "notebook", "n0", 2.0, 1_700_000_000.0),
+    UnmanagedPod("team-a", "starts", "n0", 1.0, None),
+    UnmanagedPod("team-b", "debug", "n1", 0.5, 1_700_000_000.0),
+)
+
+
 class TellingStore(MemoryStore):
     """Tells of lines that are written from another thread, too."""
 
@@ -55,7 +63,7 @@ class TellingStore(MemoryStore):
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[MemoryStore, str]]:
     store = TellingStore()
-    with serving(store, lookout=FixedLookout(FLOOR)) as address:
+    with serving(store, lookout=FixedLookout(FLOOR, held=HELD)) as address:
         yield store, address
 
 
@@ -156,6 +164,30 @@ def test_past_use_is_what_each_queue_and_user_used_and_its_share_of_it(
     }  # fmt: skip
 
 
+def test_unmanaged_pods_are_listed_below_the_sums_of_their_namespaces(
+    queuectl: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queuectl.cli.client.PAGE", 1)
+    sums, pods = queuectl("get", "unmanaged").out.split("\n\n")
+    assert [row.split() for row in sums.splitlines()] == [
+        ["NAMESPACE", "PODS", "GPUS"],
+        ["team-a", "2", "3"],
+        ["team-b", "1", "0.5"],
+    ]
+    header, first, second, third = (row.split() for row in pods.splitlines())
+    assert header == ["POD", "NODE", "GPUS", "FOR"]
+    assert first[:3] == ["team-a/notebook", "n0", "2"]
+    assert second == ["team-a/starts", "n0", "1", "-"]
+    assert third[:3] == ["team-b/debug", "n1", "0.5"]
+    assert "2023-11-14T22:13:20Z" in queuectl("get", "unmanaged", "-o", "wide").out
+    mine = queuectl("get", "unmanaged", "-n", "team-b", "-o", "name")
+    assert mine.out == "pod/team-b/debug\n"
+    body = json.loads(queuectl("get", "unmanaged", "-n", "team-a", "-o", "json").out)
+    assert body["namespaces"] == [{"namespace": "team-a", "pods": 2, "gpus": 3.0}]
+    assert [item["name"] for item in body["items"]] == ["notebook", "starts"]
+    assert queuectl("get", "unmanaged", "-n", "team-c").err == "nothing found\n"
+
+
 def test_decisions_can_be_listed_where_there_are_none(queuectl: Cli) -> None:
     assert queuectl("get", "decisions").err == "nothing found\n"
 
@@ -187,9 +219,13 @@ def test_events_are_the_newest_steps_oldest_first(queuectl: Cli, store: MemorySt
         (["domains", "--domain", "rack=r1"], "--domain is for lists of nodes"),
         (["nodes", "--kind", "Job"], "--kind is for workloads, and commands of one"),
         (["pastuse", "default"], "past use is told of all at once"),
+        (["unmanaged", "notebook"], "listed all at once"),
         (["events", "train"], "queuectl history train"),
         (["wl", "-A", "-n", "x"], "neither a name nor --namespace"),
-        (["pods"], "there are workloads, nodes, domains, events, decisions, commands, pastuse, c"),
+        (
+            ["pods"],
+            "there are workloads, nodes, domains, events, decisions, commands, pastuse, unmanaged, c",
+        ),
     ],
 )
 def test_options_that_would_have_no_effect_are_refused(

@@ -35,6 +35,7 @@ from queuectl.domain.records import (
 )
 from queuectl.domain.rules import PodsReady, Rules
 from queuectl.domain.snapshot import CapacityLease, Snapshot, SolverLimits
+from queuectl.domain.unmanaged import NamespaceSum, UnmanagedPod, summed
 from queuectl.domain.workload import (
     FlavorShare,
     Placement,
@@ -246,20 +247,32 @@ class TestUsage:
         (drained,) = evicting.look().changes
         assert drained.after.state is State.PENDING, "it does not wait for that pod to go"
 
-    def test_gpus_of_pods_that_no_queue_knows_are_told_by_namespace(self) -> None:
+    def test_pods_of_no_job_in_a_queue_that_hold_gpus_are_listed(self) -> None:
         gpus = Resources({GPU: 4})
         seen = [
             on("p1", "n1", requests=gpus),
             on("old", "n1", requests=gpus, attempt=0),
-            on("bare", "n1", owner="", requests=gpus),
+            on("bare", "n1", owner="", requests=gpus, started_at=12.0),
             on("claims", "n2", namespace="b", requests=gpus),
+            pod("unbound", gated=False, owner="", requests=gpus),
             pod("done", gated=False, node="n2", owner="", requests=gpus, phase=PodPhase.SUCCEEDED),
             on("plain", "n2", namespace="c", owner="", requests=Resources({"cpu": 1})),
         ]
         world = World(LIVE, records=[RESUMED, *seen])
         world.freeze()
-        assert world.usage.unmanaged_gpus(GpuWeights()) == {"a": 4.0, "b": 4.0}
-        assert world.usage.unmanaged_gpus(GpuWeights(((GPU, 0.5),))) == {"a": 2.0, "b": 2.0}
+        assert world.usage.unmanaged(GpuWeights()) == (
+            UnmanagedPod("a", "bare", "n1", 4.0, 12.0),
+            UnmanagedPod("b", "claims", "n2", 4.0, None),
+        )
+        halves = world.usage.unmanaged(GpuWeights(((GPU, 0.5),)))
+        assert summed(halves) == (NamespaceSum("a", 1, 2.0), NamespaceSum("b", 1, 2.0))
+        world.mirror.apply([Deleted("pods", "bare", 9)])
+        world.usage.refresh(["bare"])
+        assert [held.name for held in world.usage.unmanaged(GpuWeights())] == ["claims"]
+
+    def test_sevenths_of_a_gpu_sum_to_a_whole_one(self) -> None:
+        parts = [UnmanagedPod("a", f"p{n}", "n1", 1 / 7, None) for n in range(7)]
+        assert summed(parts) == (NamespaceSum("a", 7, 1.0),)
 
     def test_what_left_is_given_back(self) -> None:
         world = World(records=[on("p", "n1", owner="")])

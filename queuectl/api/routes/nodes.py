@@ -2,8 +2,6 @@
 
 # No postponed annotations here: see routes/config.py.
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
@@ -15,6 +13,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from queuectl.api.access import Guard, Visible
+from queuectl.api.cursors import cursor_after, name_before
 from queuectl.api.floors import (
     DomainsView,
     FloorView,
@@ -30,7 +29,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name
 from queuectl.api.ports import Lookout
 from queuectl.api.preconditions import etag, unchanged
-from queuectl.api.problems import Problem, ProblemType, not_known_yet, wrong_parameter
+from queuectl.api.problems import Problem, ProblemType, not_known_yet
 from queuectl.domain.floor import Floor, Layout, Spot
 
 P = ProblemType
@@ -120,7 +119,7 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         limit: Limit = 100,
         cursor: Cursor = None,
     ) -> NodePageView:
-        after = _after(cursor)
+        after = name_before(cursor)
         floor = await known(lookout)
         visible = await visible_in(guard, request, floor)
         labels = [tuple(each.split("=", 1)) for each in domain or ()]
@@ -139,7 +138,7 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         more = len(found) > limit
         return NodePageView(
             items=[node_view(spot, floor, visible) for spot in page],
-            next_cursor=_cursor(page[-1].node.name) if more else None,
+            next_cursor=cursor_after(page[-1].node.name) if more else None,
         )
 
     @routes.get(
@@ -168,18 +167,6 @@ def _matches(spot: Spot, floor: Floor, visible: Visible, text: str) -> bool:
         return True
     gangs = (floor.gangs[tenant.gang] for tenant in spot.tenants)
     return any(sees(gang, visible) and text in gang.workload.ref.lower() for gang in gangs)
-
-
-def _cursor(name: str) -> str:
-    return base64.urlsafe_b64encode(name.encode()).decode()
-
-
-def _after(cursor: str | None) -> str:
-    try:
-        return base64.b64decode(cursor or "", altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError) as error:
-        reason = f"cursor {cursor!r} is not one this server gave out"
-        raise wrong_parameter("cursor", reason) from error
 
 
 def _domains(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:

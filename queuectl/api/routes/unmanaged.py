@@ -1,0 +1,113 @@
+"""The report of GPUs that pods outside the queues hold. Each replica that watches the cluster answers."""
+
+# No postponed annotations here: see routes/config.py.
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+
+from queuectl.api.access import Guard
+from queuectl.api.cursors import cursor_after, name_before
+from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import responses
+from queuectl.api.params import Cursor, Limit, OfNamespace
+from queuectl.api.ports import ApiStore, Lookout
+from queuectl.api.problems import ProblemType, not_known_yet
+from queuectl.api.schemas import View, maybe
+from queuectl.domain.identity import Right
+from queuectl.domain.unmanaged import UnmanagedPod, summed
+
+PATH: Final = f"{PREFIX}/reports/unmanaged"
+
+
+class UnmanagedPodView(View):
+    namespace: str
+    name: str = Field(description="Of the pod.")
+    node: str
+    gpus: float = Field(description="That it holds; an instance of a GPU counts as a part of one.")
+    since: datetime | None = Field(
+        description="When the kubelet accepted the pod; null = it has not yet."
+    )
+
+
+class UnmanagedSumView(View):
+    namespace: str
+    pods: int
+    gpus: float
+
+
+class UnmanagedView(View):
+    items: list[UnmanagedPodView]
+    namespaces: list[UnmanagedSumView] = Field(
+        description="Sums of the namespaces that are on this page, over all their pods, also those on other pages."
+    )
+    next_cursor: str | None = Field(
+        description="Give it as `cursor` for the next page; null = this was the last."
+    )
+
+
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, lookout: Lookout | None) -> None:
+    """Offer the path. ``lookout``: None where no process watches the cluster."""
+
+    async def look() -> tuple[UnmanagedPod, ...] | None:
+        return await lookout.unmanaged() if lookout is not None else None
+
+    async def there() -> Iterable[str]:
+        """Pods outside the queues are also in namespaces that have no queue."""
+        return {*await store.namespaces(), *(pod.namespace for pod in await look() or ())}
+
+    @routes.get(
+        PATH,
+        tags=["Reports"],
+        operation_id="reportUnmanaged",
+        summary="Pods that hold GPUs and belong to no job in a queue, by namespace and name",
+        description="As of now, of the namespaces in which you may get reports.",
+        responses=responses(ProblemType.INVALID_PARAMETER, ProblemType.NOT_KNOWN_YET),
+    )
+    async def report_unmanaged(
+        request: Request, namespace: OfNamespace = None, limit: Limit = 100, cursor: Cursor = None
+    ) -> UnmanagedView:
+        after = name_before(cursor)
+        seen: frozenset[str] | None
+        if namespace is not None:
+            await guard.require(request, Right("get", "reports", namespace))
+            seen = frozenset([namespace])
+        else:
+            seen = await guard.visible(request, "get", "reports", there)
+        if seen is not None and not seen:
+            return UnmanagedView(items=[], namespaces=[], next_cursor=None)
+        pods = await look()
+        if pods is None:
+            raise not_known_yet()
+        shown = [pod for pod in pods if seen is None or pod.namespace in seen]
+        return _page(shown, after, limit)
+
+
+def _page(pods: list[UnmanagedPod], after: str, limit: int) -> UnmanagedView:
+    """The pods that come after ``namespace/name``, at most ``limit`` of them."""
+    start = tuple(after.split("/", 1))
+    rest = [pod for pod in pods if (pod.namespace, pod.name) > start]
+    page = rest[:limit]
+    on_page = {pod.namespace for pod in page}
+    return UnmanagedView(
+        items=[
+            UnmanagedPodView(
+                namespace=pod.namespace,
+                name=pod.name,
+                node=pod.node,
+                gpus=pod.gpus,
+                since=maybe(pod.since),
+            )
+            for pod in page
+        ],
+        namespaces=[
+            UnmanagedSumView(namespace=one.namespace, pods=one.pods, gpus=one.gpus)
+            for one in summed(pod for pod in pods if pod.namespace in on_page)
+        ],
+        next_cursor=(
+            cursor_after(f"{page[-1].namespace}/{page[-1].name}") if len(rest) > limit else None
+        ),
+    )

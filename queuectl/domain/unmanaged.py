@@ -1,0 +1,45 @@
+"""GPUs that are held outside the queues: by pods of no job in a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+_DIGITS: Final = 6  # sevenths of GPUs add up to whole ones
+
+
+@dataclass(frozen=True, slots=True)
+class UnmanagedPod:
+    """A pod that holds GPUs on a node and belongs to no job in a queue.
+
+    Attributes:
+        gpus: by weight, as in the usage ledger: an instance of a GPU is a part of one.
+        since: unix seconds at which the kubelet accepted the pod; None = it has not yet.
+    """
+
+    namespace: str
+    name: str
+    node: str
+    gpus: float
+    since: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSum:
+    """What the unmanaged pods of one namespace hold together."""
+
+    namespace: str
+    pods: int
+    gpus: float
+
+
+def summed(pods: Iterable[UnmanagedPod]) -> tuple[NamespaceSum, ...]:
+    """One sum per namespace, by name of the namespace."""
+    held: dict[str, list[float]] = {}
+    for pod in pods:
+        held.setdefault(pod.namespace, []).append(pod.gpus)
+    return tuple(
+        NamespaceSum(namespace, len(gpus), round(sum(gpus), _DIGITS))
+        for namespace, gpus in sorted(held.items())
+    )
