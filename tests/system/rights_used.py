@@ -10,6 +10,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,9 @@ from typing import Any, Final, NamedTuple
 from queuectl.cluster.apply import Document, deploy_folder, manifests
 
 _PREFIX: Final = "system:serviceaccount:"
+_EVERY_ACCOUNT: Final = 'to Group "system:authenticated"'
+_DECISION: Final = "authorization.k8s.io/decision"
+_REASON: Final = "authorization.k8s.io/reason"
 
 
 class Right(NamedTuple):
@@ -66,12 +70,16 @@ class Requests:
     refused: Counter[Right] = field(default_factory=Counter)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Count one event of an audit log; what asks for no resource, such as discovery, is not counted."""
+        """Count one event of an audit log.
+
+        What asks for no resource, such as discovery, and what Kubernetes allows to every account is not counted.
+        """
         reference = event.get("objectRef")
+        notes = event.get("annotations", {})
         account = event["user"]["username"].removeprefix(_PREFIX)
         # A watch has two events; the second is missing where the API server ended first.
         stage = "ResponseStarted" if event["verb"] == "watch" else "ResponseComplete"
-        if reference is None or event["stage"] != stage:
+        if reference is None or event["stage"] != stage or _EVERY_ACCOUNT in notes.get(_REASON, ""):
             return
         resource = "/".join(
             reference[part] for part in ("resource", "subresource") if part in reference
@@ -85,7 +93,7 @@ class Requests:
             reference.get("name", ""),
         )
         code = event.get("responseStatus", {}).get("code", 0)
-        if event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid":
+        if notes.get(_DECISION) == "forbid":
             self.refused[right] += 1
         else:
             self.allowed[right] += 1
@@ -99,14 +107,17 @@ class Comparison:
     Attributes:
         used: how many requests used each granted right, and how many of these succeeded.
         unused: granted, and no request used it.
-        ungranted: allowed by RBAC, and not granted by deploy/: rights of every account, or that something else granted.
+        ungranted: allowed by RBAC, and not granted by deploy/: something else grants it to the account.
         refused: how many requests of each kind RBAC refused, namespaces and names left out.
+        early: the same for requests that a right of deploy/ covers: before an opt-in is applied, and before an API server that
+            has just started has read its roles.
     """
 
     used: dict[Right, tuple[int, int]]
     unused: tuple[Right, ...]
     ungranted: Counter[Right]
     refused: Counter[Right]
+    early: Counter[Right]
 
 
 def compare(rights: Iterable[Right], requests: Requests) -> Comparison:
@@ -114,25 +125,26 @@ def compare(rights: Iterable[Right], requests: Requests) -> Comparison:
     granted = sorted(set(rights))
     used = {}
     for right in granted:
-        uses = [use for use in requests.allowed if right.covers(use)]
-        if uses:
+        own = [use for use in requests.allowed if right.covers(use)]
+        if own:
             count, succeeded = (
-                sum(counts[use] for use in uses)
-                for counts in (requests.allowed, requests.succeeded)
+                sum(counts[use] for use in own) for counts in (requests.allowed, requests.succeeded)
             )
             used[right] = count, succeeded
-    covered = {use for use in requests.allowed if any(right.covers(use) for right in granted)}
+    uses = requests.allowed.keys() | requests.refused.keys()
+    covered = {use for use in uses if any(right.covers(use) for right in granted)}
     return Comparison(
         used,
         tuple(right for right in granted if right not in used),
-        _kinds(requests.allowed, requests.allowed.keys() - covered),
-        _kinds(requests.refused, requests.refused.keys()),
+        ungranted=_kinds(requests.allowed, uses - covered),
+        refused=_kinds(requests.refused, uses - covered),
+        early=_kinds(requests.refused, covered),
     )
 
 
-def _kinds(counts: Counter[Right], of: Iterable[Right]) -> Counter[Right]:
+def _kinds(counts: Counter[Right], of: AbstractSet[Right]) -> Counter[Right]:
     kinds: Counter[Right] = Counter()
-    for right in of:
+    for right in of & counts.keys():
         kinds[right._replace(namespace="", name="")] += counts[right]
     return kinds
 
@@ -189,6 +201,7 @@ def report(found: Comparison) -> Iterator[str]:
     yield from _list("Granted and not used", dict.fromkeys(found.unused, 0))
     yield from _list("Allowed and not granted by deploy/", found.ungranted)
     yield from _list("Refused", found.refused)
+    yield from _list("Refused although deploy/ grants it", found.early)
 
 
 def _list(title: str, rights: Mapping[Right, int]) -> Iterator[str]:

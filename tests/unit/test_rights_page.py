@@ -43,8 +43,7 @@ class Line(NamedTuple):
 
 LINES = [
     Line(*(cell.strip() for cell in text.strip("|").split(" | ")))
-    for text in PAGE.read_text().splitlines()
-    if text.startswith("| ") and text != HEADER and not text.startswith("| ---")
+    for text in PAGE.read_text().partition(HEADER)[2].partition("\n\n")[0].splitlines()[2:]
 ]
 
 

@@ -12,6 +12,7 @@ from queuectl.localcluster import audit, layout
 from tests.system.rights_used import Right, compare, deployed, granted_rights, main, read
 
 NAME = "queuectl-system:queuectl"
+BASIC = 'RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "b" to Group "system:authenticated"'
 
 
 def right(verb: str, resource: str, *, group: str = "", where: str = "", name: str = "") -> Right:
@@ -19,7 +20,13 @@ def right(verb: str, resource: str, *, group: str = "", where: str = "", name: s
 
 
 def event(
-    verb: str, *, code: int = 200, decision: str = "allow", stage: str = "", **reference: str
+    verb: str,
+    *,
+    code: int = 200,
+    decision: str = "allow",
+    stage: str = "",
+    reason: str = "",
+    **reference: str,
 ) -> dict[str, Any]:
     """As the API server logs it."""
     return {
@@ -28,7 +35,10 @@ def event(
         "user": {"username": f"system:serviceaccount:{NAME}"},
         "objectRef": reference,
         "responseStatus": {"code": code},
-        "annotations": {"authorization.k8s.io/decision": decision},
+        "annotations": {
+            "authorization.k8s.io/decision": decision,
+            "authorization.k8s.io/reason": reason,
+        },
     }
 
 
@@ -66,8 +76,10 @@ def test_both_differences_are_found(tmp_path: Path) -> None:
         event("patch", resource="pods", namespace="b", name="x", code=422),
         event("get", resource="secrets", namespace="a", name="x", decision="forbid", code=403),
         event("get", resource="secrets", namespace="b", name="y", decision="forbid", code=403),
+        event("watch", resource="pods", decision="forbid", code=403),
         event("get", resource="pods", subresource="status", namespace="a", name="x"),
         {**event("get"), "objectRef": None},  # discovery
+        event("create", resource="selfsubjectreviews", reason=BASIC),
     )
     listing, patching, watching = (right(verb, "pods") for verb in ("list", "patch", "watch"))
     found = compare([listing, patching, watching], read(logs))
@@ -75,6 +87,7 @@ def test_both_differences_are_found(tmp_path: Path) -> None:
     assert found.unused == (watching,)
     assert found.ungranted == {right("get", "pods/status"): 1}
     assert found.refused == {right("get", "secrets"): 2}
+    assert found.early == {watching: 1}
 
 
 def test_a_watch_counts_when_it_starts_and_once(tmp_path: Path) -> None:
