@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.units import Units
+from tests.support.units import Units, number_apart
 
 LONGEST: Final = (
     "web/test_browser.py",
@@ -39,6 +39,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    number_apart(items)
     items.sort(key=lambda item: _PLACES.get(_named(item.nodeid), len(LONGEST)))
 
 

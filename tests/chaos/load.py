@@ -62,7 +62,7 @@ class Load:
     Attributes:
         submitted: path of each job, by name.
         deleted: names of those that were deleted on purpose.
-        held: names of those that somebody holds.
+        held: names of those that may be held.
     """
 
     stage: Stage
@@ -127,8 +127,10 @@ class Load:
             self.release(self.random.choice(sorted(self.held)))
         elif live := self.live():
             name = self.random.choice(sorted(job.name for job in live))
-            if self.stage.ask(f"{PREFIX}/{name}/hold"):
-                self.held.add(name)
+            self.held.add(
+                name
+            )  # before the answer, which a fault may drop although the gang is held
+            self.stage.ask(f"{PREFIX}/{name}/hold")
 
     def release(self, name: str) -> None:
         ended = {job.name for job in self.jobs() if job.outcome is not None}

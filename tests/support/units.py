@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from _pytest.nodeid import coerce_node_id
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 
@@ -22,3 +24,19 @@ class Units(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return self._unit(nodeid)
+
+    def schedule(self) -> None:
+        """As xdist does, which goes by the ids of tests: of two with one id it would run one only, and not say so."""
+        if self.collection_is_completed:
+            for collected in self.registered_collections.values():
+                assert len(set(collected)) == len(collected), "tests share an id: see number_apart"
+        super().schedule()
+
+
+def number_apart(items: Iterable[pytest.Item]) -> None:
+    """Give tests that share an id, as those that schemathesis makes, ids of their own."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        seen[item.nodeid] += 1
+        if seen[item.nodeid] > 1:
+            item._id = coerce_node_id(f"{item.nodeid}[{seen[item.nodeid]}]")
