@@ -134,7 +134,15 @@ def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
     town.house.cluster.client.apply(namespace("ml"), account("ml", "operator"))
     town.submit("team-a", "train", whole(1))
     town.runs("team-a/train")
-    looks = ("clusterqueues", "workloads --as", "workloads --state", "nodes", "nodes", "domains")
+    looks = (
+        "clusterqueues",
+        "workloads --as",
+        "workloads --state",
+        "nodes",
+        "nodes",
+        "unmanaged",
+        "domains",
+    )
     for what in (*looks, "commands", "events", "decisions"):
         page.type(f"queuectl get {what}")
     for begins in ("top", "explain", "history"):
