@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from queuectl.cli.collector import calm_the_collector
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.interpreter import tune_interpreter
 from queuectl.cli.lazy import PANEL_CLIENT, PANEL_OFFLINE, PANEL_SERVER, Mount, lazy_group
 from queuectl.domain.errors import BadInput, QueuectlError
 
@@ -129,7 +129,7 @@ def main(
 
 def run() -> None:
     """Run the program; every error it raises on purpose becomes a sentence and an exit code."""
-    calm_the_collector()
+    tune_interpreter()
     try:
         app()
     except QueuectlError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuectl.cli.collector import calm_the_collector
+from queuectl.cli.interpreter import tune_interpreter
 
 if TYPE_CHECKING:
     from queuectl.api.auth.layers import Authenticated
@@ -91,7 +91,7 @@ async def _serve(settings: Settings) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(server.run()) for server in servers]
             tasks.append(group.create_task(forget_old(parts.store.audit, settings.audit_days)))
-            calm_the_collector()
+            tune_interpreter()
             typer.echo(f"API {servers[0].url}  metrics {servers[1].url}", err=True)
             await parts.supervisor.run(stop)
             app.state.feed.close()

@@ -29,7 +29,7 @@ PROTECTING: Final = (
 """The ValidatingAdmissionPolicies of deploy/; each has a match condition that lets our identity update."""
 
 INSTALLED: Final = (*PROTECTING, "queuectl-deletions")
-"""These, and the one that lets nobody delete a running job without its pods: it asks no identity."""
+"""These, and the one that forbids every identity to delete a running job without its pods."""
 
 KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",

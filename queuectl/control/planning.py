@@ -33,8 +33,7 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.domains import spreads
 from queuectl.planner.queueing.lines import Lines, lines_of
 from queuectl.planner.verify import Violation, verify
-from queuectl.planner.victims.patience import waits_end
-from queuectl.planner.victims.shield import next_change
+from queuectl.planner.victims.patience import next_turn
 from queuectl.telemetry.metrics import Discard, Metrics, Stage
 
 log = structlog.get_logger()
@@ -109,8 +108,7 @@ class Planning:
             self._bell.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
-        turns = (next_change(snapshot), waits_end(decision))
-        self._exposed_at = min((at for at in turns if at is not None), default=None)
+        self._exposed_at = next_turn(snapshot, decision)
         changes = await self._commit(snapshot, decision, took, documents)
         self._count(snapshot, decision, changes)
         return sentence(snapshot, decision, changes)

@@ -66,7 +66,7 @@ class Supervisor:
         self._synced = asyncio.Event()
         self._policies: list[str] = ["admission policies: not probed yet"]
         self._protected = asyncio.Event()  # the policies have been in force
-        self._lost: list[str] = []  # why the database is not the cluster's
+        self._lost = ["database: not compared with the cluster yet"]  # why it is not the cluster's
         self._neighbour = Neighbour(cluster, store)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None

@@ -11,7 +11,7 @@ from queuectl.domain.queues import QueueConfig, QuotaOverride
 from queuectl.objects.documents import Document, as_document
 
 MAX_COHORTS: Final = 64
-"""Cohorts above each other, from one to the root of its tree: quota is added up along them, at every level anew."""
+"""Cohorts above each other, from one to the root of its tree: each level sums the quota of all cohorts below it."""
 
 
 def refuse_tangles(

@@ -27,7 +27,7 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.cli.collector import calm_the_collector
+from queuectl.cli.interpreter import tune_interpreter
 from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervise import Supervisor
@@ -239,7 +239,7 @@ async def timed(ask: Callable[[], Awaitable[object]]) -> tuple[float, float]:
 
 async def main(size: Size, *, crowd: bool, rush: bool) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    calm_the_collector()  # as serve does
+    tune_interpreter()  # as serve does
     console = Console(width=120)
     async with running_postgres() as postgres:
 

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from queuectl.api.auth.authentication import Open
 from queuectl.api.auth.layers import Authenticated
-from queuectl.cli.collector import calm_the_collector
+from queuectl.cli.interpreter import tune_interpreter
 from queuectl.control.settings import Settings
 from queuectl.domain.identity import Right
 from queuectl.web.app import OPEN, SIGN_IN
@@ -162,7 +162,7 @@ def told(alone: Run, attacked: Run, gangs: int, console: Console) -> None:
 
 async def main(gangs: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    calm_the_collector()  # as serve does
+    tune_interpreter()  # as serve does
     async with running_postgres() as postgres:
         runs = []
         for attacked in (False, True):

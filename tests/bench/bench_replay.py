@@ -34,8 +34,7 @@ from queuectl.objects.gangs import read_job_gang
 from queuectl.objects.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
-from queuectl.planner.victims.patience import waits_end
-from queuectl.planner.victims.shield import next_change
+from queuectl.planner.victims.patience import next_turn
 from queuectl.state.claims import priority_of
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
@@ -152,8 +151,8 @@ class Replay:
             "freeze", lambda: self.freezer.freeze(self.config, now, SolverLimits())
         )
         made = self._timed("plan", lambda: plan(snapshot))
-        turns = (next_change(snapshot), waits_end(made))
-        self._turns = min((at - STARTED_AT for at in turns if at is not None), default=None)
+        turn = next_turn(snapshot, made)
+        self._turns = None if turn is None else turn - STARTED_AT
         wrong = self._timed("verify", lambda: verify(snapshot, made))
         assert not wrong, wrong[:3]
         changes = self._timed("changes", lambda: self.decider.changes(snapshot, made, now))

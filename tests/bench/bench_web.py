@@ -23,7 +23,7 @@ from playwright.async_api import Browser
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.cli.collector import calm_the_collector
+from queuectl.cli.interpreter import tune_interpreter
 from queuectl.control.viewer import LOOK_SECONDS
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.migrate import upgrade
@@ -144,7 +144,7 @@ async def main(size: Size) -> None:
             await upgrade(server.url())
             world = World(server.url(), size)
             await world.start("leads")
-            calm_the_collector()  # where serve does
+            tune_interpreter()  # where serve does
             store = world.controllers["leads"].store
             for document in configuration(size):
                 await store.put_config(document)

@@ -68,7 +68,7 @@ ROWS = [
     Row("a higher gang of their own ClusterQueue evicts none", False, by="b"),
     Row("one that does not reclaim evicts none", False, about_a={"reclaim_within_cohort": ReclaimWithinCohort.NEVER}),
     Row("the protections of their ClusterQueue count", False, about_b={"protection": HOUR}),
-    Row("idle, they yield to none", False, own=16, about_b={"idle_reclaim": IDLE}, running={"idle_since": NOW - 9.0}),
+    Row("idle, they are not evicted for their own ClusterQueue either", False, own=16, by="b", about_b={"idle_reclaim": IDLE}, running={"idle_since": NOW - 9.0}),
     Row("what the API server does not suspend frees nothing", False, running={"evictable": False}),
     Row("where the policy is Never they are preemptible: for a higher gang of their own", True, by="b", about_b=NEVER | LOWER),
     Row("and idle", True, own=16, by="b", about_b=NEVER | {"idle_reclaim": IDLE}, running={"idle_since": NOW - 9.0}),

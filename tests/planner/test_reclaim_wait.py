@@ -15,7 +15,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
-from queuectl.planner.victims.patience import waits_end
+from queuectl.planner.victims.patience import next_turn
 from queuectl.planner.why import diagnose
 from tests.planner.build import NOW, gang, holding, node, podset, world
 from tests.planner.test_borrow_backoff import team
@@ -84,7 +84,8 @@ def test_a_cluster_queue_may_evict_at_once() -> None:
 
 
 def test_the_wait_goes_on_from_plan_to_plan_and_a_plan_is_due_at_its_end() -> None:
-    made = decided(contested(None, borrower(10.0)))
+    snapshot = contested(None, borrower(10.0))
+    made = decided(snapshot)
     reason = made.pending[0].reasons[0]
     assert reason.details == {
         "since": NOW,
@@ -92,8 +93,9 @@ def test_the_wait_goes_on_from_plan_to_plan_and_a_plan_is_due_at_its_end() -> No
         "lostGpuSeconds": 320,
         "victims": 1,
     }
-    assert waits_end(made) == NOW + MOST
-    assert waits_end(decided(contested(30.0, borrower(40.0)))) is None
+    assert next_turn(snapshot, made) == NOW + MOST
+    done = contested(30.0, borrower(40.0))
+    assert next_turn(done, decided(done)) is None
 
 
 def test_a_larger_gang_is_due_when_its_wait_outgrows_the_loss() -> None:
@@ -108,9 +110,9 @@ def test_a_larger_gang_is_due_when_its_wait_outgrows_the_loss() -> None:
         "b": team("b", 0),
     }
     config = replace(snapshot.config, cluster_queues={**snapshot.config.cluster_queues, **queues})
-    made = decided(replace(snapshot, config=config))
+    snapshot = replace(snapshot, config=config)
     # 32 GPUs wait, 24 of the victim have run for 10 s and go on: 240 + 24 t = 32 t.
-    assert waits_end(made) == NOW + 30.0
+    assert next_turn(snapshot, decided(snapshot)) == NOW + 30.0
 
 
 def test_meanwhile_smaller_gangs_of_its_queue_start_unless_the_order_is_strict() -> None:

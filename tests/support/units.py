@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from _pytest.nodeid import coerce_node_id
-from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
 
-class Units(LoadScopeScheduling):  # type: ignore[misc]
+class Units(LoadScopeScheduling):  # type: ignore[misc]  # Any to the type checker, for the same reason
     """For ``--dist loadfile --no-loadscope-reorder``.
 
     xdist's own groups do nothing with pytest 9.2, and do not say so (https://github.com/pytest-dev/pytest-xdist/issues/1386).
@@ -39,4 +39,5 @@ def number_apart(items: Iterable[pytest.Item]) -> None:
     for item in items:
         seen[item.nodeid] += 1
         if seen[item.nodeid] > 1:
+            # pytest has no public way to change an id once the item is there.
             item._id = coerce_node_id(f"{item.nodeid}[{seen[item.nodeid]}]")

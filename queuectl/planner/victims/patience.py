@@ -2,8 +2,8 @@
 
 An eviction loses the victims' work, and the next one may find them done. So a gang evicts gangs that borrow, and whose priority is not
 lower, only once its own wait has cost as much as the eviction loses, in GPU-seconds, and at the latest after
-``reclaimWaitSeconds`` of its ClusterQueue. Whoever decides without knowing when work ends and follows this rule loses at
-most twice what the best decision loses.
+``reclaimWaitSeconds`` of its ClusterQueue. This rule loses at most twice what the best decision loses, although it does not
+know when work ends.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Final
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Pending
+from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cost import RESTART_COST
+from queuectl.planner.victims.shield import next_change
 
 _TAKES_BACK: Final = frozenset(
     (PreemptionReason.IN_COHORT_RECLAMATION, PreemptionReason.IN_COHORT_FAIR_SHARING)
@@ -52,8 +53,12 @@ def reclaim_wait(
     return Reason(Code.WAITING_TO_RECLAIM, text, details)
 
 
-def waits_end(plan: Plan) -> float | None:
-    """When the first such wait of a plan ends (unix seconds); None = nothing waits so."""
+def next_turn(snapshot: Snapshot, plan: Plan) -> float | None:
+    """When time alone lets the next plan do more than this one (unix seconds); None = it does not.
+
+    The first such wait ends, or what ``next_change`` names.
+    """
     reasons = (refusal.reasons[0] for refusal in plan.pending)
-    ends = (float(r.details["until"]) for r in reasons if r.code is Code.WAITING_TO_RECLAIM)
-    return min(ends, default=None)
+    turns = [float(r.details["until"]) for r in reasons if r.code is Code.WAITING_TO_RECLAIM]
+    change = next_change(snapshot)
+    return min(turns if change is None else (*turns, change), default=None)
