@@ -41,6 +41,15 @@ class VictimModel:
         self.hints.append(hint)
         return self.model.var(low, high)
 
+    def any_of(self, gangs: Sequence[int]) -> int:
+        """A variable that is 1 if any of these candidates leaves."""
+        if len(gangs) == 1:
+            return self.of[gangs[0]]
+        leaves = self.var(0, 1, max(self.hints[self.of[g]] for g in gangs))
+        for g in gangs:
+            self.model.at_most([self.of[g], leaves], [1, -1], 0)
+        return leaves
+
     def free_quota(self, deficits: Iterable[tuple[int, np.ndarray]]) -> None:
         """At least the missing quota must come free."""
         for amount, frees in deficits:

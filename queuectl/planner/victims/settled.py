@@ -91,9 +91,12 @@ class Settled:
             leaving = building.var(0, total, hinted)
             model.at_most([v for v, _ in beside] + [leaving], [n for _, n in beside] + [-1], 0)
             beside = [(leaving, 1)]
+            alike: dict[int, list[int]] = {}
             for v in bound[place]:
-                most = self._spared(v, row) + charged[v]
-                model.at_most([leaving, building.of[v]], [1, total - most], total)
+                alike.setdefault(self._spared(v, row) + charged[v], []).append(v)
+            for most, gangs in alike.items():
+                any_leaves = building.any_of(gangs)
+                model.at_most([leaving, any_leaves], [1, total - most], total)
 
     def _amount(self, gang: int, row: FlavorResource) -> int:
         amounts = self.foreign.bench.quota.get((self.pool.name, *row))
