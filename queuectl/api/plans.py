@@ -163,7 +163,7 @@ def plan_view(trial: Trial, visible: Visible) -> PlanView:
         waits=[*new, *other, *same[:MOST_WAITING]],
         omitted=len(same[MOST_WAITING:]),
         over_quota=teller.excesses(),
-        warnings=list(trial.warnings),
+        warnings=[*teller.taken(), *trial.warnings],
     )
 
 
@@ -221,9 +221,13 @@ class _Teller:
             **{a.workload.uid: a.workload for a in trial.after.admitted},
             **{p.workload.uid: p.workload for p in trial.after.pending},
         }
+        others = [one for uid, one in self._known.items() if uid not in self._submitted]
+        covered = {one.ref for one in others if not self._sees(one)}
         own = {self._known[uid].ref for uid in self._submitted}
-        namespaces = {workload.namespace for workload in self._known.values()}
-        self._veil = veil_over(namespaces, visible, own)
+        self._taken = {(one.kind, one.ref) for one in others if self._sees(one)}
+        self._veil = veil_over(
+            {one.namespace for one in self._known.values()}, visible, own - covered
+        )
 
     def view(self, uid: str, outcome: _Outcome, before: _Outcome | None) -> FateView:
         workload = self._known[uid]
@@ -256,6 +260,15 @@ class _Teller:
         return [
             ExcessView(**{**one, "workloads": [name(ref) for ref in one["workloads"]]})
             for one in found
+        ]
+
+    def taken(self) -> list[str]:
+        """Warnings of names that gangs have already which the caller may see."""
+        submitted = (self._known[uid] for uid in self._trial.submitted)
+        return [
+            f"{one.ref}: there is a {one.kind} of this name already"
+            for one in submitted
+            if (one.kind, one.ref) in self._taken
         ]
 
     def _sees(self, workload: Workload) -> bool:

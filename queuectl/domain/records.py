@@ -296,7 +296,7 @@ class PriorAdmission:
     """What a Kueue that ran here before had decided of a job. Times are unix seconds.
 
     Attributes:
-        uid, kind, ref: of the job; ref is ``namespace/name``.
+        uid, kind, namespace, name: of the job, as the Workload names its owner.
         queued_at: since when it was in its queue; None if that is not said.
         active: False: Kueue had given it up, or somebody held it.
         cluster_queue: that its admission names, "" without one.
@@ -306,12 +306,18 @@ class PriorAdmission:
 
     uid: str
     kind: str
-    ref: str
+    namespace: str
+    name: str
     queued_at: float | None = None
     active: bool = True
     cluster_queue: str = ""
     admitted_at: float | None = None
     podsets: Mapping[str, PriorPodSet] = field(default_factory=dict)
+
+    @property
+    def ref(self) -> str:
+        """``namespace/name`` of the job."""
+        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def read_given_pod(document: Document) -> GivenPod:
 
 
 class Owners:
-    """Finds the gang a pod belongs to: by uid where there is one, else by the names its labels and owners give."""
+    """Finds the gang of its namespace that a pod belongs to: by uid where there is one, else by names in labels and owners."""
 
     def __init__(
         self, gangs: Iterable[Gang], workload_names: Mapping[tuple[str, str], str]
@@ -78,11 +78,11 @@ class Owners:
         self._workloads = {key: self._uids[uid] for key, uid in workload_names.items()}
 
     def of(self, pod: GivenPod) -> Gang | None:
-        uids = [pod.labels.get(keys.WORKLOAD_LABEL, ""), pod.record.owner, pod.record.uid]
-        for uid in uids:
-            if uid and uid in self._uids:
-                return self._uids[uid]
         namespace = pod.record.namespace
+        for uid in (pod.labels.get(keys.WORKLOAD_LABEL, ""), pod.record.owner, pod.record.uid):
+            gang = self._uids.get(uid)
+            if gang is not None and gang.namespace == namespace:
+                return gang
         for owner in pod.owners:
             found = self._names.get((owner.kind, namespace, owner.name))
             if found is not None and (not owner.uid or not found.has_uid):

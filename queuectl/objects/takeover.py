@@ -44,7 +44,8 @@ def read_prior_admission(wire: WireLeftWorkload) -> PriorAdmission | None:
     return PriorAdmission(
         uid=owner.uid,
         kind=owner.kind,
-        ref=f"{wire.metadata.namespace or 'default'}/{owner.name}",
+        namespace=wire.metadata.namespace or "default",
+        name=owner.name,
         queued_at=time_or_none(wire.metadata.creation_timestamp),
         active=wire.spec is None or wire.spec.active is not False,
         cluster_queue=status.admission.cluster_queue if status.admission is not None else "",

@@ -206,11 +206,6 @@ def _submitted(
     """The jobs as they would stand in line, behind all that have the same priority."""
     gangs = []
     seen: set[tuple[str, str, str]] = set()
-    workloads = [
-        *(pending.workload for pending in snapshot.pending),
-        *(gang.workload for gang in snapshot.admitted),
-    ]
-    taken = {(workload.kind, workload.ref) for workload in workloads}
     for document in with_names(as_document(_as_written(body), "submit") for body in asked.submit):
         if not is_job(document):
             what = f"{document.api_version} {document.kind}".strip()
@@ -221,8 +216,6 @@ def _submitted(
         if gang.key in seen:
             raise document.error("metadata.name", f"{gang.namespace}/{gang.name} is given twice")
         seen.add(gang.key)
-        if (gang.kind, f"{gang.namespace}/{gang.name}") in taken:
-            warnings.append(f"{document.address}: there is a {gang.kind} of this name already")
         if gang.queue is None:
             raise document.error(
                 "metadata.labels", "names no LocalQueue, and its namespace has none named default"

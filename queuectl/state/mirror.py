@@ -91,7 +91,7 @@ class Mirror:
         self._found_running: set[str] = set()
         self._limit_ranges: dict[str, LimitRangeRecord] = {}
         self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace, where there is any
-        self.prior: dict[str, PriorAdmission] = {}  # by uid of the job
+        self._prior: dict[OwnerKey, PriorAdmission] = {}
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
         # likewise, those that declare checkpoints
         self._savers: dict[OwnerKey, dict[str, PodRecord]] = {}
@@ -133,7 +133,11 @@ class Mirror:
 
     def take_over(self, admissions: Iterable[PriorAdmission]) -> None:
         """Know what a Kueue had decided of jobs that the ledger does not know."""
-        self.prior = {admission.uid: admission for admission in admissions}
+        self._prior = {_key(admission): admission for admission in admissions}
+
+    def prior_of(self, job: JobRecord) -> PriorAdmission | None:
+        """What a Kueue had decided of a job, by a Workload of its own namespace that names its kind and its uid."""
+        return self._prior.get(_key(job))
 
     def trust_running(self) -> None:
         """Count jobs that ran already when they were first seen with no less than their pods ask.
@@ -284,8 +288,9 @@ class Mirror:
             self._fleet = None
             self.planning_changed = True
         elif resource in self._kinds:
-            self.jobs.pop(key, None)
-            self.prior.pop(key, None)
+            job = self.jobs.pop(key, None)
+            if job is not None:
+                self._prior.pop(_key(job), None)
             self.edited.discard(key)
             self.touched.add(key)
         elif resource == NAMESPACES:

@@ -335,7 +335,7 @@ class Observer:
 
     def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> Change | None:
         described = self._described(job, config)
-        prior = self._mirror.prior.get(job.uid)
+        prior = self._mirror.prior_of(job)
         if not (job.suspended or job.attempt or described.cluster_queue):
             self._leave_alone(job)
             return None

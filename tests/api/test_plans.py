@@ -304,6 +304,31 @@ async def test_gangs_of_others_are_anonymous() -> None:
     assert "hidden" not in answer.text
 
 
+async def test_a_submitted_job_of_the_name_of_anothers_gang_uncovers_no_name() -> None:
+    """Whether a gang of another team has a name cannot be found out by guessing it."""
+    theirs = runs("secret", "n0", "n1", "n2", "n3", namespace="other")
+    guess = job("secret", 9)
+    guess["metadata"]["namespace"] = "other"
+    free = seen(runs("a", "n0", "n1", "n2", "n3"))
+    taken = seen(theirs, waits=(of("hidden", 9, namespace="other"),))
+    answers = [
+        (await asked_by_a_tenant(now, submit=[guess, job("mine", 2, "high")])).json()
+        for now in (free, taken)
+    ]
+    assert [each["workload"] for each in answers[1]["leaves"]] == [ANOTHER_TEAM]
+    assert [answer["warnings"] for answer in answers] == [[], []]
+    told = [
+        str([each for each in answer["waits"] if each["workload"] != "other/secret"])
+        for answer in answers
+    ]
+    assert "secret" not in told[1]
+
+
+async def test_a_submitted_job_of_the_name_of_a_gang_that_is_there_is_remarked() -> None:
+    body = await tried(seen(runs("a", "n0", "n1")), submit=[job("a", 1)])
+    assert body["warnings"] == ["default/a: there is a Job of this name already"]
+
+
 async def test_a_process_that_has_not_seen_the_cluster_says_so() -> None:
     async with talking_to(await app_of(None)) as client:
         answer = await client.post("/api/v1/plans", json={})

@@ -168,6 +168,22 @@ async def test_one_that_kueue_had_given_up_stays_so_until_somebody_activates_it(
         assert entry.reason.message == "deactivated by the Kueue that ran here"
 
 
+@pytest.mark.parametrize("claim", [{"namespace": "other"}, {"kind": "PyTorchJob"}])
+async def test_a_workload_of_another_namespace_or_kind_says_nothing_of_a_job(
+    database_url: str, claim: dict[str, str]
+) -> None:
+    """Whoever may create Workloads in one namespace can name the uid of any job as the owner."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = stored(cluster, "Job", "train", running=False)
+    forged = workload(job, {"main": 2}, active=False)
+    forged["metadata"]["namespace"] = claim.get("namespace", "default")
+    forged["metadata"]["ownerReferences"][0]["kind"] = claim.get("kind", "Job")
+    cluster.workloads += [workload(job, {"main": 2}), forged]
+    async with rig(database_url, 2, cluster=cluster) as world:
+        entry = await world.until_state(job["metadata"]["uid"], State.RUNNING)
+        assert int(entry.queued_at) == parse_time(CREATED)
+
+
 async def test_what_runs_in_a_queue_we_do_not_know_is_left_alone(database_url: str) -> None:
     """Until the queue is there: then it is adopted."""
     cluster = FakeCluster(nodes(2), clock=time.time)

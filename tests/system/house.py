@@ -52,9 +52,9 @@ class House:
     rest: Rest
 
     @contextmanager
-    def room(self, gpus: int, **queue: Any) -> Iterator[Room]:
-        """A namespace with a queue ``main`` of so many GPUs; audited and emptied at the end."""
-        name = f"room-{next(_numbers)}"
+    def room(self, gpus: int, called: str | None = None, **queue: Any) -> Iterator[Room]:
+        """A namespace with a queue ``main`` of so many GPUs; audited and emptied at the end. ``called``: None = any name."""
+        name = called or f"room-{next(_numbers)}"
         self.controller.wait_ready()  # the room before may have ended with its death
         self.cluster.client.apply(*m.namespaces([name]))
         self.rest.apply(

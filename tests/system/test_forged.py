@@ -6,142 +6,58 @@ control plane under the policies of deploy/, while a gang of another tenant runs
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
+from queuectl.cli.errors import CommandFailed
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import RequestError
-from queuectl.localcluster.client import Client
-from tests.support.people import account, binding, token_of
-from tests.system.acts import ask
-from tests.system.house import House, Room
+from queuectl.objects.keys import QUEUE_LABEL
+from tests.system.acts import ask, until_empty
+from tests.system.forger import (
+    Tenant,
+    config_map,
+    event,
+    events_about,
+    figures,
+    gang,
+    job,
+    large,
+    named,
+    owner,
+    pod,
+    pytorchjob,
+    refused,
+    seen_of,
+    selecting,
+    state,
+    still_runs,
+    tenant_of,
+    told,
+    typed,
+    uid_of,
+    until_state,
+    with_environment,
+)
+from tests.system.house import House
 
 pytestmark = pytest.mark.system
 
 MANY: Final = 200
-KIB: Final = 1024
-_numbers = count(1)
-
-
-@dataclass
-class Tenant:
-    """Who forges, where, and at whose cost."""
-
-    client: Client
-    room: Room
-    victim: Room
-    job: Document
-    """The victim's gang, which runs."""
-
-    @property
-    def pod(self) -> Document:
-        """One of its pods."""
-        named = self.victim.pods("mine")[0].name
-        return self.victim.client.get(f"/api/v1/namespaces/{self.victim.namespace}/pods/{named}")
-
-    def create(self, document: Document, namespace: str | None = None) -> Document:
-        where = {"namespace": namespace or self.room.namespace}
-        document = {**document, "metadata": {**document["metadata"], **where}}
-        path = self.client.path_of(document)
-        made = self.client.create(path.rsplit("/", 1)[0], document)
-        self.room.made.append(path)
-        return made
+OPERATORS_LABEL: Final = "training.kubeflow.org/job-name"
 
 
 @pytest.fixture(scope="module")
 def tenant(home: House) -> Iterator[Tenant]:
-    with home.room(32) as victim, home.room(32) as room, tenant_of(room) as client:
+    with home.room(32) as victim, home.room(32, "room") as room, tenant_of(room) as client:
         victim.gang("Job", "mine", 2)
         victim.until_state("mine", "Running")
         yield Tenant(client, room, victim, victim.client.get(victim.made[-1]))
         still_runs(victim)
-
-
-@contextmanager
-def tenant_of(room: Room) -> Iterator[Client]:
-    """A ServiceAccount that may edit this namespace."""
-    who = account(room.namespace, "tenant")
-    room.client.apply(who, binding("tenant", "edit", who, room.namespace))
-    cluster = room.house.cluster
-    client = Client(cluster.server, cluster.authority, asyncio.run(token_of(room.house, who)))
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def still_runs(victim: Room) -> None:
-    """The gang is where it was, in its first attempt, and another one starts beside it."""
-    beside = f"beside-{next(_numbers)}"
-    victim.job(beside, Pods(1, gpus=8), seconds=0)
-    victim.until_state(beside, "Finished")
-    assert victim.state("mine") == "Running"
-    assert {pod.attempt for pod in victim.running("mine")} == {1}
-    assert len(victim.running("mine")) == 2
-    assert "Evicting" not in [line.get("toState") for line in victim.history("mine")]
-
-
-def job(name: str, **metadata: Any) -> Document:
-    document = m.job(name, "-", "main", Pods(1, gpus=1), seconds=0)
-    document["metadata"] |= metadata
-    return document
-
-
-def pod(name: str, spec: Document | None = None, **metadata: Any) -> Document:
-    containers = {"containers": [{"name": "main", "image": "none"}]}
-    meta = {"name": name, **metadata}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": meta,
-        "spec": {**containers, **(spec or {})},
-    }
-
-
-def owner(of: Document, **changes: Any) -> list[Document]:
-    named = {"apiVersion": of["apiVersion"], "kind": of["kind"], "name": of["metadata"]["name"]}
-    return [{**named, "uid": of["metadata"]["uid"], "controller": True, **changes}]
-
-
-def large(kib: int) -> dict[str, str]:
-    return {f"example.com/{n}": "x" * KIB for n in range(kib)}
-
-
-def with_environment(name: str, number: int) -> Document:
-    document = job(name)
-    (container,) = document["spec"]["template"]["spec"]["containers"]
-    container["env"] = [{"name": f"KEY_{n}", "value": "x" * 200} for n in range(number)]
-    return document
-
-
-def event(about: Document, where: str) -> Document:
-    meta = about["metadata"]
-    regarding = {"kind": about["kind"], "apiVersion": about["apiVersion"]}
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": "forged", "namespace": where},
-        "regarding": regarding | {key: meta[key] for key in ("name", "namespace", "uid")},
-        "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingController": "queuectl.dev/controller",
-        "reportingInstance": "queuectl",
-        "action": "Evict",
-        "reason": "Evicted",
-        "note": "forged",
-        "type": "Warning",
-    }
-
-
-def config_map(name: str) -> Document:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}}
 
 
 Row = tuple[Callable[[Tenant], object], str | None]
@@ -172,7 +88,7 @@ ROWS: dict[str, Row] = {
     "a Job of the longest name": (lambda t: t.create(job("n" * 61)), None),
     "a Job whose name differs in the last character": (lambda t: t.create(job("n" * 60 + "o")), None),
     "a Job of a longer name": (lambda t: t.create(job("n" * 253)), "63"),
-    "a Job called as another's": (lambda t: t.create(job("mine")), None),
+    "a Job that selects its pods by labels of its choice": (lambda t: t.create(selecting("selects")), "manualSelector"),
 }  # fmt: skip
 
 
@@ -193,36 +109,98 @@ def test_what_a_tenant_forges_is_refused_or_has_no_effect_on_others(tenant: Tena
         else:
             found[what] = None
     assert found == {what: says for what, (_, says) in ROWS.items()}
-    for name in ("full", "variables", "n" * 61, "n" * 60 + "o", "mine"):
+    for name in ("full", "variables", "n" * 61, "n" * 60 + "o"):
         tenant.room.until_state(name, "Finished")
     still_runs(tenant.victim)
 
 
-def gang(tenant: Tenant, name: str, **metadata: Any) -> str:
-    """A gang of the tenant's that runs; its path."""
-    document = m.job(name, "-", "main", Pods(2, gpus=8))
-    document["metadata"] |= metadata
-    document["spec"]["template"]["metadata"] |= metadata
-    tenant.create(document)
-    tenant.room.until_state(name, "Running")
-    return tenant.room.made[-1]
+LONG: Final = "n" * 53
+COLLIDING: dict[str, Callable[[Tenant], Document]] = {
+    # what runs beside the victim's gang
+    "a Job called as another's Job": lambda t: job("mine", None),
+    "a PyTorchJob called as another's Job": lambda _: pytorchjob("mine"),
+    "a namespace and a name that joined by a dash are another's": lambda t: job(
+        f"{t.victim.namespace}-mine".removeprefix(f"{t.room.namespace}-"), None),
+    "a Job called as a pod of a PyTorchJob": lambda _: job("mine-worker-0", None),
+    "a Job whose name is cut in those of its pods": lambda _: job(f"{LONG}-------p", None),
+    "one that differs behind the cut": lambda _: job(f"{LONG}-------q", None),
+    "a PyTorchJob of the longest name": lambda _: pytorchjob(f"{LONG}p"),
+    "one that differs in the last character": lambda _: pytorchjob(f"{LONG}q"),
+}  # fmt: skip
 
 
-def refused(says: str, tries: Callable[..., object], *arguments: Any, **options: Any) -> None:
-    with pytest.raises(RequestError, match=says):
-        tries(*arguments, **options)
+def test_gangs_of_colliding_names_are_kept_apart(tenant: Tenant) -> None:
+    room, victim = tenant.room, tenant.victim
+    before = seen_of(victim, "Job", "mine")
+    gangs = {what: tenant.create(document(tenant)) for what, document in COLLIDING.items()}
+    queues = [f"{'q' * 62}{last}" for last in "ab"]
+    for queue in queues:
+        tenant.create(job(queue[-3:], labels={QUEUE_LABEL: queue}))
+    twin = tenant.pod
+    tenant.create(pod(twin["metadata"]["name"], {"nodeName": twin["spec"]["nodeName"]}))
+    for one in events_about(victim, tenant.job["metadata"]["uid"]):
+        tenant.create(event(tenant.job, room.namespace, one["metadata"]["name"]))
+    for what, document in gangs.items():
+        kind, name = document["kind"], document["metadata"]["name"]
+        until_state(room, kind, name, "Running")
+        assert uid_of(room, kind, name) == document["metadata"]["uid"], what
+    with pytest.raises(CommandFailed, match="give kind=Job or kind=PyTorchJob"):
+        typed(room, "hold", "mine")
+    typed(room, "hold", "mine", "--kind", "PyTorchJob")
+    until_state(room, "PyTorchJob", "mine", "Held")
+    assert state(room, "Job", "mine") == "Running"
+    assert seen_of(victim, "Job", "mine") == before
+    assert not [series for series in figures(room) if "qqq" in series]
+    for document in gangs.values():
+        path = tenant.client.path_of(document)
+        tenant.client.delete(path, propagationPolicy="Background")
+    still_runs(victim)
 
 
-def test_a_gang_keeps_no_gpus_outside_its_queue(tenant: Tenant) -> None:
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+def test_a_name_that_is_used_again_is_that_of_another_gang(tenant: Tenant, kind: str) -> None:
+    """The pod of the gang before it still terminates; that of a PyTorchJob has the name that the new one needs."""
+    room, client = tenant.room, tenant.client
+    before = seen_of(tenant.victim, "Job", "mine")
+    slow = Pods(1, gpus=8, annotations={m.TERMINATE_SECONDS: "30"})
+    job = m.job("again", "-", "main", slow)
+    document = job if kind == "Job" else m.pytorchjob("again", "-", "main", master=slow)
+    first = tenant.create(document)["metadata"]["uid"]
+    until_state(room, kind, "again", "Running")
+    (old,) = room.pods("again")
+    client.delete(room.made[-1], propagationPolicy="Background")
+    second = tenant.create(document)["metadata"]["uid"]
+    room.until(lambda: uid_of(room, kind, "again") == second, "the name is that of the second")
+    room.until(lambda: named(room, kind, "again")["attempt"] == 1, "the second is admitted")
+    (placed,) = told(room, f"workloads/{second}/explain")["placement"]["podSets"]
+    assert old.node not in placed["nodes"]
+    (left,) = (one for one in room.pods("again") if one.uid == old.uid)
+    assert left.terminating
+    room.client.delete(f"/api/v1/namespaces/{room.namespace}/pods/{old.name}", gracePeriodSeconds=0)
+    until_state(room, kind, "again", "Running")
+    assert named(room, kind, "again")["attempt"] == 1
+    assert told(room, f"workloads/{first}")["state"] == "Finished"
+    assert seen_of(tenant.victim, "Job", "mine") == before
+    client.delete(room.made[-1], propagationPolicy="Background")
+    for one in room.pods("again"):
+        path = f"/api/v1/namespaces/{room.namespace}/pods/{one.name}"
+        room.client.delete(path, missing_ok=True, gracePeriodSeconds=0)
+    until_empty(room, "again")
+
+
+WITHOUT_PODS: Final[dict[str, tuple[Document, ...]]] = {
+    # of a Job, the API server leaves the pods where the request does not say what becomes of them
+    "Job": ({}, {"propagationPolicy": "Orphan"}, {"orphanDependents": True}),
+    "PyTorchJob": ({"propagationPolicy": "Orphan"}, {"orphanDependents": True}),
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_PODS)
+def test_a_gang_keeps_no_gpus_outside_its_queue(tenant: Tenant, kind: str) -> None:
     """Neither by a deletion that leaves its pods, nor by a finalizer, nor by letting its pods go."""
     room, client = tenant.room, tenant.client
-    path = gang(tenant, "keeps", finalizers=["example.com/keep"])
-    without_pods: tuple[Document, ...] = (
-        {},
-        {"propagationPolicy": "Orphan"},
-        {"orphanDependents": True},
-    )
-    for options in without_pods:
+    path = gang(tenant, kind, "keeps", finalizers=["example.com/keep"])
+    for options in WITHOUT_PODS[kind]:
         refused("together with its pods", client.delete, path, **options)
     for with_pods in ("Background", "Foreground"):
         refused("example.com/keep, or hold", client.delete, path, propagationPolicy=with_pods)
@@ -230,14 +208,15 @@ def test_a_gang_keeps_no_gpus_outside_its_queue(tenant: Tenant) -> None:
         target = f"/api/v1/namespaces/{room.namespace}/pods/{one.name}"
         stays = "stay as they are"
         refused(stays, client.patch, target, {"metadata": {"ownerReferences": None}})
-        other = {"batch.kubernetes.io/controller-uid": "x", "controller-uid": None}
+        selected = "batch.kubernetes.io/controller-uid" if kind == "Job" else OPERATORS_LABEL
+        other = {selected: "x"}
         refused(stays, client.patch, target, {"metadata": {"labels": other}})
         client.patch(target, {"metadata": {"labels": {"example.com/more": "x"}}})
     ask(room, "keeps", "hold")
     room.until_state("keeps", "Held")  # the pods are there still, and use nothing
     assert {pod.terminal for pod in room.pods("keeps")} == {True}
     client.delete(path, propagationPolicy="Background")
-    gang(tenant, "next")
+    gang(tenant, kind, "next")
     no_finalizers = {"metadata": {"finalizers": None}}
     for one in room.pods("keeps"):
         client.patch(f"/api/v1/namespaces/{room.namespace}/pods/{one.name}", no_finalizers)

@@ -493,6 +493,23 @@ def test_pods_that_fill_slots_count_once_and_one_more_is_a_stranger() -> None:
     assert given_.snapshot.strangers == {"r1-a": one_gpu_less(1), "r2-b": one_gpu_less(2)}
 
 
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"owner": "job-1"},
+        {"metadata": {"labels": {"queuectl.dev/workload": "job-1"}}},
+    ],
+)
+def test_a_pod_of_another_namespace_fills_no_slot_whatever_it_says(claim: dict[str, Any]) -> None:
+    forged = pod("0", "r1-a", **claim)  # before the gang's own
+    forged["metadata"]["namespace"] = "team-b"
+    given_ = load(
+        job(uid="job-1", suspend=False), forged, pod("a", "r1-b", owner="job-1"), pod("b", "r1-b", owner="job-1"),
+    )  # fmt: skip
+    assert placed(given_)[0].nodes == (("r1-b", 2),)
+    assert given_.snapshot.strangers == {"r1-a": one_gpu_less(8)}
+
+
 def test_a_job_and_its_workload_are_one_gang_under_the_jobs_name() -> None:
     owner = {"ownerReferences": [{"kind": "Job", "name": "j", "uid": "job-1", "controller": True}]}
     given_ = load(

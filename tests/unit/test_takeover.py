@@ -33,7 +33,8 @@ def test_an_admission_is_read_in_either_version(version: str) -> None:
     assert found == PriorAdmission(
         uid="u1",
         kind="Job",
-        ref="team-a/train",
+        namespace="team-a",
+        name="train",
         queued_at=parse_time(CREATED),
         cluster_queue="pool",
         admitted_at=parse_time(ADMITTED),

@@ -116,6 +116,22 @@ async def test_a_strange_question_gets_an_ordinary_page(pages: httpx2.AsyncClien
     assert (await pages.get(path)).status_code == 200
 
 
+async def test_a_name_leads_to_its_workload_or_to_all_that_have_it(
+    sample: Sample, pages: httpx2.AsyncClient
+):
+    entry = sample.database.entries["run-00001"]
+    asked = f"/ui/workloads?q={entry.ref}"
+    assert (await pages.get(asked)).headers["location"] == "/ui/workloads/run-00001"
+    twin = replace(entry, uid="twin", kind="PyTorchJob" if entry.kind == "Job" else "Job")
+    sample.database.entries["twin"] = twin
+    listed = (await pages.get(asked)).text
+    assert f"Several workloads are named <strong>{entry.ref}</strong>" in listed
+    assert all(f'"/ui/workloads/{uid}"' in listed for uid in ("run-00001", "twin"))
+    assert "/ui/workloads/wait-00001" not in listed
+    sample.database.entries["twin"] = replace(twin, state=State.FINISHED)
+    assert (await pages.get(asked)).headers["location"] == "/ui/workloads/run-00001"
+
+
 async def test_names_and_reasons_are_never_markup(sample: Sample, pages: httpx2.AsyncClient):
     entry = sample.database.entries["wait-00001"]
     hostile = replace(

@@ -165,7 +165,7 @@ async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -
     if not found:
         raise Problem(P.NOT_FOUND, f"there is no workload {namespace}/{name}")
     if len(found) > 1:
-        listed = ", ".join(e.kind for e in found)
-        detail = f"{namespace}/{name} is the name of several workloads: say kind={listed}"
+        listed = " or ".join(f"kind={e.kind}" for e in found)
+        detail = f"{namespace}/{name} is the name of several workloads: give {listed}"
         raise Problem(P.AMBIGUOUS, detail, kinds=[e.kind for e in found])
     return found[0]

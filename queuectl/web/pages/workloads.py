@@ -15,7 +15,7 @@ from queuectl.domain.decisions import KEPT_SECONDS
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import IN_LINE, HistoryLine, WorkloadFilter
+from queuectl.domain.queries import IN_LINE, HistoryLine, WorkloadFilter, WorkloadPage
 from queuectl.objects.kinds import KINDS
 from queuectl.web.actions import offers
 from queuectl.web.asked import asked_of
@@ -66,8 +66,8 @@ async def _list(site: Site, request: Request) -> Response:
     asked = {name: text(request, name) for name in ("q", "namespace", "queue", "state")}
     sight = await site.sight(request)
     found = await _by_name(site, sight, asked["q"])
-    if found is not None:
-        return RedirectResponse(f"{PREFIX}/workloads/{found.uid}", 303)
+    if len(found) == 1:
+        return RedirectResponse(f"{PREFIX}/workloads/{found[0].uid}", 303)
     states = frozenset([State(asked["state"])] if asked["state"] in set(State) else [])
     wanted = WorkloadFilter(
         namespace=asked["namespace"] or None,
@@ -75,8 +75,13 @@ async def _list(site: Site, request: Request) -> Response:
         states=states,
         namespaces=sight.namespaces,
     )
+    cursor = request.query_params.get("cursor")
     try:
-        page = await site.store.list_workloads(wanted, request.query_params.get("cursor"), PAGE)
+        page = (
+            WorkloadPage(tuple(found), None)
+            if found
+            else await site.store.list_workloads(wanted, cursor, PAGE)
+        )
     except BadInput as error:
         raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
     return site.page(
@@ -84,6 +89,7 @@ async def _list(site: Site, request: Request) -> Response:
         "workloads.html",
         sight,
         asked=asked,
+        found=found,
         states=list(State),
         workloads=await site.teller.workloads(request, page.entries),
         next_cursor=page.cursor,
@@ -91,8 +97,11 @@ async def _list(site: Site, request: Request) -> Response:
     )
 
 
-async def _by_name(site: Site, sight: Sight, given: str) -> Entry | None:
-    """The workload that is named, as ``namespace/name`` or by its uid; None when none is, or none that may be seen."""
+async def _by_name(site: Site, sight: Sight, given: str) -> list[Entry]:
+    """The workloads that are named, as ``namespace/name`` or by the uid, and may be seen: one of each kind at most.
+
+    Those that have finished count where no other has the name.
+    """
     namespace, slash, name = given.partition("/")
     entries: Sequence[Entry | None]
     if slash:
@@ -100,8 +109,7 @@ async def _by_name(site: Site, sight: Sight, given: str) -> Entry | None:
     else:
         entries = [await site.store.get_workload(given) if _UID.fullmatch(given) else None]
     found = [entry for entry in entries if entry is not None and sight.sees(entry.namespace)]
-    found.sort(key=lambda entry: (entry.state is State.FINISHED, -entry.queued_at))
-    return next(iter(found), None)
+    return [entry for entry in found if entry.state is not State.FINISHED] or found
 
 
 async def _seen(site: Site, request: Request) -> tuple[Entry, Sight]:

@@ -1,0 +1,240 @@
+"""A tenant who forges: a ServiceAccount that may edit one namespace, what it writes, and the gang of another tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final
+
+import pytest
+from typer.testing import CliRunner
+
+from queuectl.cli.main import app
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Document, Pods
+from queuectl.localcluster import RequestError
+from queuectl.localcluster.client import Client, get_plain
+from tests.support.people import account, binding, role, token_of
+from tests.system.house import Room
+
+KIB: Final = 1024
+PYTORCHJOBS: Final = [{"apiGroups": ["kubeflow.org"], "resources": ["*"], "verbs": ["*"]}]
+"""As Kubeflow adds them to the role ``edit``."""
+_numbers = count(1)
+
+
+@dataclass
+class Tenant:
+    """Who forges, where, and at whose cost."""
+
+    client: Client
+    room: Room
+    victim: Room
+    job: Document
+    """The victim's gang, which runs."""
+
+    @property
+    def pod(self) -> Document:
+        """One of its pods."""
+        named = self.victim.pods("mine")[0].name
+        return self.victim.client.get(f"/api/v1/namespaces/{self.victim.namespace}/pods/{named}")
+
+    def create(self, document: Document, namespace: str | None = None) -> Document:
+        where = {"namespace": namespace or self.room.namespace}
+        document = {**document, "metadata": {**document["metadata"], **where}}
+        path = self.client.path_of(document)
+        made = self.client.create(path.rsplit("/", 1)[0], document)
+        self.room.made.append(path)
+        return made
+
+
+@contextmanager
+def tenant_of(room: Room) -> Iterator[Client]:
+    """A ServiceAccount that may edit this namespace."""
+    who = account(room.namespace, "tenant")
+    operator = role("training-edit", PYTORCHJOBS)
+    bindings = [
+        binding(f"tenant-{one}", one, who, room.namespace) for one in ("edit", "training-edit")
+    ]
+    room.client.apply(who, operator, *bindings)
+    cluster = room.house.cluster
+    client = Client(cluster.server, cluster.authority, asyncio.run(token_of(room.house, who)))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def still_runs(victim: Room) -> None:
+    """The gang is where it was, in its first attempt, and another one starts beside it."""
+    beside = f"beside-{next(_numbers)}"
+    victim.job(beside, Pods(1, gpus=8), seconds=0)
+    victim.until_state(beside, "Finished")
+    assert victim.state("mine") == "Running"
+    assert {pod.attempt for pod in victim.running("mine")} == {1}
+    assert len(victim.running("mine")) == 2
+    assert "Evicting" not in [line.get("toState") for line in victim.history("mine")]
+
+
+def job(name: str, seconds: float | None = 0, **metadata: Any) -> Document:
+    """Of one pod with a GPU. ``seconds``: that it runs, None = until it is deleted."""
+    document = m.job(name, "-", "main", Pods(1, gpus=1), seconds=seconds)
+    document["metadata"] |= metadata
+    return document
+
+
+def selecting(name: str) -> Document:
+    """A Job whose pods are those without a label: it lets go of a pod that gets the label, and takes others that have none."""
+    document = m.job(name, "-", "main", Pods(1, gpus=8))
+    without = {"key": "example.com/left", "operator": "DoesNotExist"}
+    document["spec"] |= {"manualSelector": True, "selector": {"matchExpressions": [without]}}
+    return document
+
+
+def pytorchjob(name: str) -> Document:
+    """Of two pods with a GPU each, which run until they are deleted."""
+    return m.pytorchjob(name, "-", "main", master=Pods(1, gpus=1), worker=Pods(1, gpus=1))
+
+
+def pod(name: str, spec: Document | None = None, **metadata: Any) -> Document:
+    containers = {"containers": [{"name": "main", "image": "none"}]}
+    meta = {"name": name, **metadata}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": {**containers, **(spec or {})},
+    }
+
+
+def owner(of: Document, **changes: Any) -> list[Document]:
+    named = {"apiVersion": of["apiVersion"], "kind": of["kind"], "name": of["metadata"]["name"]}
+    return [{**named, "uid": of["metadata"]["uid"], "controller": True, **changes}]
+
+
+def large(kib: int) -> dict[str, str]:
+    return {f"example.com/{n}": "x" * KIB for n in range(kib)}
+
+
+def with_environment(name: str, number: int) -> Document:
+    document = job(name)
+    (container,) = document["spec"]["template"]["spec"]["containers"]
+    container["env"] = [{"name": f"KEY_{n}", "value": "x" * 200} for n in range(number)]
+    return document
+
+
+def event(about: Document, where: str, name: str = "forged") -> Document:
+    meta = about["metadata"]
+    regarding = {"kind": about["kind"], "apiVersion": about["apiVersion"]}
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": where},
+        "regarding": regarding | {key: meta[key] for key in ("name", "namespace", "uid")},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "queuectl.dev/controller",
+        "reportingInstance": "queuectl",
+        "action": "Evict",
+        "reason": "Evicted",
+        "note": "forged",
+        "type": "Warning",
+    }
+
+
+def config_map(name: str) -> Document:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}}
+
+
+def gang(tenant: Tenant, kind: str, name: str, **metadata: Any) -> str:
+    """A gang of the tenant's that runs, as do its pods with this metadata; its path."""
+    one = Pods(1, gpus=8)
+    if kind == "Job":
+        document = m.job(name, "-", "main", Pods(2, gpus=8))
+        templates = [document["spec"]["template"]]
+    else:
+        document = m.pytorchjob(name, "-", "main", master=one, worker=one)
+        replicas = document["spec"]["pytorchReplicaSpecs"].values()
+        templates = [replica["template"] for replica in replicas]
+    for each in (document, *templates):
+        each["metadata"] |= metadata
+    tenant.create(document)
+    tenant.room.until_state(name, "Running")
+    return tenant.room.made[-1]
+
+
+def refused(says: str, tries: Callable[..., object], *arguments: Any, **options: Any) -> None:
+    with pytest.raises(RequestError, match=says):
+        tries(*arguments, **options)
+
+
+def told(room: Room, path: str) -> Document:
+    """What the REST API answers."""
+    answer = get_plain(f"{room.house.controller.api}/api/v1/{path}")
+    assert answer.is_success, answer.text
+    body: Document = answer.json()
+    return body
+
+
+def named(room: Room, kind: str, name: str) -> Document:
+    """The workload that has this name; empty while it is not known."""
+    path = f"namespaces/{room.namespace}/workloads/{name}"
+    answer = get_plain(f"{room.house.controller.api}/api/v1/{path}?kind={kind}")
+    body: Document = answer.json() if answer.is_success else {}
+    return body
+
+
+def state(room: Room, kind: str, name: str) -> str:
+    """Of the workload that has this name."""
+    return str(named(room, kind, name).get("state", ""))
+
+
+def until_state(room: Room, kind: str, name: str, wanted: str) -> None:
+    """Wait until the workload that has this name is in this state."""
+    room.until(lambda: state(room, kind, name) == wanted, f"{kind} {name} {wanted}")
+
+
+def uid_of(room: Room, kind: str, name: str) -> str:
+    """Likewise; empty while it is not known."""
+    return str(named(room, kind, name).get("uid", ""))
+
+
+def typed(room: Room, action: str, name: str, *options: str) -> None:
+    """``queuectl hold`` and its like; raises CommandFailed."""
+    server = room.house.controller.api
+    command = [action, f"{room.namespace}/{name}", "--by", "alice", "--server", server, *options]
+    CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def events_about(room: Room, uid: str) -> list[Document]:
+    """queuectl's Events about an object in the namespace of the room."""
+    listed = room.client.get(f"/apis/events.k8s.io/v1/namespaces/{room.namespace}/events")
+    return [
+        one
+        for one in listed["items"]
+        if one["regarding"]["uid"] == uid and "queuectl" in one.get("reportingController", "")
+    ]
+
+
+def figures(room: Room) -> dict[str, str]:
+    """All metrics about the queues of the room, which change only when its gangs do."""
+    text = get_plain(f"{room.house.controller.metrics}/metrics").text
+    lines = (line.rpartition(" ") for line in text.splitlines() if f'"{room.namespace}"' in line)
+    return {series: value for series, _, value in lines if "_created" not in series}
+
+
+def seen_of(room: Room, kind: str, name: str) -> Document:
+    """All that is shown of a gang that runs, apart from the time that has passed; once its Event is written."""
+    found = named(room, kind, name)
+    uid, why = found["uid"], found["reason"]["message"]
+    room.until(lambda: why in {one["note"] for one in events_about(room, uid)}, "its Event")
+    return {
+        "workload": {key: value for key, value in found.items() if key != "executedSeconds"},
+        "explained": told(room, f"workloads/{uid}/explain"),
+        "history": told(room, f"workloads/{uid}/history")["items"],
+        "events": [(one["metadata"]["name"], one["note"]) for one in events_about(room, uid)],
+        "pods": {pod.name: (pod.uid, pod.node, pod.phase) for pod in room.pods(name)},
+        "figures": figures(room),
+    }
