@@ -109,10 +109,15 @@ PLAYS = (
     Play("nobody-knows", (), BLIND),
     Play("forged-alone", ("unseen", "unseen"), BLIND),
     Play("forged-beside", ("busy", "busy"), BUSY),
+    Play("forged-busy", ("idle", "idle"), IDLE),
     Play("forged-sharing", ("idle",), IDLE),
 )  # fmt: skip
 TRUST = Trust(("dcgm-exporter", "again", "amd"))
-FORGED = {"forged-alone": ("idle", "idle"), "forged-beside": ("idle", "idle")}
+FORGED = {
+    "forged-alone": ("idle", "idle"),
+    "forged-beside": ("idle", "idle"),
+    "forged-busy": ("busy", "busy"),
+}
 """Pods that a tenant's exporter names as well, under the GPUs that they hold, and what it says that they do."""
 AMD_PLAYS = (
     Play("amd-busy", ("busy",), BUSY, dialect=Dialect(amd=True)),
