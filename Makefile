@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint audit test test-fast test-system explore chaos demo bench dashboards pictures vendor test-browser clean controlplane
+.PHONY: help setup lint audit test test-fast test-system explore chaos demo bench corpus dashboards pictures vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -71,6 +71,10 @@ demo: controlplane ## a real control plane, a rush of gangs, a minute; KEEP=1 le
 
 bench: controlplane ## every figure of docs/benchmarks.md; about half an hour
 	$(RUN)/python -m tests.bench
+
+# Plans may differ, but not be worse: make corpus SCORE=1
+corpus: setup ## plan the recorded snapshots and compare with the recorded plans, as docs/contributing.md says
+	$(RUN)/python -m tests.corpus.check $(if $(SCORE),--score)
 
 dashboards: setup ## write deploy/grafana/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards

@@ -1,0 +1,104 @@
+"""What the planner makes of one snapshot of the corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import Snapshot
+from queuectl.objects.refused import plan_bytes
+from queuectl.planner import StopSignal, plan
+from queuectl.planner.why import diagnose_those
+from tests.corpus.features import features_of
+from tests.corpus.files import Entry, Recorded, canonical
+from tests.corpus.score import diagnosis_score, score_of
+
+NO_CLOCK: Final = 1e6
+"""Seconds: the solver's limits of wall time that no plan of the corpus reaches, so that none depends on the clock."""
+_ONE_IN: Final = 8  # of the snapshots in which a gang waits, those whose gangs are diagnosed
+_DIAGNOSED: Final = 2  # gangs of such a snapshot
+_LARGEST: Final = 1 << 21  # bytes of such a snapshot
+
+Planner = Callable[[Snapshot, StopSignal], Plan]
+
+
+class Cut(Exception):
+    """Planning or diagnosing took longer than it may."""
+
+
+def without_clock(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with limits that are counted in the solver's deterministic time alone."""
+    return replace(snapshot, limits=replace(snapshot.limits, wall_seconds=NO_CLOCK))
+
+
+def answer(entry: Entry, *, seconds: float = 600.0, planner: Planner = plan) -> Recorded:
+    """Plan the entry's snapshot, score the plan, and diagnose a few of the gangs that wait if it is one of the sample.
+
+    Raises:
+        Cut: it takes more than ``seconds``.
+    """
+    snapshot = entry.snapshot()
+    with _stopped_after(seconds) as stop:
+        made = planner(snapshot, stop)
+        if made.cut:
+            raise Cut(entry.key)
+        diagnoses = dict(_diagnoses(entry, snapshot, made, stop))
+    whole = plain(made)
+    return Recorded(
+        entry.key,
+        digest_of(whole),
+        whole,
+        score_of(snapshot, made),
+        features_of(snapshot, made),
+        diagnoses,
+    )
+
+
+def plain(made: Plan) -> dict[str, Any]:
+    """Every field of a plan as JSON values."""
+    fields: dict[str, Any] = msgspec.json.decode(
+        msgspec.json.encode(msgspec.msgpack.decode(plan_bytes(made)))
+    )
+    return fields
+
+
+def digest_of(whole: dict[str, Any]) -> str:
+    """SHA-256 of a plan in canonical JSON."""
+    return hashlib.sha256(canonical(whole)).hexdigest()
+
+
+def plan_of(recorded: Recorded) -> Plan:
+    """The plan that was recorded; mappings in it are in the order of their keys."""
+    return msgspec.json.decode(canonical(recorded.plan), type=Plan)
+
+
+def _diagnoses(
+    entry: Entry, snapshot: Snapshot, made: Plan, stop: StopSignal
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    if zlib.crc32(entry.key.encode()) % _ONE_IN or len(entry.content) > _LARGEST:
+        return
+    uids = [refusal.uid for refusal in made.pending if refusal.lease is None][:_DIAGNOSED]
+    for diagnosis in diagnose_those(snapshot, frozenset(uids), stop, made) if uids else ():
+        if diagnosis.cut or stop.stopped:
+            raise Cut(entry.key)
+        whole = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(diagnosis)))
+        yield diagnosis.uid, {"whole": whole, "score": diagnosis_score(diagnosis)}
+
+
+@contextmanager
+def _stopped_after(seconds: float) -> Iterator[StopSignal]:
+    stop = StopSignal()
+    timer = threading.Timer(seconds, stop.stop)
+    timer.start()
+    try:
+        yield stop
+    finally:
+        timer.cancel()
