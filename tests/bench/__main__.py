@@ -19,6 +19,7 @@ BENCHES = (
     "store",
     "api",
     "attack",
+    "flood",
     "web",
     "usage",
     "utilization",
