@@ -137,7 +137,9 @@ def test_gangs_of_colliding_names_are_kept_apart(tenant: Tenant) -> None:
     for queue in queues:
         tenant.create(job(queue[-3:], labels={QUEUE_LABEL: queue}))
     twin = tenant.pod
-    tenant.create(pod(twin["metadata"]["name"], {"nodeName": twin["spec"]["nodeName"]}))
+    labels = {k: v for k, v in twin["metadata"]["labels"].items() if "queuectl.dev" not in k}
+    on_its_node = {"nodeName": twin["spec"]["nodeName"]}
+    tenant.create(pod(twin["metadata"]["name"], on_its_node, labels=labels))
     for one in events_about(victim, tenant.job["metadata"]["uid"]):
         tenant.create(event(tenant.job, room.namespace, one["metadata"]["name"]))
     for what, document in gangs.items():
