@@ -23,6 +23,9 @@ from queuectl.objects.wire import (
 )
 
 DEFAULT_PODS: Final = 110  # kubelet's
+_HIGHEST_OF_USERS: Final = (
+    1_000_000_000  # values above are Kubernetes' own classes, system-node-critical for one
+)
 
 _EFFECTS = {effect.value: effect for effect in Effect}
 
@@ -105,8 +108,11 @@ def read_priority_class(wire: WirePriorityClass) -> PriorityClassRecord:
 
 
 def priority_values(records: Iterable[PriorityClassRecord]) -> dict[str, int]:
-    """By name; under "" what pods without a class get: of several defaults the least, as the API server does."""
-    listed = list(records)
+    """By name; under "" what pods without a class get: of several defaults the least, as the API server does.
+
+    Without the classes of the system: the pods of any tenant may name them, so they say nothing of a gang's importance.
+    """
+    listed = [record for record in records if record.value <= _HIGHEST_OF_USERS]
     values = {record.name: record.value for record in listed}
     defaults = [record.value for record in listed if record.default]
     return values | ({"": min(defaults)} if defaults else {})

@@ -21,14 +21,15 @@ from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.pods import pin_patch
 from tests.cluster.world import (
+    RESIZED,
     RESOURCES,
     World,
     a_node,
     alive,
-    larger,
     mischief,
     patched,
     place,
+    resized,
     start,
     stop,
     submitted,
@@ -389,11 +390,14 @@ class ClusterConformance:
         await world.until(lambda: world.view.jobs[job.uid].suspended, "suspension")
 
     @BOTH_KINDS
-    async def test_a_user_may_not_resize_what_runs(self, world: World, kind: str) -> None:
+    async def test_a_user_may_not_change_the_pods_of_what_runs(
+        self, world: World, kind: str
+    ) -> None:
         job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
         await start(world, job, 1)
-        with pytest.raises(WriteRefused):
-            await world.user_patch(kind, "mine", {"spec": larger(kind)})
+        for how in RESIZED:
+            with pytest.raises(WriteRefused):
+                await world.user_patch(kind, "mine", {"spec": resized(kind, how)})
 
     @pytest.mark.parametrize("what", ["drop the gate", "choose the node", "change the attempt"])
     async def test_a_user_may_not_meddle_with_a_gated_pod(self, world: World, what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from queuectl.cluster.resources import watched
 from queuectl.control.ports import Cluster
@@ -207,8 +207,24 @@ def mischief(kind: str, what: str) -> dict[str, Any]:
     return {"spec": {"pytorchReplicaSpecs": {"Master": {"template": template}}}}
 
 
-def larger(kind: str) -> dict[str, Any]:
-    """One pod more."""
-    if kind == "Job":
-        return {"parallelism": 3, "completions": 3}
-    return {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
+MORE = {"requests": {"cpu": "9"}, "limits": {"cpu": "9"}}
+TEMPLATE: dict[str, dict[str, Any]] = {
+    "asks for more": {"spec": {"containers": [{"name": "main", "image": "x", "resources": MORE}]}},
+    "names a topology": {
+        "metadata": {"annotations": {"queuectl.dev/podset-required-topology": "rack"}}
+    },
+    "selects nodes": {"spec": {"nodeSelector": {"zone": "a"}}},
+    "tolerates a taint": {"spec": {"tolerations": [{"key": "spot", "operator": "Exists"}]}},
+}
+"""Changes of a pod template, by what it does then."""
+RESIZED: Final = ("is larger", *TEMPLATE)
+
+
+def resized(kind: str, how: str) -> dict[str, Any]:
+    """A patch of the spec after which the job has other pods; ``how``: of RESIZED."""
+    if how == "is larger":
+        if kind == "Job":
+            return {"parallelism": 3, "completions": 3}
+        return {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
+    template = {"template": TEMPLATE[how]}
+    return template if kind == "Job" else {"pytorchReplicaSpecs": {"Master": template}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -10,7 +11,12 @@ import pytest
 
 from queuectl.domain.errors import WriteRefused
 from queuectl.domain.ledger import Purpose, State
+from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
+from queuectl.domain.records import PodRecord
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.planner import plan
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_refused_writes import purpose
 from tests.doubles.admission import templates
@@ -18,6 +24,7 @@ from tests.doubles.cluster import Written
 
 Document = dict[str, Any]
 KINDS = ("Job", "PyTorchJob")
+LOW = 10  # of class low, as the rig has it
 
 
 def requests(document: Document) -> None:
@@ -78,39 +85,102 @@ def edit(world: Rig, kind: str, change: Callable[[Document], None]) -> bool:
     return True
 
 
+def requests_of(pods: list[PodRecord]) -> set[int]:
+    return {pod.requests["nvidia.com/gpu"] for pod in pods}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("last", [Purpose.START, Purpose.PIN])
-async def test_a_change_is_refused_or_planned_again(
-    database_url: str, kind: str, last: Purpose
+async def test_a_change_while_it_is_planned_is_planned_again(
+    database_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``last``: the write right before which the object changes."""
+    """Between snapshot and commit: what starts is what the last plan was made from."""
+    names = {change.__name__: change for change in CHANGES}
     async with rig(database_url, 2 * len(CHANGES)) as world:
+        here = asyncio.get_running_loop()
         edited: dict[str, bool] = {}
+        planned: dict[str, Workload] = {}
 
-        def just_before(write: Written) -> int | None:
-            for change in CHANGES:
-                name = change.__name__
-                if write.name.startswith(name) and name not in edited and purpose(write) is last:
-                    edited[name] = edit(world, kind, change)
-            return None
+        async def change_all(started: list[str]) -> None:
+            for name in started:
+                if name not in edited:
+                    edited[name] = edit(world, kind, names[name])
 
-        world.cluster.refuses = just_before
+        def changed_meanwhile(snapshot: Snapshot, *rest: Any) -> Plan:
+            made = plan(snapshot, *rest)
+            asked = {p.workload.uid: p.workload for p in snapshot.pending}
+            started = [asked[a.uid] for a in made.admitted]
+            planned.update((one.name, one) for one in started)
+            change = change_all([one.name for one in started])
+            asyncio.run_coroutine_threadsafe(change, here).result()
+            return made
+
+        monkeypatch.setattr("queuectl.control.planning.plan", changed_meanwhile)
+        uids = {name: world.cluster.submit(gang(kind, name, 2)) for name in names}
+        for name, uid in uids.items():
+            entry = await world.until_state(uid, State.RUNNING)
+            job, asked = world.cluster.job(uid), planned[name]
+            assert job.podsets == asked.podsets, name
+            assert (entry.attempt, entry.priority) == (1, asked.priority), name
+            assert len(attempt(world, uid)) == job.pods, name
+        assert planned["priority"].priority > planned["labels"].priority
+        assert [name for name, done in edited.items() if not done] == ["queue"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_change_before_the_start_is_refused_or_planned_again(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 2 * len(CHANGES)) as world:
+        edited = edits_before(world, kind, Purpose.START)
         uids = {c.__name__: world.cluster.submit(gang(kind, c.__name__, 2)) for c in CHANGES}
         for name, uid in uids.items():
             entry = await world.until_state(uid, State.RUNNING)
-            job = world.cluster.job(uid)
-            pods = [p for p in live(world.cluster.pods_of(uid)) if p.attempt == job.attempt]
-            gpus = {p.requests["nvidia.com/gpu"] for p in pods}
-            if last is Purpose.START and edited[name]:
+            job, pods = world.cluster.job(uid), attempt(world, uid)
+            if edited[name]:
                 history = [line.reason.code for line in await world.store.history(uid)]
                 assert Code.CHANGED_OUTSIDE in history, name
                 assert entry.attempt == 2, name
                 assert len(pods) == job.pods, name
-                assert gpus == {p.shape.requests["nvidia.com/gpu"] for p in job.podsets}, name
-            else:
-                assert (entry.attempt, len(pods), gpus) == (1, 2, {8}), name
-        if last is Purpose.START:
-            assert [name for name, done in edited.items() if not done] == ["queue"]
+                asked = {p.shape.requests["nvidia.com/gpu"] for p in job.podsets}
+                assert requests_of(pods) == asked, name
+        assert [name for name, done in edited.items() if not done] == ["queue"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_once_it_is_started_only_what_no_placement_depends_on_can_change(
+    database_url: str, kind: str
+) -> None:
+    """Right before the first pin."""
+    async with rig(database_url, 2 * len(CHANGES)) as world:
+        edited = edits_before(world, kind, Purpose.PIN)
+        uids = {c.__name__: world.cluster.submit(gang(kind, c.__name__, 2)) for c in CHANGES}
+        for name, uid in uids.items():
+            entry = await world.until_state(uid, State.RUNNING)
+            pods = attempt(world, uid)
+            assert (entry.attempt, len(pods), requests_of(pods)) == (1, 2, {8}), name
+            assert entry.priority == LOW, "a new class counts once it queues again"
+        assert {name for name, done in edited.items() if done} == {"priority", "labels"}
+
+
+def edits_before(world: Rig, kind: str, last: Purpose) -> dict[str, bool]:
+    """Change each object right before a write of its gang; filled in: whether the change was let through."""
+    edited: dict[str, bool] = {}
+
+    def just_before(write: Written) -> int | None:
+        for change in CHANGES:
+            name = change.__name__
+            if write.name.startswith(name) and name not in edited and purpose(write) is last:
+                edited[name] = edit(world, kind, change)
+        return None
+
+    world.cluster.refuses = just_before
+    return edited
+
+
+def attempt(world: Rig, uid: str) -> list[PodRecord]:
+    """The live pods of the present attempt."""
+    job = world.cluster.job(uid)
+    return [p for p in live(world.cluster.pods_of(uid)) if p.attempt == job.attempt]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -93,7 +93,7 @@ def check_job(user: str, old: Document, new: Document) -> None:
         return
     refuse(queue_of(old) != queue_of(new), "a job cannot change its queue")
     refuse(suspended(old) and not suspended(new), "only queuectl may resume it")
-    refuse(running and _size(old) != _size(new), "its size cannot change while it runs")
+    refuse(running and _shape(old) != _shape(new), "its pods cannot change while it runs")
     before, after = (d["metadata"].get("annotations", {}) for d in (old, new))
     changed = before.get(keys.SUBMITTED_BY) != after.get(keys.SUBMITTED_BY)
     refuse(changed, "it is the name of the user who created the job")
@@ -127,7 +127,8 @@ def _ours(document: Document) -> list[Any]:
     return [labels.get(key) for key in WRITTEN_BY_US]
 
 
-def _size(job: Document) -> Any:
+def _shape(job: Document) -> Any:
+    """What may not change while a job runs, beside what the API server itself keeps (the template of a Job)."""
     if job["kind"] == "Job":
         return job["spec"].get("parallelism", 1)
-    return {t: r.get("replicas", 1) for t, r in job["spec"]["pytorchReplicaSpecs"].items()}
+    return job["spec"]["pytorchReplicaSpecs"]

@@ -133,6 +133,15 @@ def test_a_workload_without_a_class_has_none() -> None:
     assert waiting.workload.priority == 0
 
 
+def test_priority_classes_of_the_system_give_no_priority() -> None:
+    records = [
+        PriorityClassRecord("highest", 1, 1_000_000_000),
+        PriorityClassRecord("system-cluster-critical", 1, 2_000_000_000),
+        PriorityClassRecord("system-node-critical", 1, 2_000_001_000),
+    ]
+    assert priority_values(records) == {"highest": 1_000_000_000}
+
+
 @pytest.mark.parametrize(
     ("own", "pods", "priority"),
     [("urgent", "pods", 100), (None, "pods", 7), (None, None, 7), ("gone", "pods", 0)],
