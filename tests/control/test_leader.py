@@ -77,9 +77,13 @@ async def refused_at_once(number: int, write: Write) -> LeaderRecord:
     return await write()
 
 
-def leadership(cluster: FakeCluster) -> Leadership:
+def leadership(
+    cluster: FakeCluster, holder: str = "a", clock: SteadyClock | None = None
+) -> Leadership:
+    """``clock``: None = one that shows the time of the database."""
     store = MemoryStore(MemoryDatabase())
-    return Leadership(cluster, store, SteadyClock(now), holder="a", duration=DURATION, renew=RENEW)
+    clock = clock or SteadyClock(now)
+    return Leadership(cluster, store, clock, holder=holder, duration=DURATION, renew=RENEW)
 
 
 @pytest.mark.parametrize("answer", [never_answered, forbidden, refused_at_once, answered_too_late])
@@ -149,5 +153,39 @@ def test_a_lease_that_another_holds_or_that_is_gone_ends_the_leadership(deleted:
         with pytest.raises(LeadershipLost, match="somebody else"):
             await leader.keep()
         assert now() <= RENEW
+
+    run(story())
+
+
+async def renewed_in_time(_number: int, write: Write) -> LeaderRecord:
+    return await write()
+
+
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_a_standby_whose_clock_differs_takes_the_lease_when_it_has_run_out_and_not_before(
+    ahead: float,
+) -> None:
+    async def story() -> None:
+        server = SlowServer(renewed_in_time)
+        leaders, standbys = SteadyClock(now), SteadyClock(now)
+        leader = leadership(server, "a", leaders)
+        standby = leadership(server, "b", standbys)
+        await leader.acquire()
+        standbys.set(leaders() + ahead)
+        waits = asyncio.create_task(standby.acquire())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10.5 * DURATION):
+                await leader.keep()
+        assert server.leader is not None
+        assert (server.leader.holder, waits.done()) == ("a", False), "while it is renewed"
+        assert leaders() + ahead == standbys(), "the clocks differ all the while"
+
+        renewed = server.landed
+        async with asyncio.timeout(10 * DURATION):
+            await waits
+        assert server.leader.holder == "b"
+        assert DURATION <= now() - renewed <= DURATION + 2 * RENEW
+        with pytest.raises(LeadershipLost):
+            await leader.keep()
 
     run(story())
