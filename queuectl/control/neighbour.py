@@ -43,9 +43,8 @@ class Neighbour:
                 await self._read_rule()
                 if self._rule is not KueueKeys.AUTO:
                     return self._rule is KueueKeys.ON
-                if await self._cluster.kueue_runs():
-                    return False
-                return await self._cluster.kueue_keys_act()
+                # In this order: the right to look for a Kueue comes with the opt-in.
+                return await self._cluster.kueue_keys_act() and not await self._cluster.kueue_runs()
             except (ClusterError, StoreUnavailable) as error:
                 log.warning("kueue_not_looked_for", why=str(error))
                 await asyncio.sleep(RETRY_SECONDS)

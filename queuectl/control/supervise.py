@@ -153,12 +153,12 @@ class Supervisor:
         """Follow the cluster; from the beginning again when other jobs become ours, or ours become another's."""
         self._kueue = await self._neighbour.keys_count()
         while True:
-            if self._kueue:
-                self._mirror.take_over(await self._neighbour.admissions())
             async with asyncio.TaskGroup() as group:
+                probing = group.create_task(self._probe_policies(kueue=self._kueue))
+                if self._kueue:
+                    self._mirror.take_over(await self._neighbour.admissions())
                 watch = self._cluster.watch(self._sink, self._resource_synced, kueue=self._kueue)
                 watching = group.create_task(watch)
-                probing = group.create_task(self._probe_policies(kueue=self._kueue))
                 self._kueue = await self._neighbour.changed(self._kueue)
                 watching.cancel()
                 probing.cancel()

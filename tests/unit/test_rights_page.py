@@ -1,4 +1,4 @@
-"""docs/rights.md names for each right of deploy/10-identity.yaml the step that needs it, and a test in which it is used."""
+"""docs/rights.md names for each right of queuectl in deploy/ the step that needs it, and a test in which it is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from queuectl.cluster.apply import manifests
+from queuectl.cluster.apply import deploy_folder, manifests
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "rights.md"
@@ -48,13 +48,18 @@ LINES = [
 
 
 def granted() -> Iterator[Right]:
-    for document in manifests():
-        if (
-            document["kind"] in ("ClusterRole", "Role")
-            and document["metadata"]["name"] == "queuectl"
-        ):
+    """Of all roles bound to queuectl's own account, opt-ins included."""
+    documents = [*manifests(), *manifests(deploy_folder() / "optional")]
+    bound = {
+        (one["roleRef"]["kind"], one["roleRef"]["name"])
+        for one in documents
+        if one["kind"] in ("ClusterRoleBinding", "RoleBinding")
+        and {"kind": "ServiceAccount", "name": "queuectl"}.items() <= one["subjects"][0].items()
+    }
+    for document in documents:
+        if (document["kind"], document["metadata"]["name"]) in bound:
             everywhere = document["kind"] == "ClusterRole"
-            for rule in document["rules"]:
+            for rule in document.get("rules", ()):
                 yield from of_rule(rule, everywhere)
 
 
