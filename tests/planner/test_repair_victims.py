@@ -78,6 +78,36 @@ def test_it_moves_there_when_the_last_victim_has_left_and_evicts_nobody_meanwhil
     assert admission.placement.podsets[0].nodes == (("a0", 1), ("a3", 1), ("a4", 1))
 
 
+@pytest.mark.parametrize("gpus", [8, 7], ids=["full", "over-full"])
+def test_a_repair_does_not_depend_on_a_node_that_another_cause_made_over_full(gpus: int) -> None:
+    """A GPU of a node where it keeps a pod fails; meanwhile other gangs start, and it is repaired once its victim has left."""
+    nodes = [node("n0", gpu=gpus), node("n1", gpu=8, ready=False), node("n2", gpu=8)]
+    halves = gang("halves", podset(count=2, gpu=4), priority=5)
+    broken = holding(halves, {"n0": 1, "n1": 1}, lost=(("w", "n1", 1),))
+    beside = holding(gang("beside", podset(gpu=4), priority=9), {"n0": 1})
+    victim = other("victim", "n2")
+    light = gang("light", podset())
+
+    snapshot = world(nodes, [light], [broken, beside, victim])
+    made = planned(snapshot)
+    assert [a.uid for a in made.admitted] == ["light"]
+    assert [p.victim for p in made.preempted] == ["victim"]
+    assert [r.lease.placement.podsets[0].nodes for r in made.pending if r.lease] == [
+        (("n0", 1), ("n2", 1))
+    ]
+    leaving = world(nodes, [light], [broken, beside, replace(victim, leaving=True)])
+    assert [a.uid for a in planned(leaving).admitted] == ["light"]
+    repaired = planned(world(nodes, [light], [broken, beside]))
+    assert [a.uid for a in repaired.admitted] == ["halves", "light"]
+
+    (waits,) = made.pending
+    assert waits.lease is not None
+    (placed,) = waits.lease.placement.podsets
+    more = replace(waits.lease.placement, podsets=(replace(placed, nodes=(("n0", 2),)),))
+    grown = replace(waits, lease=replace(waits.lease, placement=more))
+    assert Rule.CAPACITY in rules(snapshot, replace(made, pending=(grown,)))
+
+
 def test_nobody_takes_the_room_its_victims_make() -> None:
     """A gang that may not evict the broken one wants the same nodes: it has to look elsewhere."""
     eager = gang("eager", podset(count=2, gpu=8, required="rack", select={"rack": "a"}), priority=9)

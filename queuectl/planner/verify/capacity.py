@@ -23,7 +23,24 @@ def check_capacity(books: Books) -> Iterator[Violation]:
     touched = now.keys() | after.keys()
     used_now, used_after = held_of(books, touched)
     yield from _compare(books, now, used_now, "now")
-    yield from _compare(books, after, used_after, "after the victims left")
+    added = _added(books)
+    beyond = {
+        name: {resource: amount for resource, amount in row.items() if added[name].get(resource)}
+        for name, row in after.items()
+        if name in added
+    }
+    yield from _compare(books, beyond, used_after, "after the victims left")
+
+
+def _added(books: Books) -> Use:
+    """What the plan adds to each node, now and after: of repaired gangs, what the node gains."""
+    added: Use = {}
+    for claim in books.claims:
+        if claim.running is None:
+            add_use(added, claim.workload, claim.placement)
+        else:
+            add_gained(added, claim)
+    return added
 
 
 def asked_of(books: Books) -> tuple[Use, Use]:
