@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from queuectl.objects import keys
 from tests.cluster.kubernetes_world import KubernetesWorld
 from tests.cluster.world import a_node, place, start, submitted
 from tests.support.controlplane import SYSTEM_NAMESPACE
-from tests.support.jobs import batch_job, job_of
+from tests.support.jobs import batch_job, job_of, pytorch_job
 
 pytestmark = pytest.mark.system
 
@@ -105,6 +105,95 @@ async def test_the_submitter_is_who_created_the_job(world: KubernetesWorld, kind
         patch = {"metadata": {"annotations": {keys.SUBMITTED_BY: other}}}
         with pytest.raises(WriteRefused, match="who created the job"):
             await world.user_patch(kind, "mine", patch)
+
+
+def forge(where: str, key: str, value: Any) -> Callable[[Document], None]:
+    """Write a field of the job, or of each of its templates."""
+
+    def into(document: Document) -> None:
+        job = [document] if document["kind"] == "Job" else []
+        replicas = document["spec"].get("pytorchReplicaSpecs", {}).values()
+        of = [one["spec"]["template"] for one in job] or [one["template"] for one in replicas]
+        match where:
+            case "template labels":
+                for template in of:
+                    template["metadata"].setdefault("labels", {})[key] = value
+            case "spec":
+                part = document["spec"]
+                (part if job else part.setdefault("runPolicy", {}))[key] = value
+            case "status":
+                document.setdefault("status", {})[key] = value
+            case _:
+                document["metadata"].setdefault(where, {})[key] = value
+
+    return into
+
+
+ENDED = [{"type": one, "status": "True"} for one in ("Complete", "Succeeded", "Suspended")]
+FORGED: dict[str, Callable[[Document], None]] = {
+    "attempt of its pods": forge("template labels", keys.ATTEMPT_LABEL, "7"),
+    "podset of its pods": forge("template labels", keys.PODSET_LABEL, "worker"),
+    "workload of its pods": forge("template labels", keys.WORKLOAD_LABEL, "another"),
+    "attempt": forge("labels", keys.ATTEMPT_LABEL, "7"),
+    "that it runs": forge("annotations", keys.STATUS_ANNOTATION, "Running: Running"),
+    "that it is held": forge("annotations", keys.STATUS_ANNOTATION, "Held: Held"),
+    "that it is not suspended": forge("spec", "suspend", False),
+    "that it ended": forge("status", "conditions", ENDED),
+    "that its pods run": forge("status", "active", 1),
+    "submitter": forge("annotations", keys.SUBMITTED_BY, "bob"),
+}
+
+
+@BOTH_KINDS
+async def test_a_new_job_has_not_been_started_whatever_its_manifest_says(
+    world: KubernetesWorld, kind: str
+) -> None:
+    """What recovery goes by after the loss of the database; and a start then labels its pods as they should be."""
+    found, plain = {}, await submitted(world, a_job(kind, "plain", namespace=world.namespace))
+    for number, (what, write) in enumerate(FORGED.items()):
+        document = a_job(kind, f"forged-{number}", namespace=world.namespace)
+        write(document)
+        job = await submitted(world, document)
+        found[what] = (job.attempt, job.suspended, job.outcome, job.submitter, job.podsets)
+    assert found == dict.fromkeys(FORGED, (0, True, None, "alice", plain.podsets))
+
+    document = a_job(kind, "started", namespace=world.namespace)
+    for write in FORGED.values():
+        write(document)
+    [pod] = await start(world, await submitted(world, document), 1)
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+    labels = (await asyncio.to_thread(world.admin.get, path))["metadata"]["labels"]
+    assert (pod.attempt, pod.podset) == (1, plain.podsets[0].name)
+    assert labels[keys.WORKLOAD_LABEL] == pod.owner
+
+
+async def test_a_template_that_is_added_names_no_attempt(world: KubernetesWorld) -> None:
+    document = pytorch_job("grows", workers=1, namespace=world.namespace)
+    replicas = document["spec"]["pytorchReplicaSpecs"]
+    worker = replicas.pop("Worker")
+    job = await submitted(world, document)
+    worker["template"]["spec"] |= {
+        "schedulingGates": GATES,
+        "priorityClassName": keys.POD_PRIORITY_CLASS,
+    }
+    patch = {"spec": {"pytorchReplicaSpecs": {"Worker": worker}}}
+    accepted = []
+    for key in (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL):
+        worker["template"]["metadata"]["labels"] = {key: "7"}
+        try:
+            await world.user_patch("PyTorchJob", "grows", patch)
+        except WriteRefused as error:
+            assert "written by queuectl alone" in str(error)  # noqa: PT017 - each is tried
+        else:
+            accepted.append(key)
+            remove = {"spec": {"pytorchReplicaSpecs": {"Worker": None}}}
+            await world.user_patch("PyTorchJob", "grows", remove)
+    assert accepted == []
+    worker["template"]["metadata"]["labels"] = {"app": "x"}
+    await world.user_patch("PyTorchJob", "grows", patch)
+    both = len(replicas) + 1
+    await world.until(lambda: len(world.view.jobs[job.uid].podsets) == both, "the larger job")
+    assert world.view.jobs[job.uid].attempt == 0
 
 
 @BOTH_KINDS

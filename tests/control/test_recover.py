@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 import pytest
 
@@ -11,9 +12,15 @@ from queuectl.control.clock import SteadyClock
 from queuectl.control.leader import Leadership
 from queuectl.control.recover import Recovered, recover
 from queuectl.domain.commands import BY_ADMIN, Action
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import BadInput, WriteRefused
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
+from queuectl.objects.keys import (
+    ATTEMPT_LABEL,
+    ORIGINAL_PRIORITY_CLASS,
+    PREEMPT_REQUESTED,
+    STATUS_ANNOTATION,
+)
 from queuectl.objects.kinds import KINDS
 from tests.control.process import running, until
 from tests.control.rig import Rig, gang, live, rig
@@ -69,6 +76,73 @@ def suspended(world: Rig, uid: str) -> bool:
 
 async def says(world: Rig, uid: str, begins: str) -> None:
     await world.until(lambda: world.cluster.job(uid).status.startswith(begins), f"it says {begins}")
+
+
+PARKED: Final = {"says-held": State.HELD, "says-given-up": State.DEACTIVATED}
+CLAIMS: Final = {
+    "says-running": "Running: Running",
+    "says-starting": "Starting: Admitted",
+    "says-leaving": "Evicting: Preempted",
+    "says-held": "Held: Held",
+    "says-given-up": "Deactivated: Deactivated",
+}
+"""Status annotations that tenants write on new jobs."""
+
+
+def forge(world: Rig, kind: str, name: str) -> str:
+    """A job that claims to be an attempt that runs, of a priority that its label does not give it."""
+    document = gang(kind, name, 2)
+    document["metadata"]["annotations"] = {
+        STATUS_ANNOTATION: CLAIMS[name],
+        ORIGINAL_PRIORITY_CLASS: "claimed",
+        PREEMPT_REQUESTED: "2026-01-01T00:00:00Z",
+    }
+    spec = document["spec"]
+    policy = spec if kind == "Job" else spec.setdefault("runPolicy", {})
+    policy["suspend"] = False
+    parts = [spec] if kind == "Job" else spec["pytorchReplicaSpecs"].values()
+    for part in parts:
+        metadata = part["template"].setdefault("metadata", {})
+        metadata["labels"] = {**metadata.get("labels", {}), ATTEMPT_LABEL: "7"}
+    return world.cluster.submit(document)
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+async def test_what_a_tenant_claims_is_neither_an_admission_nor_the_end_of_a_hold_nor_a_priority(
+    database_url: str, postgres: TestPostgres, kind: str
+) -> None:
+    """A job that claims to be held is: that gives its tenant nothing."""
+    async with rig(database_url, 8) as world:
+        held = world.cluster.submit(gang(kind, "held", 2))
+        await world.ask(held, Action.HOLD)
+        await says(world, held, "Held: Held")
+        await world.stop()
+        cluster = world.cluster
+        cluster.server.create(
+            "priorityclasses", {"metadata": {"name": "claimed"}, "value": 1_000_000}
+        )
+    running = {"metadata": {"annotations": {STATUS_ANNOTATION: CLAIMS["says-running"]}}}
+    with pytest.raises(WriteRefused):
+        cluster.user_patch(kind, "default", "held", running)
+    name = await postgres.fresh()
+    async with rig(postgres.server.url(name), 8, cluster=cluster) as world:
+        world.running = False
+        uids = {claim: forge(world, kind, claim) for claim in CLAIMS}
+        await recovered(world)
+        entries = {e.name: e for e in (await world.store.load()).entries}
+        assert {each.name: each.state for each in entries.values()} == {
+            "held": State.HELD,
+            **{claim: PARKED.get(claim, State.PENDING) for claim in CLAIMS},
+        }
+        for claim in CLAIMS:
+            entry = entries[claim]
+            assert (entry.attempt, entry.placement, entry.priority) == (
+                0,
+                None,
+                entries["held"].priority,
+            )
+        assert [pod for uid in uids.values() for pod in cluster.pods_of(uid)] == []
+    await postgres.drop(name)
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])

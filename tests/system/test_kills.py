@@ -21,10 +21,10 @@ from queuectl.cli.main import app
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.demo.controller import Controller
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import Document, Pods, job
 from queuectl.demo.rest import Rest
 from queuectl.localcluster.client import get_plain
-from queuectl.objects.keys import STATUS_ANNOTATION
+from queuectl.objects.keys import ATTEMPT_LABEL, STATUS_ANNOTATION
 from tests.system.acts import ask, die, finish, outside_database
 from tests.system.house import QUICK, House, Room
 
@@ -144,27 +144,37 @@ def test_a_lost_database_is_made_again_from_the_cluster(
         room.until(lambda: [p for p in room.pods("starts") if p.node], "its pods get their nodes")
         exported = CliRunner().invoke(app, ["config", "export", "--server", home.controller.api])
         home.controller.kill()
+        room.submit(claiming("claims", room.namespace))
         asyncio.run(lose(server.url()))
 
         file = tmp_path / "queues.yaml"
         file.write_text(exported.stdout)
         done = recover(home.controller, file)
         assert done.returncode == 0, done.stderr
-        assert "4 workloads" in done.stdout
+        assert "5 workloads" in done.stdout
         home.controller.restart()
         home.controller.wait_ready()
         assert (room.state("held"), room.state("leaves")) == ("Held", "Evicting")
         home.cluster.resume("kwok")
         room.until(lambda: len(room.running("starts")) == 2, "what started is whole")
         room.until_state("leaves", "Running")
-        assert {name: room.workload(name)["attempt"] for name in ("runs", "leaves")} == {
-            "runs": 1,
-            "leaves": 2,
-        }
+        room.until_state("claims", "Running")
+        attempts = {"runs": 1, "leaves": 2, "claims": 1}
+        assert {name: room.workload(name)["attempt"] for name in attempts} == attempts
         assert {pod.uid for pod in room.running("runs")} == before
         assert room.pods("held") == []
         again = recover(home.controller, file)
         assert (again.returncode, "has workloads" in again.stderr) == (1, True)
+
+
+def claiming(name: str, namespace: str) -> Document:
+    """A new Job that says of itself that it runs, as a later attempt."""
+    document = job(name, namespace, "main", Pods(2, gpus=8))
+    document["metadata"].setdefault("annotations", {})[STATUS_ANNOTATION] = "Running: Running"
+    document["spec"]["suspend"] = False
+    template = document["spec"]["template"]
+    template.setdefault("metadata", {}).setdefault("labels", {})[ATTEMPT_LABEL] = "7"
+    return document
 
 
 def status_of(room: Room, name: str) -> str:
