@@ -34,7 +34,7 @@ from tests.cluster.world import (
     stop,
     submitted,
 )
-from tests.support.jobs import batch_job, job_of
+from tests.support.jobs import batch_job, job_of, pytorch_job
 
 BOTH_KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 
@@ -425,6 +425,23 @@ class ClusterConformance:
                 with pytest.raises(WriteRefused) if fixed else contextlib.nullcontext():
                     await world.user_patch(kind, "mine", change)
             await world.user_patch(kind, "mine", {"metadata": {"labels": {"other": "label"}}})
+
+    async def test_a_template_that_is_added_names_no_attempt(self, world: World) -> None:
+        document = pytorch_job("grows", workers=1, namespace=world.namespace)
+        worker = document["spec"]["pytorchReplicaSpecs"].pop("Worker")
+        gates = [{"name": keys.GATE}]
+        ours = {"schedulingGates": gates, "priorityClassName": keys.POD_PRIORITY_CLASS}
+        worker["template"] = {"metadata": {}, "spec": {**worker["template"]["spec"], **ours}}
+        job = await submitted(world, document)
+        patch = {"spec": {"pytorchReplicaSpecs": {"Worker": worker}}}
+        for key in (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL):
+            worker["template"]["metadata"] = {"labels": {key: "7"}}
+            with pytest.raises(WriteRefused, match="written by queuectl alone"):
+                await world.user_patch("PyTorchJob", "grows", patch)
+        worker["template"]["metadata"] = {"labels": {"app": "x"}}
+        await world.user_patch("PyTorchJob", "grows", patch)
+        await world.until(lambda: len(world.view.jobs[job.uid].podsets) > 1, "the larger job")
+        assert world.view.jobs[job.uid].attempt == 0
 
     async def test_labels_of_ours_and_kueue_must_agree(self, world: World) -> None:
         document = batch_job("torn", namespace=world.namespace)

@@ -17,7 +17,7 @@ from queuectl.objects import keys
 from tests.cluster.kubernetes_world import KubernetesWorld
 from tests.cluster.world import a_node, place, start, submitted
 from tests.support.controlplane import SYSTEM_NAMESPACE
-from tests.support.jobs import batch_job, job_of, pytorch_job
+from tests.support.jobs import batch_job, job_of
 
 pytestmark = pytest.mark.system
 
@@ -165,35 +165,6 @@ async def test_a_new_job_has_not_been_started_whatever_its_manifest_says(
     labels = (await asyncio.to_thread(world.admin.get, path))["metadata"]["labels"]
     assert (pod.attempt, pod.podset) == (1, plain.podsets[0].name)
     assert labels[keys.WORKLOAD_LABEL] == pod.owner
-
-
-async def test_a_template_that_is_added_names_no_attempt(world: KubernetesWorld) -> None:
-    document = pytorch_job("grows", workers=1, namespace=world.namespace)
-    replicas = document["spec"]["pytorchReplicaSpecs"]
-    worker = replicas.pop("Worker")
-    job = await submitted(world, document)
-    worker["template"]["spec"] |= {
-        "schedulingGates": GATES,
-        "priorityClassName": keys.POD_PRIORITY_CLASS,
-    }
-    patch = {"spec": {"pytorchReplicaSpecs": {"Worker": worker}}}
-    accepted = []
-    for key in (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL):
-        worker["template"]["metadata"]["labels"] = {key: "7"}
-        try:
-            await world.user_patch("PyTorchJob", "grows", patch)
-        except WriteRefused as error:
-            assert "written by queuectl alone" in str(error)  # noqa: PT017 - each is tried
-        else:
-            accepted.append(key)
-            remove = {"spec": {"pytorchReplicaSpecs": {"Worker": None}}}
-            await world.user_patch("PyTorchJob", "grows", remove)
-    assert accepted == []
-    worker["template"]["metadata"]["labels"] = {"app": "x"}
-    await world.user_patch("PyTorchJob", "grows", patch)
-    both = len(replicas) + 1
-    await world.until(lambda: len(world.view.jobs[job.uid].podsets) == both, "the larger job")
-    assert world.view.jobs[job.uid].attempt == 0
 
 
 @BOTH_KINDS
