@@ -92,13 +92,25 @@ class Guard:
             Problem: forbidden, also where more than :data:`MOST_REVIEWS` questions would be needed.
         """
         answers: dict[Right, bool] = {}
+        settled: set[tuple[str, ...]] = (
+            set()
+        )  # a loop over thousands of rights makes no objects for most
         for right in rights:
-            for wider in (Right(right.verb, right.resource), replace(right, name=""), right):
+            kind = (right.verb, right.resource)
+            home = (*kind, right.namespace)
+            if kind in settled or home in settled:
+                continue
+            for wider, wide in (
+                (Right(*kind), kind),
+                (replace(right, name=""), home),
+                (right, (*home, right.name)),
+            ):
                 if wider not in answers:
                     if len(answers) == MOST_REVIEWS:
                         raise Problem(ProblemType.FORBIDDEN, _TOO_MANY)
                     answers[wider] = await self.may(request, wider)
                 if answers[wider]:
+                    settled.add(wide)
                     break
             else:
                 await self.require(request, right)
