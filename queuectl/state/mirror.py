@@ -84,6 +84,7 @@ class Mirror:
         self._kinds = dict(job_resources)
         self.nodes: dict[str, NodeRecord] = {}
         self.jobs: dict[str, JobRecord] = {}
+        self._appeared: dict[str, int] = {}  # of jobs: the version in which each was seen first
         self.pods: dict[str, PodRecord] = {}
         self.namespaces: dict[str, NamespaceRecord] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
@@ -139,6 +140,10 @@ class Mirror:
         """What a Kueue had decided of a job, by a Workload of its own namespace that names its kind and its uid."""
         return self._prior.get(_key(job))
 
+    def appeared(self, uid: str) -> int:
+        """The API server's revision in which a job was seen first; 0 for one that is not there."""
+        return self._appeared.get(uid, 0)
+
     def trust_running(self) -> None:
         """Count jobs that ran already when they were first seen with no less than their pods ask.
 
@@ -181,6 +186,7 @@ class Mirror:
                 self._upsert_pod(record)
             case JobRecord():
                 old_job = self.jobs.get(record.uid)
+                self._appeared.setdefault(record.uid, record.version)
                 if old_job is None or record.version > old_job.version:
                     self._keep_job(record, old_job)
             case NodeRecord():
@@ -289,6 +295,7 @@ class Mirror:
             self.planning_changed = True
         elif resource in self._kinds:
             job = self.jobs.pop(key, None)
+            self._appeared.pop(key, None)
             if job is not None:
                 self._prior.pop(_key(job), None)
             self.edited.discard(key)

@@ -244,7 +244,8 @@ class Observer:
         self._plan_again |= any(map(self._waits, edited))
         mirror.planning_changed = False
         changes = []
-        # In the order of the API server's revisions, so that of two jobs seen together the first created is first in line.
+        # In the order of the API server's revisions, so that of two jobs seen together the first created is first in line,
+        # whichever was changed since.
         for number, uid in enumerate(sorted(touched, key=self._revision)):
             change = self._one(uid, config, now + number * 1e-6)
             if change is not None:
@@ -326,8 +327,7 @@ class Observer:
         )
 
     def _revision(self, uid: str) -> tuple[int, str]:
-        job = self._mirror.jobs.get(uid)
-        return (job.version if job is not None else 0, uid)
+        return (self._mirror.appeared(uid), uid)
 
     def _waits(self, uid: str) -> bool:
         entry = self._ledger.get(uid)

@@ -744,6 +744,21 @@ def test_of_two_jobs_of_the_same_second_the_first_created_is_first_in_line() -> 
     assert first.queued_at < second.queued_at
 
 
+def test_what_changes_a_job_since_does_not_move_it_behind_those_that_came_later() -> None:
+    """The job controller writes the status of the first before queuectl looks at both."""
+    world = World()
+    first, then = (
+        replace(JOB, uid="z", name="z", version=3),
+        replace(JOB, uid="y", name="y", version=4),
+    )
+    world.see(first, then, replace(first, version=5))
+    world.look(now=JOB.created_at + 0.5)
+    before, after = (world.ledger.get(uid) for uid in ("z", "y"))
+    assert before is not None
+    assert after is not None
+    assert before.queued_at < after.queued_at
+
+
 def test_without_a_workload_priority_class_the_pods_class_counts() -> None:
     job = replace(JOB, pod_priority_class="urgent")
     world = World(records=[PriorityClassRecord("urgent", 1, 55), job])
