@@ -92,9 +92,8 @@ class Guard:
             Problem: forbidden, also where more than :data:`MOST_REVIEWS` questions would be needed.
         """
         answers: dict[Right, bool] = {}
-        settled: set[tuple[str, ...]] = (
-            set()
-        )  # a loop over thousands of rights makes no objects for most
+        # As tuples: thousands of rights that one wider right settles need no objects for the lookup.
+        settled: set[tuple[str, ...]] = set()
         for right in rights:
             kind = (right.verb, right.resource)
             home = (*kind, right.namespace)

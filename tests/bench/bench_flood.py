@@ -14,7 +14,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -23,10 +23,11 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.records import JobRecord, PodPhase
 from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.client import Client
+from queuectl.localcluster.client import Client, wait_until
 from tests.bench.bench_system import config, print_table, stages, told
 from tests.bench.stage import Stage, peak_of, stage
 from tests.support.people import account, binding, token_of
+from tests.system.forger import event
 
 NODES: Final = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 TENANT, OTHER = "tenant", "other"
@@ -71,21 +72,8 @@ def config_maps() -> Iterator[Document]:
 
 def events(about: Document) -> Iterator[Document]:
     """As queuectl writes them about another tenant's Job."""
-    meta = about["metadata"]
-    regarding = {"kind": "Job", "apiVersion": "batch/v1"}
-    regarding |= {key: meta[key] for key in ("name", "namespace", "uid")}
-    told = {
-        "regarding": regarding,
-        "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingController": REPORTER,
-        "reportingInstance": "queuectl",
-        "action": "Evict",
-        "reason": "Preempted",
-        "note": "forged",
-        "type": "Warning",
-    }
     for number in range(OBJECTS):
-        yield _object("events.k8s.io/v1", "Event", f"{meta['name']}-{number}") | told
+        yield event(about, TENANT, f"{about['metadata']['name']}-{number}")
 
 
 def _object(version: str, kind: str, name: str, **metadata: object) -> Document:
@@ -125,14 +113,6 @@ def create(client: Client, documents: Iterable[Document]) -> float:
     return time.monotonic() - began
 
 
-def until(done: Callable[[], bool], what: str, seconds: float = 600) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            raise TimeoutError(what)
-        time.sleep(0.5)
-
-
 def held(play: Stage) -> int:
     """GPUs of the pods of the tenant that run."""
     _, found = play.recorder.now()
@@ -160,7 +140,9 @@ def said(play: Stage) -> Counter[str]:
     path = f"/apis/events.k8s.io/v1/namespaces/{TENANT}/events"
     about, before = 0, -1
     while about < JOBS or about != before:
-        time.sleep(QUIET_SECONDS)
+        time.sleep(
+            QUIET_SECONDS
+        )  # Events come at a limited rate: two equal counts mean that no more are due
         listed = play.cluster.client.get(path)["items"]
         before = about
         about = sum(
@@ -192,7 +174,7 @@ def flood(play: Stage) -> None:
             "Events": create(forger, events({**mine, "kind": "Job"})),
         }
     meanwhile = starts(play, "meanwhile")
-    until(lambda: states(play)[TENANT, "Pending"] == JOBS, f"{JOBS} Jobs wait")
+    wait_until(lambda: states(play)[TENANT, "Pending"] == JOBS, f"{JOBS} Jobs wait", 600)
     assert rest.history(OTHER, "mine") == before, "the gang of the other tenant runs as before"
     assert states(play)[TENANT, "Running"] == 1, "of the tenant, one gang runs"
     assert held(play) == GPUS, "the tenant has its quota"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from queuectl.domain.errors import WriteRefused
-from queuectl.domain.ledger import Purpose, State
+from queuectl.domain.ledger import Entry, Purpose, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import PodRecord
@@ -115,9 +115,7 @@ async def test_a_change_while_it_is_planned_is_planned_again(
             return made
 
         monkeypatch.setattr("queuectl.control.planning.plan", changed_meanwhile)
-        uids = {name: world.cluster.submit(gang(kind, name, 2)) for name in names}
-        for name, uid in uids.items():
-            entry = await world.until_state(uid, State.RUNNING)
+        async for name, uid, entry in running(world, kind):
             job, asked = world.cluster.job(uid), planned[name]
             assert job.podsets == asked.podsets, name
             assert (entry.attempt, entry.priority) == (1, asked.priority), name
@@ -132,9 +130,7 @@ async def test_a_change_before_the_start_is_refused_or_planned_again(
 ) -> None:
     async with rig(database_url, 2 * len(CHANGES)) as world:
         edited = edits_before(world, kind, Purpose.START)
-        uids = {c.__name__: world.cluster.submit(gang(kind, c.__name__, 2)) for c in CHANGES}
-        for name, uid in uids.items():
-            entry = await world.until_state(uid, State.RUNNING)
+        async for name, uid, entry in running(world, kind):
             job, pods = world.cluster.job(uid), attempt(world, uid)
             if edited[name]:
                 history = [line.reason.code for line in await world.store.history(uid)]
@@ -153,13 +149,18 @@ async def test_once_it_is_started_only_what_no_placement_depends_on_can_change(
     """Right before the first pin."""
     async with rig(database_url, 2 * len(CHANGES)) as world:
         edited = edits_before(world, kind, Purpose.PIN)
-        uids = {c.__name__: world.cluster.submit(gang(kind, c.__name__, 2)) for c in CHANGES}
-        for name, uid in uids.items():
-            entry = await world.until_state(uid, State.RUNNING)
+        async for name, uid, entry in running(world, kind):
             pods = attempt(world, uid)
             assert (entry.attempt, len(pods), requests_of(pods)) == (1, 2, {8}), name
             assert entry.priority == LOW, "a new class counts once it queues again"
         assert {name for name, done in edited.items() if done} == {"priority", "labels"}
+
+
+async def running(world: Rig, kind: str) -> AsyncIterator[tuple[str, str, Entry]]:
+    """Submit a gang for each change, all at once; its name, its uid and its entry once it runs."""
+    uids = {c.__name__: world.cluster.submit(gang(kind, c.__name__, 2)) for c in CHANGES}
+    for name, uid in uids.items():
+        yield name, uid, await world.until_state(uid, State.RUNNING)
 
 
 def edits_before(world: Rig, kind: str, last: Purpose) -> dict[str, bool]:

@@ -172,7 +172,7 @@ async def test_one_that_kueue_had_given_up_stays_so_until_somebody_activates_it(
 async def test_a_workload_of_another_namespace_or_kind_says_nothing_of_a_job(
     database_url: str, claim: dict[str, str]
 ) -> None:
-    """Whoever may create Workloads in one namespace can name the uid of any job as the owner."""
+    """A user who can create Workloads in one namespace can name the uid of any job as the owner."""
     cluster = FakeCluster(nodes(2), clock=time.time)
     job = stored(cluster, "Job", "train", running=False)
     forged = workload(job, {"main": 2}, active=False)

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from queuectl.cli.main import app
+from queuectl.cluster.writes import REPORTER
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import RequestError
@@ -135,7 +136,7 @@ def event(about: Document, where: str, name: str = "forged") -> Document:
         "metadata": {"name": name, "namespace": where},
         "regarding": regarding | {key: meta[key] for key in ("name", "namespace", "uid")},
         "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingController": "queuectl.dev/controller",
+        "reportingController": REPORTER,
         "reportingInstance": "queuectl",
         "action": "Evict",
         "reason": "Evicted",

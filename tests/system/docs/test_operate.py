@@ -52,9 +52,8 @@ def test_the_page_for_who_is_on_call(town: Town, typing: Shell) -> None:
     town.submit("team-b", "train", whole(1))
     town.runs("team-b/train")
     page.type("queuectl hold")
-    town.remove(
-        "team-b"
-    )  # with jobs that were started, an empty database would have to be recovered first
+    # With jobs that were started, an empty database would have to be recovered first.
+    town.remove("team-b")
     with seat(town.house) as beside, outside_database() as server:
         outside(town, Page("operate.md", beside, page.typed), server)
     page.end(*INSTALL, RECOVER, UNMANAGED)
