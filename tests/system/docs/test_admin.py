@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,11 @@ def helped(town: Town, page: Page) -> None:
     asked = page.type("queuectl priority team-b/probe")
     assert "asked for" in asked
     town.until(lambda: town.house.rest.workloads()["team-b/probe"]["priority"] == 500, "its priority")  # fmt: skip
-    again = page.type("curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/probe")
+    ahead = f"{datetime.now(UTC) + timedelta(hours=8):%Y-%m-%dT%H:%M:%SZ}"
+    again = page.type(
+        "curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/probe",
+        instead={"2026-11-22T08:00:00Z": ahead},
+    )
     first = json.loads(again)["id"] - 1
     page.type(
         "curl -s $QUEUECTL_SERVER/api/v1/commands", instead={"commands/1": f"commands/{first}"}
