@@ -261,6 +261,14 @@ class FakeCluster:
         kind = KINDS[document["kind"]]
         return kind.read(msgspec.convert(document, kind.wire))
 
+    def uids(self) -> list[str]:
+        """Of all jobs of all kinds."""
+        return [
+            document["metadata"]["uid"]
+            for kind in KINDS.values()
+            for document in self.server.all(kind.plural)
+        ]
+
     def exists(self, uid: str) -> bool:
         return any(self._jobs(uid))
 

@@ -42,6 +42,7 @@ class TestPostgres:
 
     server: EmbeddedServer
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    _free: list[str] = field(default_factory=list)  # names of databases that were dropped
 
     async def execute(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
         """Run one statement as an administrator, outside any transaction."""
@@ -60,12 +61,13 @@ class TestPostgres:
 
     async def fresh(self, like: str = TEMPLATE) -> str:
         """Name of a new database, a copy made in some 20 ms: of the template, at the newest revision, or of another one."""
-        name = f"test_{next(self._numbers)}"
+        name = self._free.pop() if self._free else f"test_{next(self._numbers)}"
         await self.execute(f"CREATE DATABASE {name} TEMPLATE {like} STRATEGY file_copy")
         return name
 
     async def drop(self, name: str) -> None:
         await self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        self._free.append(name)
 
 
 @contextmanager

@@ -12,18 +12,18 @@ from tests.support.standing import STANDING
 from tests.support.units import Units
 
 GROUPS: Final = (
-    ("system/test_kills", "system/test_chaos", "system/test_gangs", "system/test_default_queue", "system/test_serve_api"),
     ("docs/test_admin", "docs/test_users", "docs/test_guides", "docs/test_operate"),
+    ("system/test_kills", "system/test_chaos", "system/test_gangs", "system/test_default_queue", "system/test_serve_api"),
+    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_refusals", "system/test_forged"),
     ("system/test_demo",),
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
-    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_refusals", "system/test_forged"),
     ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access",
      "cluster/test_policies", "system/test_rights"),
     ("system/test_dashboard",),
-    ("system/test_takeover",),
     ("cluster/test_localcluster_run",),
-    ("system/test_scale",),
+    ("system/test_takeover",),
     ("cluster/test_localcluster_lifecycle",),
+    ("system/test_scale",),
     ("cluster/test_localcluster_prometheus",),
     ("system/test_alerts",),
     ("utilization/test_sources",),

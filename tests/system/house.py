@@ -95,26 +95,29 @@ class Room:
     def rest(self) -> Rest:
         return self.house.rest
 
-    def submit(self, document: Document) -> None:
+    def submit(self, document: Document) -> Document:
+        """Returns it as admission made it."""
         path = self.client.path_of(document)
-        self.client.create(path.rsplit("/", 1)[0], document)
+        created = self.client.create(path.rsplit("/", 1)[0], document)
         self.made.append(path)
+        return created
 
-    def job(self, name: str, pods: Pods, **options: Any) -> None:
+    def job(self, name: str, pods: Pods, **options: Any) -> Document:
         """Submit a Job, to ``main`` unless another queue is given."""
-        self.submit(m.job(name, self.namespace, pods=pods, **{"queue": "main", **options}))
+        return self.submit(m.job(name, self.namespace, pods=pods, **{"queue": "main", **options}))
 
-    def pytorchjob(self, name: str, workers: int, gpus: int = 8, **options: Any) -> None:
+    def pytorchjob(self, name: str, workers: int, gpus: int = 8, **options: Any) -> Document:
         """Submit a PyTorchJob of a master and workers of as many GPUs."""
         pods = {"master": Pods(1, gpus=gpus), "worker": Pods(workers, gpus=gpus)}
-        self.submit(m.pytorchjob(name, self.namespace, **{"queue": "main", **pods, **options}))
+        return self.submit(
+            m.pytorchjob(name, self.namespace, **{"queue": "main", **pods, **options})
+        )
 
-    def gang(self, kind: str, name: str, pods: int, gpus: int = 8, **options: Any) -> None:
+    def gang(self, kind: str, name: str, pods: int, gpus: int = 8, **options: Any) -> Document:
         """Submit a gang of either kind, of so many GPUs in each pod."""
         if kind == "Job":
-            self.job(name, Pods(pods, gpus=gpus), **options)
-        else:
-            self.pytorchjob(name, pods - 1, gpus, **options)
+            return self.job(name, Pods(pods, gpus=gpus), **options)
+        return self.pytorchjob(name, pods - 1, gpus, **options)
 
     def workloads(self) -> dict[str, dict[str, Any]]:
         """The room's by name, as the REST API tells them; empty while it is away."""

@@ -65,8 +65,7 @@ def test_a_job_without_a_queue_is_managed_there_and_left_alone_elsewhere(
 ) -> None:
     with home.room(16) as room, home.room(16) as other:
         default_queue(room)
-        room.gang(kind, "plain", 2, queue=None)
-        taken = room.client.get(room.made[0])
+        taken = room.gang(kind, "plain", 2, queue=None)
         assert (managed(taken), suspended(taken)) == (True, True)
         assert taken["metadata"]["labels"][keys.QUEUE_LABEL] == "default"
         assert {tuple(one) for one in gates(taken)} == {(keys.GATE,)}
@@ -74,8 +73,7 @@ def test_a_job_without_a_queue_is_managed_there_and_left_alone_elsewhere(
         assert {pod.attempt for pod in room.running("plain")} == {1}
 
         # Only now: kube-scheduler might put pods that nobody manages where a gang is to go.
-        other.gang(kind, "plain", 2, queue=None)
-        left = other.client.get(other.made[0])
+        left = other.gang(kind, "plain", 2, queue=None)
         assert (managed(left), suspended(left), any(gates(left))) == (False, False, False)
         other.until(lambda: len(running_pods(other)) == 2, "kube-scheduler starts it")
         # There is quota for one only; the other namespace has none to ask for.
