@@ -46,11 +46,11 @@ controlplane: setup
 
 test: test-fast test-system ## all tests; builds the control plane the first time
 
-# Four workers on two cores: a third of the time tests wait for a database, a lease or a browser. The longest tests start first,
+# Three workers on two cores: a third of the time tests wait for a database, a lease or a browser. The longest tests start first,
 # as tests/longest.py says.
 test-fast: setup ## everything that needs no control plane
 	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench" \
-	  -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	  -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
 # a lot, for gangs that run, windows that pass, and leases that end.
