@@ -21,6 +21,7 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.fragmentation import free_gpus
 from queuectl.state.marking import Marker
 
@@ -58,6 +59,7 @@ class Accountant:
         facts: Facts,
         clock: Clock,
         epoch: int,
+        cache: PlannerCache,
         show: Callable[[Mapping[str, Free]], None] = lambda _: None,
     ) -> None:
         """``show`` is given the free GPUs by flavor each time they are looked at."""
@@ -66,6 +68,7 @@ class Accountant:
         self._facts = facts
         self._clock = clock
         self._epoch = epoch
+        self._cache = cache
         self._until: float | None = None
         self._meters: dict[str, Meter] | None = None
         self._accounts = Accounts()
@@ -139,7 +142,7 @@ class Accountant:
         fold = await self._fold(meters, marks, since, until, whole=whole)
         free: Mapping[str, Free] = {}
         if whole:
-            free = await asyncio.to_thread(free_gpus, self._facts.picture())
+            free = await asyncio.to_thread(free_gpus, self._facts.picture(), self._cache)
             self._show(free)
         numbers = [number for number, _ in marks if number]
         await self._store.keep(

@@ -17,6 +17,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.node_quota import quota_from_nodes
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.queueing.overquota import over_quota
 from queuectl.planner.why import diagnose
 
@@ -27,8 +28,9 @@ _KEPT: Final = 256  # diagnoses remembered until the next plan
 class Consultation:
     """Answers for one leadership; ``latest`` is set with every plan."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, cache: PlannerCache) -> None:
         """``share``: largest part of one core spent on this."""
+        self._cache = cache
         self._latest: tuple[Snapshot, Plan] | None = None
         self._known: dict[str, Diagnosis] = {}
         self._aside = Aside(share)
@@ -55,7 +57,7 @@ class Consultation:
             return None
         snapshot, plan = latest
         found = await self._aside.work_out(
-            lambda stop: diagnose(snapshot, uid, stop, plan), PATIENCE_SECONDS
+            lambda stop: diagnose(snapshot, uid, stop, plan, self._cache), PATIENCE_SECONDS
         )
         if found.cut:
             return None

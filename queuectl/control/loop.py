@@ -38,6 +38,7 @@ from queuectl.domain.ledger import Change, State
 from queuectl.domain.unmanaged import summed
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal
+from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.logs import cycle_context
 from queuectl.telemetry.metrics import Discard, Metrics, Stage
@@ -65,6 +66,7 @@ class Loop:
         metrics: Metrics,
         settings: Settings,
         clock: Clock,
+        cache: PlannerCache,
     ) -> None:
         self._store = store
         self._cluster = cluster
@@ -72,6 +74,7 @@ class Loop:
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
+        self._cache = cache
         self.loaded = False
         self.books = Books(
             mirror,
@@ -82,7 +85,7 @@ class Loop:
         )
         self._bell = Bell()
         self._stop = StopSignal()
-        self._consultation = Consultation(settings.planning_share)
+        self._consultation = Consultation(settings.planning_share, cache)
         self._plan_at = 0.0  # of the event loop's clock; no cycle before it
         self._said = "nothing waits"
         self._inbox = True  # commands may wait in the database
@@ -175,6 +178,7 @@ class Loop:
             metrics=self._metrics,
             clock=self._clock,
             consultation=self._consultation,
+            cache=self._cache,
             stop=self._stop,
             defragment_seconds=settings.defragment_seconds,
         )
@@ -202,7 +206,9 @@ class Loop:
         store, clock = self._store, self._clock
         rules = prune(store, lambda: self.books.config.rules, clock, epoch)
         group.create_task(rules, name="prune")
-        accountant = Accountant(store.usage, self.books.facts(), clock, epoch, self._show_gpus)
+        accountant = Accountant(
+            store.usage, self.books.facts(), clock, epoch, self._cache, self._show_gpus
+        )
         group.create_task(accountant.run(self._settings.account_seconds), name="account")
         labels = keep_labels(self._cluster, self._mirror, lambda: self.books.config)
         group.create_task(labels, name="defaults")

@@ -30,6 +30,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.catalog import diverted
 from queuectl.objects.refused import Broken
 from queuectl.planner import StopSignal, plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.domains import spreads
 from queuectl.planner.queueing.lines import Lines, lines_of
 from queuectl.planner.verify import Violation, verify
@@ -70,6 +71,7 @@ class Planning:
         metrics: Metrics,
         clock: Clock,
         consultation: Consultation,
+        cache: PlannerCache,
         stop: StopSignal,
         defragment_seconds: float,
     ) -> None:
@@ -80,6 +82,7 @@ class Planning:
         self._metrics = metrics
         self._clock = clock
         self._consultation = consultation
+        self._cache = cache
         self._stop = stop
         self._defragment_seconds = defragment_seconds
         self._seek_at = 0.0  # when gangs to move may be looked for again
@@ -162,8 +165,8 @@ class Planning:
 
     def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...], Lines]:
         with self._metrics.stage(Stage.PLAN):
-            decision = plan(snapshot, self._stop)
-            lines = lines_of(snapshot)  # the planner's own, that it has just made
+            decision = plan(snapshot, self._stop, self._cache)
+            lines = lines_of(snapshot, self._cache)  # the planner's own, that it has just made
         with self._metrics.stage(Stage.VERIFY):
             return decision, verify(snapshot, decision), lines
 
@@ -207,4 +210,4 @@ class Planning:
         preempted = [p for p in decision.preempted if p.victim in committed]
         self._metrics.preempted(preempted, self._books.cluster_queue)
         started = [a for a in decision.admitted if a.uid in committed]
-        self._metrics.fleet.started(spreads(snapshot, started))
+        self._metrics.fleet.started(spreads(snapshot, started, self._cache))

@@ -22,6 +22,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.steps import notice
 from queuectl.planner import StopSignal, plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.cost import costs
 
 PATIENCE_SECONDS: Final = 5.0  # then who starts is left open; clients wait no longer
@@ -47,10 +48,13 @@ def starters(before: Plan, after: Plan) -> tuple[str, ...]:
 class Previewer:
     """Of one process; plans for one question at a time."""
 
-    def __init__(self, look: Callable[[], Awaitable[Seen | None]], share: float) -> None:
+    def __init__(
+        self, look: Callable[[], Awaitable[Seen | None]], share: float, cache: PlannerCache
+    ) -> None:
         """``look``: what there is now, not before; ``share``: largest part of one core spent on this."""
         self._look = look
         self._aside = Aside(share)
+        self._cache = cache
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
         """What this action, one of EVICTING, does to a gang; None while this process cannot tell.
@@ -80,13 +84,14 @@ class Previewer:
             return None
         cost = costs([gang], snapshot.now)[uid]
         told = notice(entry, Code.PREEMPTED, snapshot.config.rules)
-        work = partial(_planned, snapshot, gang, action)
+        work = partial(_planned, snapshot, gang, action, self._cache)
         return Preview(cost, told, await self._aside.work_out(work, PATIENCE_SECONDS))
 
 
 def _planned(
-    snapshot: Snapshot, gang: Admitted, action: Action, stop: StopSignal
+    snapshot: Snapshot, gang: Admitted, action: Action, cache: PlannerCache, stop: StopSignal
 ) -> tuple[str, ...] | None:
     """Who starts; None when that was cut."""
-    before, after = plan(snapshot, stop), plan(taken_down(snapshot, gang, action), stop)
+    before = plan(snapshot, stop, cache)
+    after = plan(taken_down(snapshot, gang, action), stop, cache)
     return None if before.cut or after.cut else starters(before, after)

@@ -31,6 +31,7 @@ from queuectl.domain.invariants import Checked
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
+from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 
@@ -62,6 +63,7 @@ class Supervisor:
         self._settings = settings
         self._clock = clock
         self._mirror = Mirror(job_resources)
+        self._cache = PlannerCache()
         self._missing = self._mirror.resources
         self._synced = asyncio.Event()
         self._policies: list[str] = ["admission policies: not probed yet"]
@@ -81,9 +83,12 @@ class Supervisor:
             watching=self._synced.is_set,
             heard=lambda: self._hearsay.now.uses,
             share=settings.planning_share,
+            cache=self._cache,
         )
-        self.tryouts = TryOut(self.viewer.latest, store, self._mirror, settings.planning_share)
-        self.previewer = Previewer(self.viewer.latest, settings.planning_share)
+        self.tryouts = TryOut(
+            self.viewer.latest, store, self._mirror, settings.planning_share, self._cache
+        )
+        self.previewer = Previewer(self.viewer.latest, settings.planning_share, self._cache)
         self._leadership = Leadership(
             cluster,
             store,
@@ -187,6 +192,7 @@ class Supervisor:
                 metrics=self._metrics,
                 settings=self._settings,
                 clock=self._clock,
+                cache=self._cache,
             )
             try:
                 await self._reign(self._leading, epoch)

@@ -19,6 +19,7 @@ from queuectl.domain.trial import Trial
 from queuectl.objects.nodes import priority_values
 from queuectl.objects.whatif import Around, Changed, WhatIf, changed
 from queuectl.planner import StopSignal, plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.queueing.overquota import over_quota
 from queuectl.planner.verify import verify
 from queuectl.planner.why.diagnosing import diagnose_those
@@ -46,12 +47,14 @@ class TryOut:
         store: Configured,
         mirror: Mirror,
         share: float,
+        cache: PlannerCache,
     ) -> None:
         """``look``: what there is now, not before; ``share``: largest part of one core spent on this."""
         self._look = look
         self._store = store
         self._mirror = mirror
         self._aside = Aside(share)
+        self._cache = cache
 
     async def try_out(self, asked: WhatIf) -> Trial | None:
         """What would be after a change; None while this process does not know yet what there is.
@@ -76,7 +79,7 @@ class TryOut:
         around = Around(
             priority_values(self._mirror.priority_classes.values()), dict(self._mirror.ranges)
         )
-        work = partial(_worked_out, seen.snapshot, documents, asked, around)
+        work = partial(_worked_out, seen.snapshot, documents, asked, around, self._cache)
         trial = await self._aside.work_out(work, PATIENCE_SECONDS)
         if trial is None:
             raise TookTooLong("the planner did not come to an end in time")
@@ -88,12 +91,13 @@ def _worked_out(
     documents: Iterable[Mapping[str, Any]],
     asked: WhatIf,
     around: Around,
+    cache: PlannerCache,
     stop: StopSignal,
 ) -> Trial | None:
     """The trial; None when it was cut."""
     done = changed(snapshot, documents, asked, around)
-    without = _checked(snapshot, stop)
-    after = _checked(done.snapshot, stop)
+    without = _checked(snapshot, cache, stop)
+    after = _checked(done.snapshot, cache, stop)
     if without is None or after is None:
         return None
     excesses = over_quota(done.snapshot, done.snapshot.config)
@@ -106,14 +110,14 @@ def _worked_out(
         submitted=done.submitted,
         evicted=done.evicted,
         excesses=tuple(excess for excess in excesses if excess not in old),
-        diagnoses=_diagnoses(done, after, stop),
+        diagnoses=_diagnoses(done, after, cache, stop),
         warnings=done.warnings,
     )
 
 
-def _checked(snapshot: Snapshot, stop: StopSignal) -> Plan | None:
+def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> Plan | None:
     """A plan that the loop would carry out; None when it was cut."""
-    decided = plan(snapshot, stop)
+    decided = plan(snapshot, stop, cache)
     if decided.cut or stop.stopped:
         return None
     violations = verify(snapshot, decided)
@@ -123,11 +127,13 @@ def _checked(snapshot: Snapshot, stop: StopSignal) -> Plan | None:
     return decided
 
 
-def _diagnoses(done: Changed, after: Plan, stop: StopSignal) -> dict[str, Diagnosis]:
+def _diagnoses(
+    done: Changed, after: Plan, cache: PlannerCache, stop: StopSignal
+) -> dict[str, Diagnosis]:
     """Of the first submitted gangs that wait for something else than victims on their way out."""
     new = set(done.submitted)
     waits = [r.uid for r in after.pending if r.uid in new and r.lease is None][:LOOKED_INTO]
     if not waits:
         return {}
-    found = diagnose_those(done.snapshot, frozenset(waits), stop, after)
+    found = diagnose_those(done.snapshot, frozenset(waits), stop, after, cache)
     return {diagnosis.uid: diagnosis for diagnosis in found if not diagnosis.cut}

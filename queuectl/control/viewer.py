@@ -8,9 +8,10 @@ GPUs do a standby has from the leader (:mod:`queuectl.control.findings`).
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Final
 
 import structlog
@@ -27,6 +28,7 @@ from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal, plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.floor import floor_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -65,6 +67,7 @@ class Viewer:
         watching: Callable[[], bool],
         heard: Callable[[], Mapping[str, GangUse]],
         share: float,
+        cache: PlannerCache,
     ) -> None:
         """Show nothing yet.
 
@@ -77,10 +80,12 @@ class Viewer:
             watching: whether the watch has listed everything.
             heard: what gangs do with their GPUs as the leader says, by uid.
             share: largest part of one core spent on diagnoses.
+            cache: of this process.
         """
         self._stand_by = partial(Standby, store, mirror, limits, clock)
         self._standby: Standby | None = None  # while we are asked and do not lead
         self._leading = leading
+        self._cache = cache
         self._watching = watching
         self._heard = heard
         self._lock = asyncio.Lock()
@@ -88,7 +93,7 @@ class Viewer:
         self._planning = asyncio.Lock()
         self._seen: tuple[float, Seen] | None = None
         self._floor: tuple[Seen, Floor] | None = None
-        self._consultation = Consultation(share)
+        self._consultation = Consultation(share, cache)
         self._consulted: float | None = None
         self._stop = StopSignal()
 
@@ -110,7 +115,7 @@ class Viewer:
             if seen is None:
                 return None
             if self._floor is None or self._floor[0] is not seen:
-                made = await asyncio.to_thread(floor_of, seen.snapshot, seen.uses)
+                made = await asyncio.to_thread(floor_of, seen.snapshot, seen.uses, self._cache)
                 self._floor = (seen, made)
             return self._floor[1]
 
@@ -142,7 +147,9 @@ class Viewer:
         if books is not None:
             self._standby = None
             uses = _present(books.gang_uses, books.ledger)
-            seen: Seen | None = Seen(books.snapshot(seek_room=True), uses, cache(books.unmanaged))
+            seen: Seen | None = Seen(
+                books.snapshot(seek_room=True), uses, functools.cache(books.unmanaged)
+            )
         else:
             seen = await self._copied()
         if seen is not None:
@@ -160,7 +167,7 @@ class Viewer:
             _log.warning("configuration_unreadable", why=str(error))
             return None
         uses = _present(self._heard(), standby.ledger)
-        return Seen(snapshot, uses, cache(standby.unmanaged))
+        return Seen(snapshot, uses, functools.cache(standby.unmanaged))
 
     async def _planned(self) -> bool:
         """Whether the consultation knows a plan that is not too old."""
@@ -170,7 +177,7 @@ class Viewer:
             seen = await self.seen()
             if seen is None:
                 return False
-            decided = await asyncio.to_thread(plan, seen.snapshot, self._stop)
+            decided = await asyncio.to_thread(plan, seen.snapshot, self._stop, self._cache)
             if decided.cut:
                 return False
             self._consultation.planned(seen.snapshot, decided)

@@ -25,19 +25,25 @@ Contract with :mod:`queuectl.planner.victims.find` (called for one blocked gang 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.demand import Shape, Slices
 from queuectl.planner.fleetindex import FleetIndex, index_of
+from queuectl.planner.queueing.quota import Pools, pools_of
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.usage import Slots, Usage, beside_strangers, usage_of
 
 COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 _ShapeKey = tuple[Resources, NodeRules, frozenset[str], bytes, bool, Slices]
 
 
@@ -49,6 +55,7 @@ class Arena:
         now: allocatable - all admitted (leaving ones included) - strangers, (R, N), read-only. May be negative on a node
             that shrank: then nothing fits there.
         later: the same without what is leaving.
+        cache: what it was made with, and what follows from parts of it.
     """
 
     snapshot: Snapshot
@@ -56,10 +63,12 @@ class Arena:
     usage: Usage
     now: Ints
     later: Ints
+    cache: PlannerCache
     _shapes: dict[_ShapeKey, Shape] = field(default_factory=dict)
     _eligible: dict[tuple[NodeRules, frozenset[str], bytes, bool], Mask] = field(
         default_factory=dict
     )
+    _derived: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False)
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -69,6 +78,19 @@ class Arena:
     def size(self) -> int:
         """Number of nodes."""
         return self.index.size
+
+    @property
+    def pools(self) -> Pools:
+        """ClusterQueue name to its pool."""
+        return pools_of(self.snapshot.config, self.cache)
+
+    def once(self, make: Callable[[Arena, *Args], T], *args: *Args) -> T:
+        """What ``make`` works out of this arena and hashable arguments; it is asked once."""
+        key = (make, *args)
+        if key not in self._derived:
+            self._derived[key] = make(self, *args)
+        made: T = self._derived[key]
+        return made
 
     def use_of(self, gang: Admitted) -> Slots:
         """Node indexes (K,) and amounts (R, K) of a gang's slots on nodes of the fleet."""
@@ -138,14 +160,15 @@ def _columns(vector: Ints, resources: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(sorted(asked, key=lambda i: (resources[i] in COMMON, i)))
 
 
-def survey(snapshot: Snapshot) -> Arena:
-    """Make the arena of a snapshot."""
-    index = index_of(snapshot.fleet)
-    usage = usage_of(snapshot)
+def survey(snapshot: Snapshot, cache: PlannerCache | None = None) -> Arena:
+    """Make the arena of a snapshot; ``cache``: of earlier calls."""
+    cache = cache or PlannerCache()
+    index = index_of(snapshot.fleet, cache)
+    usage = usage_of(snapshot, cache)
     now = beside_strangers(usage.free, snapshot, index)
     same = usage.later is usage.free
     later = now if same else beside_strangers(usage.later, snapshot, index)
-    return Arena(snapshot, index, usage, now, later)
+    return Arena(snapshot, index, usage, now, later, cache)
 
 
 def caps(free: Ints, shape: Shape, nodes: Ints | None = None, eligible: Mask | None = None) -> Ints:

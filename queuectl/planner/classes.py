@@ -17,7 +17,6 @@ from queuectl.planner.flavors import Choice, Options, options_of
 from queuectl.planner.partial import admissible
 from queuectl.planner.queueing.lines import Kind, kind_of
 from queuectl.planner.queueing.order import NEVER
-from queuectl.planner.queueing.quota import pools_of
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ class Classes:
 
     def _usable(self, workload: Workload, queue: ClusterQueue, options: Options) -> frozenset[str]:
         """Flavors of which some podset, with the fewest pods it may start with, would get enough if nothing were used."""
-        pool = pools_of(self.arena.snapshot.config)[queue.name]
+        pool = self.arena.pools[queue.name]
 
         def enough(podset: int, number: int, flavor: str) -> bool:
             least = admissible(workload.podsets[podset])[0]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,12 +18,12 @@ from queuectl.domain.plan import Admission
 from queuectl.domain.queues import QueueConfig, ResourceFlavor
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSetPlacement, PodShape
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.fleetindex import FleetIndex, index_of
 from queuectl.planner.topology import Ints, Tree
 
 _Fewest: TypeAlias = tuple[int, ...]  # per level of a tree, and of nodes
 
-_KNOWN: Final[WeakKeyDictionary[FleetIndex, dict[object, _Fewest]]] = WeakKeyDictionary()
 _MOST_KNOWN: Final = 4096
 
 
@@ -35,13 +34,15 @@ class Spread(NamedTuple):
     least: int
 
 
-def spreads(snapshot: Snapshot, admissions: Iterable[Admission]) -> dict[str, Spread]:
+def spreads(
+    snapshot: Snapshot, admissions: Iterable[Admission], cache: PlannerCache | None = None
+) -> dict[str, Spread]:
     """Of every podset that is started, by level label.
 
     Repaired gangs are left out: most of their pods stay where they are. So are podsets split over flavors, and those of
     flavors without a topology.
     """
-    index = index_of(snapshot.fleet)
+    index = index_of(snapshot.fleet, cache or PlannerCache())
     started = {admission.uid: admission for admission in admissions if not admission.repaired}
     used: Counter[str] = Counter()
     least: Counter[str] = Counter()
@@ -82,7 +83,7 @@ def _known_fewest(
     pods: int,
 ) -> _Fewest:
     """Remembered as long as the fleet stays as it is: gangs come in few shapes."""
-    known = _KNOWN.setdefault(index, {})
+    known = index.fewest
     asked = (tree, shape, flavors, pods)
     if asked not in known:
         if len(known) >= _MOST_KNOWN:

@@ -1,6 +1,6 @@
 """What depends on the fleet alone, as numpy: allocatable, label classes, eligibility masks, topology trees.
 
-Built once per Fleet and kept as long as the Fleet lives.
+Built once per Fleet and cache.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Final, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from queuectl.domain.fleet import PASSING_TAINTS, Fleet, Node, NodeRules, Toleration
 from queuectl.domain.quantity import Resources
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.topology import Ints, Mask, Tree, grow
 
 # "Never fits" must not be said because of what passes.
@@ -39,6 +39,7 @@ class FleetIndex:
                 self.allocatable[self.column[name], i] = amount
         self.allocatable.flags.writeable = False
         self.ready: Mask = np.array([n.ready for n in fleet.nodes], dtype=np.bool_)
+        self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.planner.domains
         self.never: dict[tuple[object, ...], bool] = {}  # demand signature -> fits not even empty
         self._fitting: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._taints = _classes([node.effective_taints for node in fleet.nodes])
@@ -62,6 +63,7 @@ class FleetIndex:
         index.allocatable.flags.writeable = False
         index.ready = np.insert(self.ready, at, [node.ready for node in more])
         index.never = {asked: never for asked, never in self.never.copy().items() if not never}
+        index.fewest = {}
         index._fitting = self._fitting.copy()
         own = self._taints.max(initial=0) + 1 + np.arange(len(new))  # finer classes than need be
         index._taints = np.insert(self._taints, at, own)
@@ -155,15 +157,9 @@ def _classes(values: Iterable[object]) -> Ints:
     return np.array([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)
 
 
-_INDEXES: Final[WeakKeyDictionary[Fleet, FleetIndex]] = WeakKeyDictionary()
-
-
-def index_of(fleet: Fleet) -> FleetIndex:
+def index_of(fleet: Fleet, cache: PlannerCache) -> FleetIndex:
     """The index of a fleet, built at first use."""
-    index = _INDEXES.get(fleet)
-    if index is None:
-        index = _INDEXES[fleet] = FleetIndex(fleet)
-    return index
+    return cache.get(fleet, FleetIndex) or cache.keep(fleet, FleetIndex(fleet))
 
 
 def _by_identity(asked: tuple[object, ...], flavors: Flavors) -> tuple[object, ...]:

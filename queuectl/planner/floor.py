@@ -19,6 +19,7 @@ from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.utilization import GangUse
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.fleetindex import FleetIndex, index_of
 from queuectl.planner.fragmentation import fragmented_on_nodes, left_on_nodes
 from queuectl.planner.topology import Tree
@@ -27,11 +28,14 @@ _Seats = list[list[Tenant]]
 _WHOLE: Final = 6  # digits: sevenths of GPUs add up to whole ones
 
 
-def floor_of(snapshot: Snapshot, uses: Mapping[str, GangUse]) -> Floor:
+def floor_of(
+    snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache | None = None
+) -> Floor:
     """The floor plan. ``uses``: what gangs do with their GPUs, by uid, as far as it is known."""
-    index = index_of(snapshot.fleet)
+    cache = cache or PlannerCache()
+    index = index_of(snapshot.fleet, cache)
     gangs, seats = _seated(snapshot, index, uses)
-    spots = _spots(snapshot, index, seats)
+    spots = _spots(snapshot, index, seats, cache)
     layouts = tuple(
         Layout(name, _levels(index.tree(topology.levels), spots, gangs))
         for name, topology in sorted(snapshot.config.topologies.items())
@@ -77,9 +81,11 @@ def _held(gang: Admitted, weights: GpuWeights) -> dict[str, tuple[int, float]]:
     return held
 
 
-def _spots(snapshot: Snapshot, index: FleetIndex, seats: _Seats) -> tuple[Spot, ...]:
+def _spots(
+    snapshot: Snapshot, index: FleetIndex, seats: _Seats, cache: PlannerCache
+) -> tuple[Spot, ...]:
     weights = snapshot.config.rules.accounting.gpus
-    left = left_on_nodes(snapshot, index)
+    left = left_on_nodes(snapshot, index, cache)
     fragmented = fragmented_on_nodes(snapshot, index, left).tolist()
     spots = []
     for node, amounts, lost, tenants in zip(

@@ -22,6 +22,7 @@ from queuectl.domain.fleet import NodeRules
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodShape
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.fleetindex import FleetIndex, index_of
 from queuectl.planner.topology import Ints, Mask
 from queuectl.planner.usage import beside_strangers, usage_of
@@ -31,17 +32,18 @@ Floats: TypeAlias = NDArray[np.float64]
 MOST_SHAPES: Final = 64  # the most wanted ones; a cluster's jobs come in few shapes
 
 
-def free_gpus(snapshot: Snapshot) -> Mapping[str, Free]:
+def free_gpus(snapshot: Snapshot, cache: PlannerCache | None = None) -> Mapping[str, Free]:
     """GPUs on nodes that take pods, by the ResourceFlavor whose labels the nodes carry; flavors without GPUs are left out.
 
     Where there are several resources that are GPUs (whole ones, instances, another vendor's), each is looked at with the
     shapes that ask for it, and counts by its weight.
     """
-    index = index_of(snapshot.fleet)
+    cache = cache or PlannerCache()
+    index = index_of(snapshot.fleet, cache)
     kinds = _kinds(snapshot, index)
     if not kinds:
         return {}
-    free = left_on_nodes(snapshot, index)
+    free = left_on_nodes(snapshot, index, cache)
     found = {}
     for name, flavor, nodes in _open_nodes(snapshot, index):
         sums = np.zeros(4)
@@ -114,9 +116,9 @@ def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
     return dict(wanted.most_common(MOST_SHAPES))
 
 
-def left_on_nodes(snapshot: Snapshot, index: FleetIndex) -> Ints:
+def left_on_nodes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) -> Ints:
     """(R, N): what nobody holds on each node; never below 0."""
-    left: Ints = np.maximum(beside_strangers(usage_of(snapshot).free, snapshot, index), 0)
+    left: Ints = np.maximum(beside_strangers(usage_of(snapshot, cache).free, snapshot, index), 0)
     return left
 
 

@@ -292,12 +292,12 @@ class Ledger:
 
 def open_ledger(arena: Arena) -> Ledger:
     """The ledger at the start of a walk."""
-    usage, config = arena.usage, arena.snapshot.config
+    usage, pools = arena.usage, arena.pools
     now = arena.now.copy()
     return Ledger(
         arena,
         now,
         now if arena.later is arena.now else arena.later.copy(),
-        use_of(config, usage.quota_held),
-        use_of(config, usage.quota_staying),
+        use_of(pools, usage.quota_held),
+        use_of(pools, usage.quota_staying),
     )

@@ -13,6 +13,7 @@ from queuectl.planner.answer import answer
 from queuectl.planner.arena import Arena, survey
 from queuectl.planner.balance import uneven
 from queuectl.planner.batch import Walk
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.classes import Classes
 from queuectl.planner.decide import confirm, draw_together
 from queuectl.planner.leases import standing_leases
@@ -29,7 +30,9 @@ from queuectl.planner.tidying.tidy import tidy
 from queuectl.planner.victims.dryrun import dry_run
 
 
-def plan(snapshot: Snapshot, stop: StopSignal | None = None) -> Plan:
+def plan(
+    snapshot: Snapshot, stop: StopSignal | None = None, cache: PlannerCache | None = None
+) -> Plan:
     """Decide one cycle: who starts where, who leaves, and why everybody else waits.
 
     Pure and deterministic: the same snapshot gives the same plan, byte for byte, unless it was cut (``Plan.cut``).
@@ -37,8 +40,9 @@ def plan(snapshot: Snapshot, stop: StopSignal | None = None) -> Plan:
     Args:
         snapshot: everything the cycle may look at.
         stop: lets another thread end it early; the plan is then cut.
+        cache: of earlier calls; the plan does not depend on it.
     """
-    cycle = begin(snapshot, stop)
+    cycle = begin(survey(snapshot, cache), stop)
     look_ahead(cycle.walk, cycle.in_order)
     for pending in Turns(cycle.walk, cycle.lines):
         cycle.walk.strict.come_to(pending)
@@ -76,12 +80,12 @@ class Cycle:
         self.mending.resume()
 
 
-def begin(snapshot: Snapshot, stop: StopSignal | None = None, arena: Arena | None = None) -> Cycle:
-    """Everything that comes before the first pending gang; ``arena``: of the snapshot, if it is known already."""
+def begin(arena: Arena, stop: StopSignal | None = None) -> Cycle:
+    """Everything that comes before the first pending gang."""
+    snapshot = arena.snapshot
     solver = Solver(snapshot.limits, stop or StopSignal())
-    arena = arena or survey(snapshot)
     ledger = open_ledger(arena)
-    lines = lines_of(snapshot)
+    lines = lines_of(snapshot, arena.cache)
     leases = standing_leases(arena, ledger, lines.in_order)
     walk = Walk(arena, ledger, solver, leases, Classes(arena, lines.kinds), StrictOrder(arena))
     return Cycle(walk, Mending(walk), lines)

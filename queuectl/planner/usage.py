@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Final, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import TypeAlias
 
 import numpy as np
 
-from queuectl.domain.fleet import Fleet
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSetPlacement
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.fleetindex import FleetIndex, index_of
 from queuectl.planner.queueing.quota import QuotaRow
 from queuectl.planner.topology import Ints
@@ -67,18 +66,13 @@ class Usage:
         return self.entries[id(gang)].charges
 
 
-_LAST: Final[WeakKeyDictionary[Fleet, Usage]] = WeakKeyDictionary()
-
-
-def usage_of(snapshot: Snapshot) -> Usage:
+def usage_of(snapshot: Snapshot, cache: PlannerCache) -> Usage:
     """Count a snapshot's admitted gangs, starting from the last one counted on the same fleet and configuration."""
-    index = index_of(snapshot.fleet)
-    last = _LAST.get(snapshot.fleet)
+    index = index_of(snapshot.fleet, cache)
+    last = cache.get(snapshot.fleet, Usage)
     if last is None or last.config is not snapshot.config:
         last = Usage(snapshot.config, {}, index.allocatable, index.allocatable)
-    usage = _advance(last, snapshot, index)
-    _LAST[snapshot.fleet] = usage
-    return usage
+    return cache.keep(snapshot.fleet, _advance(last, snapshot, index))
 
 
 def beside_strangers(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints:

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
 from queuectl.planner.queueing.dominant import share_of
-from queuectl.planner.queueing.quota import Pool, QuotaUse, use_of
+from queuectl.planner.queueing.quota import Pool, Pools, QuotaUse, build_pools, use_of
 from queuectl.state.holdings import Holdings, Row
 from queuectl.telemetry.finished import finished
 from queuectl.telemetry.gauges import gauge, in_units
@@ -65,8 +65,9 @@ class QuotaGauges(Collector):
             ((row, in_units(row[1], amount)) for row, amount in asked.items()),
         )
         yield from _local_queues(config, held, kept)
-        yield from _cohorts(config, held, kept)
-        yield from _shares(config, held)
+        pools = build_pools(config)
+        yield from _cohorts(config, pools, held, kept)
+        yield from _shares(config, pools, held)
         yield from nodes(holdings.fleet)
         yield from finished(holdings.over, config)
 
@@ -153,9 +154,9 @@ def _views(
 
 
 def _cohorts(
-    config: QueueConfig, held: Mapping[Row, int], kept: Mapping[Row, int]
+    config: QueueConfig, queues: Pools, held: Mapping[Row, int], kept: Mapping[Row, int]
 ) -> Iterator[Metric]:
-    pools = _cohort_pools(use_of(config, {}))
+    pools = _cohort_pools(queues)
     yield gauge(
         "cohort_info", "1 for each Cohort, with its parent and root.",
         ("cohort", "parent_cohort", "root_cohort"),
@@ -184,11 +185,11 @@ def _cohorts(
     )  # fmt: skip
 
 
-def _shares(config: QueueConfig, held: Mapping[Row, int]) -> Iterator[Metric]:
+def _shares(config: QueueConfig, queues: Pools, held: Mapping[Row, int]) -> Iterator[Metric]:
     rows: Counter[tuple[str, str, str]] = Counter()
     for row, amount in held.items():
         rows[row[2:]] += amount
-    use = use_of(config, rows)
+    use = use_of(queues, rows)
     yield gauge(
         "cluster_queue_weighted_share",
         "Dominant resource share over its weight, in thousandths; +Inf where it borrows with weight 0.",
@@ -200,7 +201,7 @@ def _shares(config: QueueConfig, held: Mapping[Row, int]) -> Iterator[Metric]:
     )  # fmt: skip
     yield gauge(
         "cohort_weighted_share", "The same of a Cohort within its parent.", ("cohort",),
-        (((name,), _weighted(pool, use)) for name, pool in _cohort_pools(use).items()),
+        (((name,), _weighted(pool, use)) for name, pool in _cohort_pools(queues).items()),
     )  # fmt: skip
 
 
@@ -209,9 +210,9 @@ def _weighted(pool: Pool, use: QuotaUse) -> float:
     return inf if weighted is None else float(weighted)
 
 
-def _cohort_pools(use: QuotaUse) -> Mapping[str, Pool]:
+def _cohort_pools(queues: Pools) -> Mapping[str, Pool]:
     pools: dict[str, Pool] = {}
-    for queue in use.pools.values():
+    for queue in queues.values():
         pool = queue.parent
         while pool is not None and pool.name not in pools:
             pools[pool.name] = pool

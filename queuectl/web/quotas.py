@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.queueing.quota import QuotaUse, use_of
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.queueing.quota import QuotaUse, pools_of, use_of
 from queuectl.planner.usage import usage_of
 
 
@@ -111,8 +112,9 @@ class Quotas:
         )
 
 
-def quotas_of(config: QueueConfig, snapshot: Snapshot | None) -> Quotas:
+def quotas_of(config: QueueConfig, snapshot: Snapshot | None, cache: PlannerCache) -> Quotas:
     """The quotas that planning goes by, and their use; without a snapshot, those that the configuration states."""
     if snapshot is None:
         return Quotas(config, None)
-    return Quotas(snapshot.config, use_of(snapshot.config, usage_of(snapshot).quota_held))
+    pools = pools_of(snapshot.config, cache)
+    return Quotas(snapshot.config, use_of(pools, usage_of(snapshot, cache).quota_held))

@@ -23,6 +23,7 @@ from queuectl.domain.overrides import in_force
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted
+from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 from queuectl.web.ports import PageStore, Scene
 from queuectl.web.sight import Sight, sight_of
@@ -111,6 +112,7 @@ class Site:
         self.signs_in = signs_in
         self.diagnoser = diagnoser
         self._scene = scene
+        self.cache = PlannerCache()
         self._environment = _environment()
         self._stated = stated
 

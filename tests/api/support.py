@@ -41,6 +41,7 @@ from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.whatif import WhatIf
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.floor import floor_of
 from queuectl.planner.queueing.overquota import over_quota
 from queuectl.state.mirror import Mirror
@@ -118,7 +119,7 @@ class LookingOut:
 
     def __init__(self, snapshot: Snapshot | None, store: Configured) -> None:
         self.snapshot = snapshot
-        self._tryout = TryOut(self._look, store, Mirror({}), share=1.0)
+        self._tryout = TryOut(self._look, store, Mirror({}), share=1.0, cache=PlannerCache())
 
     async def _look(self) -> Seen | None:
         return Seen(self.snapshot) if self.snapshot is not None else None

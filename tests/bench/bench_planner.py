@@ -25,6 +25,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify
 from tests.bench.clusters import (
     FIVE,
@@ -94,14 +95,15 @@ def three(samples: Sequence[float]) -> str:
 def measure(load: str, snapshots: Iterable[Snapshot], peer: str = "-", target: str = "-") -> Line:
     """Plan each snapshot once; the fleet is known from a cycle before, as in the running loop."""
     wall, cpu, plans = [], [], []
+    cache = PlannerCache()
     gc.set_threshold(50_000, 20, 20)  # as the controller does
     for number, taken in enumerate(snapshots):
         if number == 0:
-            plan(taken)
+            plan(taken, cache=cache)
             gc.collect()
             gc.freeze()
         at, of_thread = time.perf_counter(), time.thread_time()
-        made = plan(taken)
+        made = plan(taken, cache=cache)
         cpu.append((time.thread_time() - of_thread) * 1e3)
         wall.append((time.perf_counter() - at) * 1e3)
         plans.append(made)

@@ -33,6 +33,7 @@ from queuectl.objects.documents import as_document
 from queuectl.objects.gangs import read_job_gang
 from queuectl.objects.snapshots import read_snapshot
 from queuectl.planner import plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify
 from queuectl.planner.victims.patience import next_turn
 from queuectl.state.claims import priority_of
@@ -67,6 +68,7 @@ class Replay:
     _numbers: int = 0
 
     def __post_init__(self) -> None:
+        self.cache = PlannerCache()
         self.mirror = Mirror({"jobs": "Job"})
         self.ledger = Ledger()
         given = [as_document(d) for d in (*self.mix.config, *self.mix.spaces, *self.mix.nodes)]
@@ -150,7 +152,7 @@ class Replay:
         snapshot = self._timed(
             "freeze", lambda: self.freezer.freeze(self.config, now, SolverLimits())
         )
-        made = self._timed("plan", lambda: plan(snapshot))
+        made = self._timed("plan", lambda: plan(snapshot, cache=self.cache))
         turn = next_turn(snapshot, made)
         self._turns = None if turn is None else turn - STARTED_AT
         wrong = self._timed("verify", lambda: verify(snapshot, made))

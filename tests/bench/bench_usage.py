@@ -32,6 +32,7 @@ from queuectl.domain.reports import Grouping, Period
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.fragmentation import free_gpus
 from queuectl.state.looklog import LookLog
 from queuectl.state.marking import Marker
@@ -76,7 +77,7 @@ class Bench:
             looks=self.looks.of,
             picture=lambda: self.snapshot,
         )
-        self.accountant = Accountant(store.usage, facts, lambda: self.now, epoch)
+        self.accountant = Accountant(store.usage, facts, lambda: self.now, epoch, PlannerCache())
 
     async def commits(self, marked: bool, number: int) -> Sample:
         """1,000 admissions in one commit."""

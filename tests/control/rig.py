@@ -39,6 +39,7 @@ from queuectl.domain.records import Delta, PodRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.objects.kinds import KINDS
+from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 from tests.doubles.cluster import FakeCluster, Moment
@@ -344,6 +345,7 @@ class Rig:
             metrics=self.metrics,
             settings=self.settings,
             clock=self.clock,
+            cache=PlannerCache(),
         )
         self.loop = loop
         listed: set[str] = set()

@@ -19,6 +19,7 @@ from queuectl.domain.preview import Preview
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.cache import PlannerCache
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_crash_matrix import fresh, survives
 from tests.control.test_lifecycle import document_of, rules
@@ -62,7 +63,7 @@ def previewer(world: Rig) -> Previewer:
         assert world.loop is not None
         return Seen(world.loop.books.snapshot(seek_room=False))
 
-    return Previewer(look, share=1.0)
+    return Previewer(look, 1.0, PlannerCache())
 
 
 # -- a priority for a time
@@ -165,9 +166,11 @@ async def test_a_process_that_sees_nothing_or_not_this_gang_previews_nothing() -
 
     runs = Entry("u1", "Job", "a", "train", State.RUNNING)
     for look in (blind, empty):
-        assert await Previewer(look, share=1.0).preview(runs, Action.HOLD) is None
+        assert await Previewer(look, 1.0, PlannerCache()).preview(runs, Action.HOLD) is None
     waits = replace(runs, state=State.PENDING)
-    assert await Previewer(empty, share=1.0).preview(waits, Action.HOLD) == Preview(None, 0.0)
+    assert await Previewer(empty, 1.0, PlannerCache()).preview(waits, Action.HOLD) == Preview(
+        None, 0.0
+    )
 
 
 async def test_it_is_told_first_where_the_rules_give_victims_time(database_url: str) -> None:

@@ -10,6 +10,7 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import State
 from queuectl.domain.trial import Trial
 from queuectl.objects.whatif import WhatIf
+from queuectl.planner.cache import PlannerCache
 from tests.control.rig import Rig, gang, rig
 
 
@@ -26,8 +27,11 @@ async def asked(world: Rig, question: WhatIf) -> Trial:
         watching=lambda: True,
         heard=dict,
         share=1.0,
+        cache=PlannerCache(),
     )
-    trial = await TryOut(viewer.latest, world.store, loop._mirror, 1.0).try_out(question)
+    trial = await TryOut(viewer.latest, world.store, loop._mirror, 1.0, PlannerCache()).try_out(
+        question
+    )
     assert trial is not None
     return trial
 

@@ -20,6 +20,7 @@ from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.objects.config import build
 from queuectl.objects.kinds import KINDS
+from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from tests.control.rig import Rig, configuration, gang, rig
 
@@ -81,6 +82,7 @@ def made(
         watching=lambda: watches,
         heard=lambda: heard or {},
         share=1.0,
+        cache=PlannerCache(),
     )
 
 
@@ -162,6 +164,7 @@ async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
             watching=lambda: True,
             heard=dict,
             share=1.0,
+            cache=PlannerCache(),
         )
         pictures = []
 

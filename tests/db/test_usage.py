@@ -37,6 +37,7 @@ from queuectl.domain.reports import Grouping, Period
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape
+from queuectl.planner.cache import PlannerCache
 from queuectl.state.looklog import LookLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
@@ -141,7 +142,13 @@ class World:
             looks=self.looks.of,
             picture=lambda: Snapshot(self.now, Fleet(()), CONFIG),
         )
-        self.accountant = Accountant(self.books, self.facts, lambda: self.now, self.epoch)  # type: ignore[arg-type]
+        self.accountant = Accountant(
+            self.books,  # type: ignore[arg-type]
+            self.facts,
+            lambda: self.now,
+            self.epoch,
+            PlannerCache(),
+        )
 
     async def step(self, choices: list[tuple[int, int]], lag: float) -> None:
         """Some workloads go on; what is committed was decided ``lag`` seconds ago."""
@@ -474,7 +481,7 @@ async def test_two_who_account_for_the_same_time_count_it_once(store: PostgresSt
     world = World(store, Lives("old"))
     await world.lead()
     await world.account("")
-    twin = Accountant(store.usage, world.facts, lambda: world.now, world.epoch)
+    twin = Accountant(store.usage, world.facts, lambda: world.now, world.epoch, PlannerCache())
     await twin.account()
     world.now += 60.0
     await world.account("")
@@ -501,7 +508,13 @@ async def test_a_fold_that_was_given_up_and_happens_later_is_not_added_twice(
                 await world.account("")
         world.now += 100.0
         world.books = Fragile(store.usage)
-        world.accountant = Accountant(world.books, world.facts, lambda: world.now, world.epoch)  # type: ignore[arg-type]
+        world.accountant = Accountant(
+            world.books,  # type: ignore[arg-type]
+            world.facts,
+            lambda: world.now,
+            world.epoch,
+            PlannerCache(),
+        )
         late = iter([LATE])
         relay.judge = lambda asked: (
             next(late, None) if asked.does.startswith("COMMIT after INSERT INTO usage_") else None

@@ -37,6 +37,7 @@ from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
 from queuectl.planner import plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify
 from queuectl.planner.victims.shield import next_change, protected_until
 from queuectl.state.alarms import alarm_of
@@ -100,6 +101,7 @@ class World:
         )
         self._observer = Observer(self._mirror, self._ledger, self._usage, 300.0)
         self._decider = Decider(self._mirror, self._ledger, self._may_go)
+        self._cache = PlannerCache()
         self._does_nothing: dict[str, int] = {}  # uid -> attempt
         self._ending: dict[str, float] = {}  # pod -> when it ends
         self._version = 0
@@ -305,7 +307,7 @@ class World:
     def cycle(self) -> Plan:
         """Plan, verify and carry out, whether asked for or not."""
         snapshot = self.snapshot()
-        made = plan(snapshot)
+        made = plan(snapshot, cache=self._cache)
         assert not made.cut
         assert made.alarms == ()
         assert verify(snapshot, made) == (), self.history.story()
@@ -423,7 +425,7 @@ class World:
     def end(self) -> History:
         """Nothing happens any more."""
         self.wait(QUIET)
-        self.history.unasked = plan(self.snapshot())
+        self.history.unasked = plan(self.snapshot(), cache=self._cache)
         self.history.last = self.snapshot()
         self.history.entries = {e.uid: e for e in self._ledger}
         return self.history

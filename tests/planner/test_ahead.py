@@ -11,6 +11,7 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan, planning
 from queuectl.planner.ahead import Foreseeing, look_ahead
+from queuectl.planner.arena import survey
 from queuectl.planner.decide import Decision
 from queuectl.planner.demand import Demand
 from queuectl.planner.solve import Status
@@ -49,7 +50,7 @@ def test_looking_ahead_starts_the_same_gangs_by_fewer_solves(
 
 def at_its_turn(taken: Snapshot) -> tuple[Foreseeing, Demand]:
     """The chooser of a walk that has come to its only gang, and what that asks."""
-    cycle = planning.begin(taken)
+    cycle = planning.begin(survey(taken))
     look_ahead(cycle.walk, cycle.in_order)
     chooser = cycle.walk.sizing.chooser
     assert isinstance(chooser, Foreseeing)

@@ -24,6 +24,7 @@ from queuectl.domain.fleet import (
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.arena import caps, survey
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.fleetindex import FleetIndex, index_of
 from queuectl.planner.ledger import open_ledger
 from queuectl.planner.topology import grow
@@ -174,7 +175,8 @@ def test_counts_of_changed_nodes_are_those_of_a_fresh_count() -> None:
 @settings(max_examples=examples(100), deadline=None)
 @given(generate.snapshots(tenants=6), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
 def test_carried_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) -> None:
-    usage_of(snapshot)
+    cache = PlannerCache()
+    usage_of(snapshot, cache)
     later = replace(
         snapshot,
         admitted=tuple(
@@ -183,8 +185,8 @@ def test_carried_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) 
             if i not in dropped
         ),
     )
-    carried = usage_of(later)
-    fresh = usage_of(replace(later, fleet=Fleet(later.fleet.nodes)))
+    carried = usage_of(later, cache)
+    fresh = usage_of(later, PlannerCache())
     assert (carried.free == fresh.free).all()
     assert (carried.later == fresh.later).all()
     assert (carried.leaving, carried.idle, carried.broken) == (
@@ -202,11 +204,12 @@ def test_carried_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) 
 def test_the_same_running_gangs_are_counted_once_and_a_new_record_of_one_anew() -> None:
     running = tuple(holding(gang(f"r{i}", podset(gpu=4)), {f"n{i}": 1}) for i in range(2))
     snapshot = world([node(f"n{i}", gpu=8) for i in range(2)], (), running)
-    known = usage_of(snapshot)
-    assert usage_of(replace(snapshot, admitted=(*snapshot.admitted,))) is known
+    cache = PlannerCache()
+    known = usage_of(snapshot, cache)
+    assert usage_of(replace(snapshot, admitted=(*snapshot.admitted,)), cache) is known
     idle = replace(running[1], idle_since=0.0)
     for again in (replace(running[1]), idle, replace(idle, leaving=True)):
-        after = usage_of(replace(snapshot, admitted=(running[0], again)))
+        after = usage_of(replace(snapshot, admitted=(running[0], again)), cache)
         assert after.idle == ((again,) if again is idle else ())
         assert after.slots(again)[0].tolist() == [1]
         assert (after.free == known.free).all()
@@ -214,8 +217,9 @@ def test_the_same_running_gangs_are_counted_once_and_a_new_record_of_one_anew() 
 
 def test_a_fleet_is_indexed_once_and_forgotten_with_it() -> None:
     fleet = Fleet((node("n0", gpu=8),))
-    assert index_of(fleet) is index_of(fleet)
-    watch = weakref.ref(index_of(fleet))
+    cache = PlannerCache()
+    assert index_of(fleet, cache) is index_of(fleet, cache)
+    watch = weakref.ref(index_of(fleet, cache))
     del fleet
     gc.collect()
     assert watch() is None

@@ -25,7 +25,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import PodSet, PodShape, Workload
 from queuectl.planner import plan
-from queuectl.planner.queueing.quota import QuotaUse, pools_of, use_of
+from queuectl.planner.queueing.quota import QuotaUse, build_pools, use_of
 from queuectl.planner.verify import Rule, verify
 from queuectl.planner.verify.cohorts import Member, excesses, members_of
 from tests.planner.build import NOW, gang
@@ -176,7 +176,7 @@ def allowed(config: QueueConfig, used: dict[str, int]) -> bool:
 def filled(config: QueueConfig, wanted: list[tuple[int, int]]) -> tuple[dict[str, int], QuotaUse]:
     """Queues take what they want one after the other, as far as it is allowed."""
     used = dict.fromkeys(config.cluster_queues, 0)
-    use = use_of(config, {})
+    use = use_of(build_pools(config), {})
     for which, n in wanted:
         name = sorted(used)[which % len(used)]
         if allowed(config, {**used, name: used[name] + n}):
@@ -198,8 +198,8 @@ def test_what_is_left_is_exactly_what_may_be_used(
         assert left >= 0
         assert allowed(config, {**used, name: used[name] + left})
         assert not allowed(config, {**used, name: used[name] + left + 1})
-    empty = use_of(config, {})
-    for name, pool in pools_of(config).items():
+    empty = use_of(build_pools(config), {})
+    for name, pool in build_pools(config).items():
         assert empty.left(name, ROW) == pool.most(ROW) == members_of(config)[name].most(*ROW)
 
 
@@ -209,13 +209,13 @@ def test_adding_and_taking_off_is_counting_afresh(
 ) -> None:
     """Even where more is used than allowed, as after a quota was lowered."""
     total = dict.fromkeys(sorted(config.cluster_queues), 0)
-    use = use_of(config, {})
+    use = use_of(build_pools(config), {})
     for which, n in wanted:
         name = list(total)[which % len(total)]
         change = max(n, -total[name])
         total[name] += change
         use.add((name, *ROW), change)
-    fresh = use_of(config, {(name, *ROW): n for name, n in total.items()})
+    fresh = use_of(build_pools(config), {(name, *ROW): n for name, n in total.items()})
     assert {n: use.left(n, ROW) for n in total} == {n: fresh.left(n, ROW) for n in total}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from queuectl.domain.queues import Cohort, QueueConfig
 from queuectl.planner.queueing.dominant import share_of, shares_above
-from queuectl.planner.queueing.quota import QuotaUse, pools_of
+from queuectl.planner.queueing.quota import QuotaUse, build_pools
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, quotas
 
@@ -16,7 +16,7 @@ ROW = (FLAVOR, GPUS)
 
 
 def used(config: QueueConfig, **amounts: int) -> QuotaUse:
-    use = QuotaUse(pools_of(config))
+    use = QuotaUse(build_pools(config))
     for name, amount in amounts.items():
         use.add((name, *ROW), amount)
     return use

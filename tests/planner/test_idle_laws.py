@@ -12,7 +12,7 @@ from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.queues import ReclaimMode
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
-from queuectl.planner.queueing import refuted
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.generate_cohorts import contest
@@ -98,7 +98,7 @@ def test_where_nobody_is_known_to_be_idle_modes_mean_nothing(snapshot: Snapshot)
 def test_the_same_snapshot_gives_the_same_plan_whatever_was_known_before(
     snapshot: Snapshot,
 ) -> None:
-    first = plan(snapshot)
-    assert plan(snapshot) == first
-    refuted._LAST.pop(snapshot.config, None)
+    cache = PlannerCache()
+    first = plan(snapshot, cache=cache)
+    assert plan(snapshot, cache=cache) == first
     assert plan(snapshot) == first

@@ -16,6 +16,7 @@ from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner import plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify
 from tests.planner import cases, generate
 from tests.planner.mixed import mixed
@@ -79,8 +80,9 @@ def test_the_first_gang_starts_if_it_fits_in_any_flavor(snapshot: Snapshot) -> N
 @given(batches)
 def test_what_earlier_cycles_left_in_memory_changes_nothing(snapshot: Snapshot) -> None:
     fresh = copy.deepcopy(snapshot)
-    first = plan(snapshot)
-    again = plan(snapshot)
+    cache = PlannerCache()
+    first = plan(snapshot, cache=cache)
+    again = plan(snapshot, cache=cache)
     elsewhere = plan(fresh)
     assert repr(first) == repr(again) == repr(elsewhere)
 

@@ -16,6 +16,7 @@ from queuectl.domain.workload import Placement
 from queuectl.planner import plan
 from queuectl.planner.arena import survey
 from queuectl.planner.asking import demand_of
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.ledger import Ledger, open_ledger
 from queuectl.planner.queueing.lines import Lines, lines_of
 from queuectl.planner.queueing.quota_model import confirm_quota
@@ -125,6 +126,7 @@ def test_lines_kept_from_cycle_to_cycle_are_those_made_afresh(seed: int) -> None
     waiting: dict[str, Pending] = {}
     lease = CapacityLease(Placement(()), (), NOW, NOW + 60)
     reason = next(iter(plan(quota_only([cq("a", 0)], [gpus("x", 1, "a")])).pending)).reasons[0]
+    cache = PlannerCache()
     for cycle in range(30):
         for uid in rng.sample(sorted(waiting), min(len(waiting), rng.choice((0, 1, 3, 30)))):
             del waiting[uid]
@@ -140,8 +142,8 @@ def test_lines_kept_from_cycle_to_cycle_are_those_made_afresh(seed: int) -> None
             )
             waiting[uid] = replace(waiting[uid], **change)
         now = replace(snapshot, pending=tuple(waiting.values()))
-        kept = lines_of(now)
-        assert _seen(kept) == _seen(lines_of(replace(now, config=replace(now.config))))
+        kept = lines_of(now, cache)
+        assert _seen(kept) == _seen(lines_of(now, PlannerCache()))
 
 
 def test_what_fits_the_empty_fleet_under_one_configuration_need_not_under_another() -> None:

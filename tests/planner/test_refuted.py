@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +14,8 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.queues import Protection, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner import plan
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.choose import Chooser
-from queuectl.planner.queueing import refuted
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.queues import cq, gpus, quota_only, running
 from tests.support.examples import examples
@@ -47,9 +46,10 @@ def two_trees(**rest: Any) -> Snapshot:
 
 def again(searched: list[str], first: Snapshot, then: Snapshot) -> list[str]:
     """Who is searched for in the second of two plans."""
-    plan(first)
+    cache = PlannerCache()
+    plan(first, cache=cache)
     searched.clear()
-    plan(then)
+    plan(then, cache=cache)
     return sorted(searched)
 
 
@@ -172,12 +172,6 @@ STEPS = st.lists(
 )
 
 
-def afresh(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    with monkeypatch.context() as patch:
-        patch.setattr(refuted, "_LAST", WeakKeyDictionary())
-        return plan(snapshot)
-
-
 @settings(max_examples=examples(200), deadline=None)
 @given(steps=STEPS, preempts=st.booleans())
 def test_plans_are_the_same_as_if_nothing_had_been_kept(
@@ -186,6 +180,7 @@ def test_plans_are_the_same_as_if_nothing_had_been_kept(
     within = WithinClusterQueue.LOWER_PRIORITY if preempts else WithinClusterQueue.NEVER
     queues = [cq(name, 4, tree, within_cluster_queue=within) for name, tree in QUEUES.items()]
     snapshot = quota_only(queues, [])
+    cache = PlannerCache()
     for number, (arriving, ending, committed, raised) in enumerate(steps):
         pending = [
             replace(p, workload=replace(p.workload, priority=raised[i])) if i in raised else p
@@ -198,9 +193,8 @@ def test_plans_are_the_same_as_if_nothing_had_been_kept(
         snapshot = replace(
             snapshot, now=snapshot.now + 1, pending=tuple(pending), admitted=admitted
         )
-        made = plan(snapshot)
-        with pytest.MonkeyPatch.context() as patch:
-            assert made == afresh(snapshot, patch)
+        made = plan(snapshot, cache=cache)
+        assert made == plan(snapshot)
         if committed:
             snapshot = after(snapshot, made)
 

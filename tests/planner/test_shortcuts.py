@@ -53,7 +53,7 @@ def _tight(seed: int) -> Snapshot:
 @given(st.integers(0, 2**32).map(_tight) | contested())
 def test_looking_for_a_refusal_first_finds_no_other_answer(few: int, snapshot: Snapshot) -> None:
     """Nor does the small model that leaves most gangs out, however few are left in it (0 = it is asked always)."""
-    cycle = begin(snapshot, None)
+    cycle = begin(survey(snapshot))
     for pending in turns(cycle):
         turn = turn_of(cycle.walk, pending)
         for demand in demands(turn, as_it_is(turn), turn.arena):
@@ -71,7 +71,7 @@ def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.
     """It is found to fit the nodes cut out for it after some gangs have left exactly when it is on all nodes."""
     arena = survey(snapshot)
     bench = bench_of_all(arena, snapshot.admitted)
-    cycle = begin(snapshot, None, arena)
+    cycle = begin(arena)
     pending = next(turns(cycle))
     turn = turn_of(cycle.walk, pending)
     for demand in demands(turn, as_it_is(turn), arena):

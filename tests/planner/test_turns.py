@@ -17,7 +17,9 @@ from queuectl.domain.rules import FairStrategy, Rules, UsageFairness
 from queuectl.domain.snapshot import CapacityLease, PastUse, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
 from queuectl.planner import plan
+from queuectl.planner.arena import survey
 from queuectl.planner.batch import Walk
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.queueing.dominant import share_of
 from queuectl.planner.queueing.quota import Pool
@@ -37,7 +39,7 @@ def planned(snapshot: Snapshot) -> Plan:
 
 def looked_at(snapshot: Snapshot) -> list[str]:
     """Uids as their turns come."""
-    return [pending.workload.uid for pending in turns(begin(snapshot))]
+    return [pending.workload.uid for pending in turns(begin(survey(snapshot)))]
 
 
 def ones(queue: str, count: int, first: float = 0.0, **rest: Any) -> list[Workload]:
@@ -212,7 +214,7 @@ def test_the_tournament_kept_up_to_date_is_the_one_counted_afresh(snapshot: Snap
         snapshot.pending, key=lambda p: (-p.workload.priority, p.workload.queued_at, p.workload.uid)
     ):
         lines.setdefault(entry.workload.queue or "", []).append(entry)
-    cycle = begin(snapshot)
+    cycle = begin(survey(snapshot))
     for pending in turns(cycle):
         heads = {name: line[0] for name, line in lines.items() if line}
         assert pending.workload.queue == _tournament(cycle.walk, heads)
@@ -332,7 +334,7 @@ def test_no_queue_starves_behind_another_however_long() -> None:
 
 
 def _singly(snapshot: Snapshot) -> tuple[list[str], dict[str, Code]]:
-    cycle = begin(snapshot)
+    cycle = begin(survey(snapshot))
     for _ in turns(cycle):
         pass
     codes = {uid: r.reasons[0].code for uid, r in cycle.walk.refused.items()}
@@ -361,10 +363,10 @@ def test_a_plan_does_not_depend_on_the_plans_before(
         replace(p, workload=replace(p.workload, priority=7)) if changed else p
         for p, changed in zip(snapshot.pending, other, strict=True)
     ]
-    plan(replace(snapshot, pending=tuple(before[: data.draw(st.integers(0, count))])))
-    plan(replace(snapshot, pending=tuple(before)))
-    warm = plan(snapshot)
-    assert warm == plan(replace(snapshot, config=replace(snapshot.config)))
+    cache = PlannerCache()
+    for known in (before[: data.draw(st.integers(0, count))], before):
+        plan(replace(snapshot, pending=tuple(known)), cache=cache)
+    assert plan(snapshot, cache=cache) == plan(snapshot)
 
 
 def test_a_lease_given_up_serves_those_refused_before_in_their_order() -> None:

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.arena import survey
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.why import diagnose
 from queuectl.planner.why.conflict import conflict_of, world_of
@@ -49,7 +50,7 @@ def test_a_conflict_of_one_gang_cannot_be_reduced_and_is_enough_by_the_planner_o
 @_SLOW
 @given(snapshots(gangs=3))
 def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapshot) -> None:
-    cycle = begin(snapshot)
+    cycle = begin(survey(snapshot))
     for pending in turns(cycle):
         turn = turn_of(cycle.walk, pending)
         conflict = conflict_of(turn)
@@ -67,7 +68,7 @@ def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapsh
 @_SLOW
 @given(snapshots(gangs=3))
 def test_what_everybody_holds_adds_up_to_what_the_walk_has_left(snapshot: Snapshot) -> None:
-    cycle = begin(snapshot)
+    cycle = begin(survey(snapshot))
     for pending in turns(cycle):
         turn = turn_of(cycle.walk, pending)
         books = turn.ledger(HOLDERS, snapshot.config)

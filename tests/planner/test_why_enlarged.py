@@ -16,6 +16,7 @@ from queuectl.domain.changes import AddNodes
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node, NodeRules
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.arena import Arena, survey
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.fleetindex import index_of
 from queuectl.planner.topology import Tree
 from queuectl.planner.why.enlarged import enlarged
@@ -101,7 +102,7 @@ def test_a_plan_in_another_thread_may_add_to_the_index_meanwhile(
 ) -> None:
     """Between any two steps over the masks and the trees that are known, the plan asks for one more of each."""
     small = Fleet(tuple(node(f"n{i}", gpu=8) for i in range(3)))
-    index = index_of(small)
+    index = index_of(small, PlannerCache())
     for key in range(3):
         index.mask(NodeRules(((f"key-{key}", "value"),)))
         index.tree(_LEVELS[key])

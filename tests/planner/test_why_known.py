@@ -9,6 +9,7 @@ from queuectl.domain.changes import apply_all
 from queuectl.domain.diagnosis import Diagnosis, Remedy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import choose, plan
+from queuectl.planner.arena import survey
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.victims.find import Blocked
 from queuectl.planner.why import diagnose, diagnose_those
@@ -33,7 +34,7 @@ def _window(snapshot: Snapshot) -> list[Diagnosis]:
 @given(snapshots(gangs=3) | contested())
 def test_a_walk_that_knows_its_plan_comes_to_the_same_plan(snapshot: Snapshot) -> None:
     planned = plan(snapshot)
-    cycle = begin(snapshot)
+    cycle = begin(survey(snapshot))
     know(cycle.walk, of_plan(planned))
     for _ in turns(cycle):
         pass

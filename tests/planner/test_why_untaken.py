@@ -14,6 +14,7 @@ from queuectl.domain.queues import ClusterQueue, WithinClusterQueue
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
+from queuectl.planner.arena import survey
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.why import diagnose, offer
 from queuectl.planner.why.known import know, of_plan
@@ -29,7 +30,7 @@ RACKS = [node(f"{rack}-{i}", rack, gpu=8) for rack in ("r1", "r2") for i in rang
 
 
 def _turn(snapshot: Snapshot, uid: str) -> Turn:
-    cycle = begin(snapshot)
+    cycle = begin(survey(snapshot))
     know(cycle.walk, of_plan(plan(snapshot)))
     return next(
         turn_of(cycle.walk, pending) for pending in turns(cycle) if pending.workload.uid == uid

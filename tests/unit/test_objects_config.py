@@ -38,7 +38,7 @@ from queuectl.objects.config import (
 )
 from queuectl.objects.config_links import MAX_COHORTS, dangling
 from queuectl.objects.errors import DocumentError
-from queuectl.planner.queueing.quota import pools_of
+from queuectl.planner.queueing.quota import build_pools
 
 OURS = "queuectl.dev/v1"
 
@@ -406,7 +406,7 @@ def test_a_tree_of_stored_cohorts_that_is_too_high_is_planned_in_pieces() -> Non
     stored = [cohort(f"c-{n}", f"c-{n + 1}") for n in range(number)]
     parents = {name: one.parent for name, one in build(stored, 1).cohorts.items()}
     members = [queue_in("lower", "c-0"), queue_in("upper", f"c-{number - 1}")]
-    pools = pools_of(build([*stored, *members], 1))
+    pools = build_pools(build([*stored, *members], 1))
     roots = [name for name, parent in parents.items() if parent is None]
     assert len(roots) == number // MAX_COHORTS
     for name in ("lower", "upper"):

@@ -31,6 +31,7 @@ from queuectl.domain.records import Outcome
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.utilization import Trouble, UseState
 from queuectl.objects.config import build
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.domains import Spread
 from queuectl.planner.queueing.lines import lines_of
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
@@ -167,7 +168,7 @@ def looked_at(metrics: Metrics, *lives: str) -> None:
     workloads = (replace(gang(uid), namespace="team-a", queue="default") for uid in entries)
     pending = tuple(map(Pending, workloads))
     snapshot = Snapshot(0.0, Fleet(()), build(documents(), 1), pending=pending)
-    metrics.kinds.planned(lines_of(snapshot), entries.get)
+    metrics.kinds.planned(lines_of(snapshot, PlannerCache()), entries.get)
 
 
 def families(metrics: Metrics) -> Iterator[Metric]:

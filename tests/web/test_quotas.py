@@ -11,6 +11,7 @@ from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.config import build
 from queuectl.objects.node_quota import quota_from_nodes
+from queuectl.planner.cache import PlannerCache
 from queuectl.web.quotas import quotas_of
 
 
@@ -39,6 +40,6 @@ def test_each_queue_keeps_its_own_headroom_once(name: str, nominal: int):
     offered = Resources({GPU: 8, PODS: 110})
     nodes = Fleet(tuple(Node(n, {HOSTNAME: n, "gpu": "h100"}, offered) for n in names))
     snapshot = Snapshot(0.0, nodes, quota_from_nodes(stated, nodes))
-    quotas = quotas_of(stated, snapshot)
+    quotas = quotas_of(stated, snapshot, PlannerCache())
     (bar,) = quotas.of_queue(quotas.config.cluster_queues[name])
     assert (bar.nominal, bar.left) == (nominal, nominal)

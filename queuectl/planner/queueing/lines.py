@@ -13,11 +13,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, is_
 from typing import Final, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.partial import admissible
 from queuectl.planner.queueing.order import Place, place
 
@@ -116,22 +116,20 @@ class Lines:
     _known: dict[Hashable, Hashable]
 
 
-_LAST: Final[WeakKeyDictionary[QueueConfig, Lines]] = WeakKeyDictionary()
 _PLACE: Final = attrgetter("place")
 _GANG: Final = attrgetter("pending")
 
 
-def lines_of(snapshot: Snapshot) -> Lines:
+def lines_of(snapshot: Snapshot, cache: PlannerCache) -> Lines:
     """The lines of a snapshot, starting from the last ones made under the same configuration."""
-    last = _LAST.get(snapshot.config)
+    last = cache.get(snapshot.config, Lines)
     if last is None or len(last._known) > 4 * len(snapshot.pending):
         last = _nobody()
     if len(last._pending) == len(snapshot.pending) and all(
         map(is_, last._pending, snapshot.pending)
     ):
         return last
-    lines = _LAST[snapshot.config] = _advance(last, snapshot)
-    return lines
+    return cache.keep(snapshot.config, _advance(last, snapshot))
 
 
 def _nobody() -> Lines:

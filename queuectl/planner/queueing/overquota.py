@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from queuectl.domain.diagnosis import Excess
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.planner.queueing.quota import FlavorResource, Pool, QuotaUse, pools_of
+from queuectl.planner.queueing.quota import FlavorResource, Pool, QuotaUse, build_pools
 from queuectl.planner.usage import charges_of
 
 
@@ -26,7 +26,7 @@ def over_quota(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:
     Gangs that are leaving already do not count.
     """
     charges = list(_charges(replace(snapshot, config=config)))
-    use = QuotaUse(pools_of(config))
+    use = QuotaUse(build_pools(config))
     for charge in charges:
         use.add((charge.queue, *charge.row), charge.amount)
     found = [

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import TypeAlias
 
 from queuectl.domain.queues import WEIGHT_UNIT, Cohort, QueueConfig, ResourceGroup
+from queuectl.planner.cache import PlannerCache
 
 FlavorResource: TypeAlias = tuple[str, str]
 QuotaRow: TypeAlias = tuple[str, str, str]  # ClusterQueue, flavor, resource
@@ -72,18 +72,18 @@ class Pool:
         return self.passed_up(row, used + more) - self.passed_up(row, used)
 
 
-_TREES: Final[WeakKeyDictionary[QueueConfig, Mapping[str, Pool]]] = WeakKeyDictionary()
+class Pools(dict[str, Pool]):
+    """ClusterQueue name to its pool."""
 
 
-def pools_of(config: QueueConfig) -> Mapping[str, Pool]:
-    """ClusterQueue name to its pool; the trees of one configuration are built once."""
-    known = _TREES.get(config)
-    if known is None:
-        known = _TREES[config] = _build(config)
-    return known
+def pools_of(config: QueueConfig, cache: PlannerCache) -> Pools:
+    """The pools of a configuration, built at first use."""
+    known = cache.get(config, Pools)
+    return known if known is not None else cache.keep(config, build_pools(config))
 
 
-def _build(config: QueueConfig) -> Mapping[str, Pool]:
+def build_pools(config: QueueConfig) -> Pools:
+    """The pools of a configuration, for who looks at it once."""
     named = {queue.cohort for queue in config.cluster_queues.values()}
     named |= {cohort.parent for cohort in config.cohorts.values()} | config.cohorts.keys()
     cohorts = {name: Pool(name) for name in sorted(n for n in named if n is not None)}
@@ -93,7 +93,7 @@ def _build(config: QueueConfig) -> Mapping[str, Pool]:
         pool.weight = stated.weight
         limits[pool] = _own(pool, stated.groups)
         _join(pool, cohorts, stated.parent)
-    queues = {name: Pool(name) for name in sorted(config.cluster_queues)}
+    queues = Pools({name: Pool(name) for name in sorted(config.cluster_queues)})
     for name, pool in queues.items():
         pool.weight = config.cluster_queues[name].weight
         limits[pool] = _own(pool, config.cluster_queues[name].groups)
@@ -254,9 +254,9 @@ class QuotaUse:
         return max(0, local - used) + common
 
 
-def use_of(config: QueueConfig, rows: Mapping[QuotaRow, int]) -> QuotaUse:
+def use_of(pools: Pools, rows: Mapping[QuotaRow, int]) -> QuotaUse:
     """The use that these amounts add up to."""
-    use = QuotaUse(pools_of(config))
+    use = QuotaUse(pools)
     for row, amount in rows.items():
         use.add(row, amount)
     return use

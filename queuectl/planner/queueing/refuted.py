@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import Any, TypeAlias
 
 from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import Resources
-from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.arena import Arena
 from queuectl.planner.batch import Walk
@@ -26,7 +25,7 @@ from queuectl.planner.classes import Class
 from queuectl.planner.explain import Explained
 from queuectl.planner.partial import shrinks
 from queuectl.planner.queueing.lines import Kind
-from queuectl.planner.queueing.quota import Pool, pools_of
+from queuectl.planner.queueing.quota import Pool
 from queuectl.planner.victims.idle import may_evict
 from queuectl.planner.victims.shield import next_change
 
@@ -53,9 +52,6 @@ class _Proved:
         return in_time and around and self.fleet is snapshot.fleet
 
 
-_LAST: Final[WeakKeyDictionary[QueueConfig, _Proved]] = WeakKeyDictionary()
-
-
 @dataclass(eq=False, slots=True)
 class Refutations:
     """Those of the last plan that still hold in this walk, and those of this walk for the next plan."""
@@ -70,7 +66,7 @@ class Refutations:
 
     def __post_init__(self) -> None:
         arena = self.walk.arena
-        last = _LAST.get(arena.snapshot.config)
+        last = arena.cache.get(arena.snapshot.config, _Proved)
         for _, demand, _ in self.walk.leases.held():
             self.stir([demand.queue])
         if last is None or arena.usage.broken or not last.stands(arena.snapshot):
@@ -124,9 +120,9 @@ class Refutations:
         arena = self.walk.arena
         snapshot = arena.snapshot
         if arena.usage.broken:  # repairs look for room beside the walk, and give way to it
-            _LAST.pop(snapshot.config, None)
+            arena.cache.drop(snapshot.config, _Proved)
             return
-        _LAST[snapshot.config] = _Proved(
+        proved = _Proved(
             fleet=snapshot.fleet,
             strangers=snapshot.strangers,
             allowances=snapshot.allowances,
@@ -134,6 +130,7 @@ class Refutations:
             until=next_change(snapshot),
             why=self._kept,
         )
+        arena.cache.keep(snapshot.config, proved)
 
     def _lasts(self, pending: Pending, queue: ClusterQueue | None, found: Class) -> bool:
         """Whether what is proved of it now is proved on what stood when the walk began.
@@ -158,7 +155,7 @@ class Refutations:
     def _root(self, queue: str | None) -> Pool | None:
         """The top of a ClusterQueue's tree; None for gangs without a ClusterQueue."""
         if queue not in self._roots:
-            pool = pools_of(self.walk.arena.snapshot.config).get(queue or "")
+            pool = self.walk.arena.pools.get(queue or "")
             while pool is not None and pool.parent is not None:
                 pool = pool.parent
             self._roots[queue] = pool

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
-from typing import Final, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import TypeAlias
 
 import numpy as np
 
@@ -104,7 +103,7 @@ class Comeback:
             row: of the ClusterQueue.
             beyond: how much the queue uses of it beyond its own.
         """
-        line = _lines(self.ledger.arena).get(row[0])
+        line = self.ledger.arena.once(_line_up).get(row[0])
         sums = line.sums.get(row) if line is not None else None
         if line is None or sums is None:
             return None
@@ -126,7 +125,7 @@ class Comeback:
         bound = self.bound(gang)
         if bound is None:
             return {}
-        line = _lines(self.ledger.arena).get(queue)
+        line = self.ledger.arena.once(_line_up).get(queue)
         found: dict[QuotaRow, int] = {}
         if line is not None:
             below = bisect_left(line.places, bound)
@@ -168,17 +167,8 @@ def place_of(workload: Workload) -> Place:
     return workload.priority, -workload.queued_at
 
 
-_LINES: Final[WeakKeyDictionary[Arena, dict[str, _Line]]] = WeakKeyDictionary()
-
-
-def _lines(arena: Arena) -> dict[str, _Line]:
-    """The lines of all ClusterQueues, by name; made once per arena."""
-    if arena not in _LINES:
-        _LINES[arena] = _line_up(arena)
-    return _LINES[arena]
-
-
 def _line_up(arena: Arena) -> dict[str, _Line]:
+    """The lines of all ClusterQueues, by name."""
     found: dict[str, list[tuple[Place, _Charges]]] = {}
     known = arena.snapshot.config.cluster_queues
     for gang in arena.snapshot.admitted:

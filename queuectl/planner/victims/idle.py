@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from queuectl.domain.queues import ClusterQueue, ReclaimMode
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.arena import Arena
-from queuectl.planner.queueing.quota import pools_of
 from queuectl.planner.victims.shield import protected_until
 
 
@@ -34,7 +32,6 @@ NO_PRIORITY: Final = 2**62
 
 _TAKEN: Final = frozenset((ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS))
 _TOLD: Final = _TAKEN | {ReclaimMode.DRY_RUN}
-_KNOWN: Final[WeakKeyDictionary[Arena, dict[bool, Mapping[str, int]]]] = WeakKeyDictionary()
 
 
 def yields_to(gang: Admitted, queue: ClusterQueue, *, dry: bool = False) -> int:
@@ -53,10 +50,7 @@ def yields_to(gang: Admitted, queue: ClusterQueue, *, dry: bool = False) -> int:
 
 def least_priorities(arena: Arena, *, dry: bool = False) -> Mapping[str, int]:
     """ClusterQueue to the least priority that some idle gang of it yields to; without queues where nobody yields."""
-    known = _KNOWN.setdefault(arena, {})
-    if dry not in known:
-        known[dry] = _least(arena, dry)
-    return known[dry]
+    return arena.once(_least, dry)
 
 
 def _least(arena: Arena, dry: bool) -> Mapping[str, int]:
@@ -81,7 +75,7 @@ def in_reach(
     least = least_priorities(arena, dry=dry)
     if not least or queue is None:
         return
-    pool = pools_of(arena.snapshot.config)[queue.name]
+    pool = arena.pools[queue.name]
     while pool.parent is not None:
         pool = pool.parent
     yield from (n for n in pool.queues if least.get(n, NO_PRIORITY) <= workload.priority)

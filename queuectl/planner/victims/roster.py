@@ -10,8 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -132,9 +130,6 @@ class Bench:
         return chosen
 
 
-_ROSTERS: Final[WeakKeyDictionary[Arena, dict[tuple[str, ...], Roster]]] = WeakKeyDictionary()
-
-
 def staying(ledger: Ledger, roster: Roster) -> Mask:
     """Those of a roster whom this plan has not evicted or repaired."""
     if not ledger.gone:
@@ -165,10 +160,7 @@ def bench_of(roster: Roster, legal: Mask, now: float) -> Bench:
 
 def roster_of(arena: Arena, queues: tuple[str, ...]) -> Roster:
     """The roster of some ClusterQueues, built once per arena."""
-    known = _ROSTERS.setdefault(arena, {})
-    if queues not in known:
-        known[queues] = _enroll(arena, queues)
-    return known[queues]
+    return arena.once(_enroll, queues)
 
 
 def _enroll(arena: Arena, queues: tuple[str, ...]) -> Roster:

@@ -8,6 +8,8 @@ from typing import Final
 from queuectl.domain.diagnosis import Diagnosis, Way
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.arena import survey
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.partial import smallest
 from queuectl.planner.planning import begin, turns
 from queuectl.planner.queueing.order import barred
@@ -46,7 +48,11 @@ _FINDERS: Final[tuple[Callable[[Turn], Iterator[Way]], ...]] = (
 
 
 def diagnose(
-    snapshot: Snapshot, uid: str, stop: StopSignal | None = None, plan: Plan | None = None
+    snapshot: Snapshot,
+    uid: str,
+    stop: StopSignal | None = None,
+    plan: Plan | None = None,
+    cache: PlannerCache | None = None,
 ) -> Diagnosis:
     """Why one pending gang does not start now, and what would let it.
 
@@ -57,8 +63,9 @@ def diagnose(
         uid: of a gang among the pending; for any other, the diagnosis is empty.
         stop: lets another thread end it early.
         plan: what was planned from this snapshot, if it is at hand: then nothing is decided twice.
+        cache: of earlier calls.
     """
-    return next(diagnose_those(snapshot, frozenset({uid}), stop, plan), Diagnosis(uid))
+    return next(diagnose_those(snapshot, frozenset({uid}), stop, plan, cache), Diagnosis(uid))
 
 
 def diagnose_those(
@@ -66,9 +73,10 @@ def diagnose_those(
     uids: frozenset[str],
     stop: StopSignal | None = None,
     plan: Plan | None = None,
+    cache: PlannerCache | None = None,
 ) -> Iterator[Diagnosis]:
     """The same for several gangs in one walk, in the order of their turns."""
-    cycle = begin(snapshot, stop)
+    cycle = begin(survey(snapshot, cache), stop)
     if plan is not None and not plan.cut:
         know(cycle.walk, of_plan(plan))
     left = len(uids)

@@ -49,4 +49,4 @@ def enlarged(arena: Arena, snapshot: Snapshot) -> Arena:
     free, once_left = both(arena.usage.free, arena.usage.later)
     entries = _Renumbered(arena.usage.entries, old)
     usage: Usage = replace(arena.usage, entries=entries, free=free, later=once_left)
-    return Arena(snapshot, index, usage, *both(arena.now, arena.later))
+    return Arena(snapshot, index, usage, *both(arena.now, arena.later), arena.cache)

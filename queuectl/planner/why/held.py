@@ -64,7 +64,8 @@ def books_of(arena: Arena, config: QueueConfig, shown: Iterable[Held]) -> Ledger
         quota_after.update(held.quota_after)
     if config is not arena.snapshot.config:
         arena = replace(arena, snapshot=replace(arena.snapshot, config=config))
-    return Ledger(arena, now, later, use_of(config, quota_now), use_of(config, quota_after))
+    pools = arena.pools
+    return Ledger(arena, now, later, use_of(pools, quota_now), use_of(pools, quota_after))
 
 
 def evicted(walk: Walk) -> list[Admitted]:

@@ -28,7 +28,7 @@ from queuectl.planner.arena import Arena
 from queuectl.planner.cost import ages_of
 from queuectl.planner.demand import Demand
 from queuectl.planner.ledger import Ledger
-from queuectl.planner.queueing.quota import Pool, QuotaRow, pools_of
+from queuectl.planner.queueing.quota import Pool, QuotaRow
 from queuectl.planner.solve import Model, Outcome, Solver, Status
 from queuectl.planner.victims.find import Blocked
 from queuectl.planner.victims.goal import layers
@@ -239,7 +239,7 @@ def _across(turn: Turn, queue: ClusterQueue, theirs: ClusterQueue, gang: Admitte
 
 
 def _root(turn: Turn, name: str) -> Pool:
-    pool = pools_of(turn.snapshot.config)[name]
+    pool = turn.arena.pools[name]
     while pool.parent is not None:
         pool = pool.parent
     return pool

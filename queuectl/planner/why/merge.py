@@ -46,7 +46,8 @@ def place_on(
         return Status.REFUTED  # an empty fleet would mean that nodes do not matter
     snapshot = arena.snapshot
     fleet = Fleet(tuple(sorted(nodes, key=lambda n: n.name)))
-    small = survey(Snapshot(snapshot.now, fleet, snapshot.config, limits=snapshot.limits))
+    alone = Snapshot(snapshot.now, fleet, snapshot.config, limits=snapshot.limits)
+    small = survey(alone, arena.cache)
     queue = snapshot.config.cluster_queues.get(demand.queue or "")
     pending = replace(demand.pending, excluded=frozenset())
     asked = demand_of(small, pending, queue, demand.flavors, lasting=well)

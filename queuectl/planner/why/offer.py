@@ -156,7 +156,7 @@ def turn_after(turn: Turn, changes: Sequence[Change]) -> Turn | None:
     """The gang's turn on the changed snapshot."""
     changed = apply_all(changes, turn.snapshot)
     arena = _arena_after(turn, changes, changed)
-    cycle = begin(changed, turn.solver.stop, arena)
+    cycle = begin(arena, turn.solver.stop)
     know(cycle.walk, turn.before)
     if _alike(arena, turn.arena):
         cycle.walk.classes.share(turn.walk.classes)
@@ -172,7 +172,7 @@ def _arena_after(turn: Turn, changes: Sequence[Change], changed: Snapshot) -> Ar
     if all(isinstance(change, (*_SAME_FLEET, AddNodes)) for change in changes):
         more = any(isinstance(change, AddNodes) for change in changes)
         return enlarged(before, changed) if more else replace(before, snapshot=changed)
-    fresh = survey(changed)
+    fresh = survey(changed, before.cache)
     if fresh.index is not before.index:
         return fresh
     return replace(before, snapshot=changed, usage=fresh.usage, now=fresh.now, later=fresh.later)

@@ -195,7 +195,7 @@ def _legal(turn: Turn, changes: Sequence[Change]) -> list[Admitted]:
         ledger = turn.ledger(HOLDERS, turn.snapshot.config)
     else:
         ledger = turn.fresh_ledger(HOLDERS, turn.snapshot.config)
-        ledger.arena = survey(changed)
+        ledger.arena = survey(changed, turn.arena.cache)
     assert turn.queue is not None
     queue = changed.config.cluster_queues[turn.queue.name]
     named: set[str] = set()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
-from weakref import WeakKeyDictionary
 
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.queues import ClusterQueue, QueueConfig
@@ -73,9 +71,6 @@ class Verdict:
         return self.status is Status.FOUND
 
 
-_KNOWN: Final[WeakKeyDictionary[Turn, dict[World, Verdict]]] = WeakKeyDictionary()
-
-
 def as_it_is(turn: Turn) -> World:
     """The world of the gang's turn, nothing changed."""
     return World(turn.pending.workload, turn.snapshot.config)
@@ -90,10 +85,10 @@ def ask(turn: Turn, world: World) -> Verdict:
     """Whether the gang fits in this world."""
     if world.gone or world.mended is not None:
         return _answer(turn, world)
-    known = _KNOWN.setdefault(turn, {})
-    if world not in known:
-        known[world] = _answer(turn, world)
-    return known[world]
+    known: Verdict | None = turn.answered.get(world)
+    if known is None:
+        known = turn.answered[world] = _answer(turn, world)
+    return known
 
 
 def _answer(turn: Turn, world: World) -> Verdict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.plan import Refusal
@@ -98,6 +98,7 @@ class Turn:
         refused: it is known already that it does not fit.
         shared: with the turn before, where nothing was taken or given back in between.
         window: shared by all turns of the walk.
+        answered: whether it fits in the worlds that were asked about (see queuectl.planner.why.trial).
     """
 
     walk: Walk
@@ -110,6 +111,7 @@ class Turn:
     refused: bool
     shared: Shared
     window: Window
+    answered: dict[Hashable, Any] = field(default_factory=dict, init=False)
 
     @property
     def arena(self) -> Arena:

@@ -18,6 +18,7 @@ from queuectl.domain.quantity import format_quantity
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Workload
+from queuectl.planner.arena import survey
 from queuectl.planner.batch import Walk
 from queuectl.planner.partial import shrinks, smallest
 from queuectl.planner.planning import Cycle, begin, turns
@@ -219,7 +220,9 @@ def _settles(turn: Capped, changes: Sequence[Change]) -> bool:
 
 def _turn_after(turn: Capped, changes: Sequence[Change]) -> _Later | None:
     """The walk on the changed snapshot when it has come to the gang."""
-    cycle = begin(apply_all(changes, turn.walk.arena.snapshot), turn.walk.solver.stop)
+    arena = turn.walk.arena
+    changed = survey(apply_all(changes, arena.snapshot), arena.cache)
+    cycle = begin(changed, turn.walk.solver.stop)
     for pending in turns(cycle):
         if pending.workload.uid == turn.least.uid:
             return cycle, pending

@@ -71,7 +71,7 @@ def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[Tally]) -> QueueRow:
 
 async def quotas_now(site: Site) -> Quotas:
     """Quota as it is in force, and its use where this process knows it."""
-    return quotas_of(await site.config(), await site.picture())
+    return quotas_of(await site.config(), await site.picture(), site.cache)
 
 
 def routes(site: Site) -> list[Route]:

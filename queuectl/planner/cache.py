@@ -1,0 +1,34 @@
+"""What planning keeps from one call to the next. Whoever plans repeatedly makes one cache and passes it to each call."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+
+
+class PlannerCache:
+    """Values that follow from an object that never changes, or that the next ones are made from.
+
+    A cache holds one value of each type for each object, for as long as the object lives. It changes how long an answer
+    takes, never the answer. Threads may share a cache.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._kept: Final[WeakKeyDictionary[object, dict[type, Any]]] = WeakKeyDictionary()
+
+    def get(self, owner: object, kind: type[T]) -> T | None:
+        """The value of this type that is kept for ``owner``; None if there is none."""
+        found: T | None = self._kept.get(owner, {}).get(kind)
+        return found
+
+    def keep(self, owner: object, value: T) -> T:
+        """Keep ``value`` for ``owner``, in place of the one of its type; returns it."""
+        self._kept.setdefault(owner, {})[type(value)] = value
+        return value
+
+    def drop(self, owner: object, kind: type[Any]) -> None:
+        """Keep no value of this type for ``owner``."""
+        self._kept.get(owner, {}).pop(kind, None)
