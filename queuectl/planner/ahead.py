@@ -119,7 +119,7 @@ class Foreseeing(Chooser):
             workload = pending.workload
             if workload.uid in done or shrinks(workload) or walk.leases.holds(workload.uid):
                 continue
-            if barred(self.arena.snapshot, pending) or walk.allowances.short(workload):
+            if barred(self.arena.snapshot, pending) or walk.limits.short(workload):
                 continue
             queue = config.cluster_queue_of(workload.namespace, workload.queue)
             kind = walk.classes.of(pending, queue)

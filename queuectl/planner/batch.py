@@ -30,8 +30,8 @@ from queuectl.planner.leases import Leases, lease_end
 from queuectl.planner.ledger import Ledger
 from queuectl.planner.partial import smallest
 from queuectl.planner.placing import placement_of
-from queuectl.planner.queueing.allowances import Allowances
 from queuectl.planner.queueing.entitlement import entitled
+from queuectl.planner.queueing.limits import Limits
 from queuectl.planner.queueing.order import NEVER, Head, StrictOrder, barred
 from queuectl.planner.queueing.quota import QuotaRow
 from queuectl.planner.sizing import Sizing
@@ -53,7 +53,7 @@ class Walk:
     leases: Leases
     classes: Classes
     strict: StrictOrder
-    allowances: Allowances = field(init=False)
+    limits: Limits = field(init=False)
     sizing: Sizing = field(init=False)
     starting: dict[str, Kept] = field(default_factory=dict)  # uid -> where it starts
     refused: dict[str, Refusal] = field(default_factory=dict)
@@ -76,9 +76,9 @@ class Walk:
 
     def __post_init__(self) -> None:
         chooser = Chooser(self.arena, self.ledger, self.solver)
-        self.allowances = Allowances(self.arena.snapshot)
+        self.limits = Limits(self.arena.snapshot)
         self.sizing = Sizing(
-            chooser, self.classes, self.strict, self.allowances, self.solver, self._doubt
+            chooser, self.classes, self.strict, self.limits, self.solver, self._doubt
         )
 
     def look(self, pending: Pending) -> None:
@@ -91,7 +91,7 @@ class Walk:
             return
         workload = pending.workload
         queue = self.arena.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
-        short = self.allowances.refusal(smallest(workload), queue)
+        short = self.limits.refusal(smallest(workload), queue)
         if short is not None:
             held = pending.lease if self.leases.holds(workload.uid) else None
             self._refuse(pending, (short,), lease=held)
@@ -142,14 +142,14 @@ class Walk:
         uid = pending.workload.uid
         leased = self.leases.workload(uid)
         # What waits before it in its queue may use the capacity; so may the gang itself, with fewer pods.
-        if (head is not None and not head.leased) or self.allowances.short(leased) is not None:
+        if (head is not None and not head.leased) or self.limits.short(leased) is not None:
             self.leases.give_up(uid)
             self.classes.forget_refusals()
             return False
         if head is None and (kept := self.leases.claim(uid)) is not None:
             self._keep(kept)
             return True
-        self.allowances.take(leased)
+        self.limits.take(leased)
         reason = self.leases.reason(uid)
         self._wait(pending, queue, kind, reason, lease=pending.lease)
         self.opened += 1
@@ -215,7 +215,7 @@ class Walk:
     def _keep(self, kept: Kept) -> None:
         workload = kept.demand.pending.workload
         self.ledger.keep(kept)
-        self.allowances.take(workload)
+        self.limits.take(workload)
         self.strict.order.start(workload, kept.demand.charges)
         self.refused.pop(workload.uid, None)  # refuted before, and looked at again
         self.starting[workload.uid] = kept
@@ -251,7 +251,7 @@ class Walk:
         for gang in evicted:
             self.ledger.evict(gang)
         owed.lease(self.ledger, demand, found.spots, victims)
-        self.allowances.take(pending.workload)
+        self.limits.take(pending.workload)
         self.strict.order.start(pending.workload, demand.charges)
         self.preempted.extend(found.victims)
         self.classes.forget_refusals()

@@ -15,7 +15,7 @@ from queuectl.planner.classes import Class, Classes
 from queuectl.planner.flavors import Choice
 from queuectl.planner.partial import Largest, admissible, at_least, shrinks, with_counts
 from queuectl.planner.probing import Counts
-from queuectl.planner.queueing.allowances import Allowances
+from queuectl.planner.queueing.limits import Limits
 from queuectl.planner.queueing.order import StrictOrder
 from queuectl.planner.solve import Solver
 from queuectl.planner.split import split
@@ -33,7 +33,7 @@ class Sizing:
     chooser: Chooser
     classes: Classes
     strict: StrictOrder
-    allowances: Allowances
+    limits: Limits
     solver: Solver
     doubt: Callable[[Pending], None]
 
@@ -41,7 +41,7 @@ class Sizing:
         """What becomes of a gang: whole, else the largest part of it that may start."""
         if not shrinks(pending.workload):
             return self._ask(pending, queue, kind)
-        if self.allowances.short(pending.workload) is not None:
+        if self.limits.short(pending.workload) is not None:
             return self._largest(pending, queue)
         outcome = self._ask(pending, queue, kind)
         return self._largest(pending, queue) if isinstance(outcome, Refuted) else outcome
@@ -73,7 +73,7 @@ class Sizing:
 
         def fits(counts: Counts) -> bool:
             part = with_counts(pending, counts)
-            if self.allowances.short(part.workload) is not None:
+            if self.limits.short(part.workload) is not None:
                 return False
             kind = self.classes.of(part, queue)
             if kind.refusal is not None:

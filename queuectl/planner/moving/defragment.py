@@ -142,7 +142,7 @@ class Policy:
                 continue
             if refusal.reasons[0].code is not Code.TOPOLOGY_PLACEMENT_FAILED:
                 continue
-            if self.walk.allowances.short(pending.workload) is not None:
+            if self.walk.limits.short(pending.workload) is not None:
                 continue  # since it was refused, its namespace or its user has started others
             kind = id(self.walk.classes.of(pending, _queue(self.walk, pending)))
             if kind not in seen:

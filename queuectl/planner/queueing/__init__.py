@@ -1,1 +1,1 @@
-"""Whose turn it is and what quota says: order within and among ClusterQueues, cohorts, shares, allowances."""
+"""Whose turn it is and what quota says: order within and among ClusterQueues, cohorts, shares, limits."""

@@ -86,7 +86,7 @@ def diagnose_those(
         if uid not in uids:
             continue
         least = smallest(pending.workload)
-        if barred(snapshot, pending) is not None or cycle.walk.allowances.quota_short(least):
+        if barred(snapshot, pending) is not None or any(cycle.walk.limits.over_quotas(least)):
             yield Diagnosis(uid)  # its reason says it all
         elif (of_user := capped(cycle.walk, pending)) is not None:
             yield usercap.diagnosis_of(of_user)

@@ -22,7 +22,7 @@ from queuectl.planner.arena import survey
 from queuectl.planner.batch import Walk
 from queuectl.planner.partial import shrinks, smallest
 from queuectl.planner.planning import Cycle, begin, turns
-from queuectl.planner.queueing.usercaps import Over
+from queuectl.planner.queueing.limits import Bound
 from queuectl.planner.words import amount, some
 
 _ROUNDS: Final = 4  # walks for one way out
@@ -38,7 +38,7 @@ class Capped:
     walk: Walk
     pending: Pending
     queue: str
-    over: tuple[Over, ...]
+    over: tuple[Bound, ...]
     held: Sequence[_Held]
 
     @property
@@ -50,12 +50,12 @@ class Capped:
 def capped(walk: Walk, pending: Pending) -> Capped | None:
     """The gang whose turn it is, if its user would hold too much with the least of it."""
     least = smallest(pending.workload)
-    users, config = walk.allowances.users, walk.arena.snapshot.config
-    over = tuple(users.over(least))
+    limits, config = walk.limits, walk.arena.snapshot.config
+    over = tuple(limits.over_caps(least))
     queue = config.cluster_queue_of(least.namespace, least.queue)
     if queue is None or not over:
         return None
-    return Capped(walk, pending, queue.name, over, users.of_user(least))
+    return Capped(walk, pending, queue.name, over, limits.users.of_user(least))
 
 
 def diagnosis_of(turn: Capped) -> Diagnosis:
@@ -116,12 +116,13 @@ def _fewer_pods(turn: Capped) -> Iterator[Way]:
     step = slices[0].size if slices else 1
     if shrinks(workload):
         return
+    limits = turn.walk.limits
     low, high = 0, podset.count // step  # low is within the cap (or nothing), high is not
     while high - low > 1:
         middle = (low + high) // 2
         part = replace(podset, count=middle * step)
         others = tuple(part if p.name == podset.name else p for p in workload.podsets)
-        if any(turn.walk.allowances.users.over(replace(workload, podsets=others))):
+        if any(limits.over_caps(replace(workload, podsets=others))):
             high = middle
         else:
             low = middle
@@ -248,5 +249,5 @@ def _named(held: _Held, resource: str) -> str:
     return f"{name}, since {datetime.fromtimestamp(gang.started_at, UTC):%Y-%m-%d %H:%M:%S} UTC)"
 
 
-def _say(over: Over, value: int) -> str:
+def _say(over: Bound, value: int) -> str:
     return format_quantity(over.resource, value)
