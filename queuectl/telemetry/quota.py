@@ -15,8 +15,9 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.queueing.dominant import share_of
-from queuectl.planner.queueing.quota import Pool, Pools, QuotaUse, build_pools, use_of
+from queuectl.planner.queueing.quota import Pool, Pools, QuotaUse, pools_of, use_of
 from queuectl.state.holdings import Holdings, Row
 from queuectl.telemetry.finished import finished
 from queuectl.telemetry.gauges import gauge, in_units
@@ -30,6 +31,7 @@ class QuotaGauges(Collector):
 
     def __init__(self) -> None:
         self._holdings: Holdings | None = None
+        self._cache = PlannerCache()
 
     def show(self, holdings: Holdings | None) -> None:
         """From now on, scrapes read these."""
@@ -65,7 +67,7 @@ class QuotaGauges(Collector):
             ((row, in_units(row[1], amount)) for row, amount in asked.items()),
         )
         yield from _local_queues(config, held, kept)
-        pools = build_pools(config)
+        pools = pools_of(config, self._cache)
         yield from _cohorts(config, pools, held, kept)
         yield from _shares(config, pools, held)
         yield from nodes(holdings.fleet)

@@ -140,9 +140,8 @@ def said(play: Stage) -> Counter[str]:
     path = f"/apis/events.k8s.io/v1/namespaces/{TENANT}/events"
     about, before = 0, -1
     while about < JOBS or about != before:
-        time.sleep(
-            QUIET_SECONDS
-        )  # Events come at a limited rate: two equal counts mean that no more are due
+        # Events come at a limited rate: two equal counts mean that no more are due.
+        time.sleep(QUIET_SECONDS)
         listed = play.cluster.client.get(path)["items"]
         before = about
         about = sum(

@@ -8,7 +8,7 @@ gangs that share its limit stay behind it, unless it is larger than the limit fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -64,7 +64,7 @@ class _Shared(NamedTuple):
 
     waits: str
     sharer: str
-    bounds: Sequence[Bound]
+    bounds: Iterator[Bound]
 
 
 class UserCaps:
@@ -98,9 +98,9 @@ class UserCaps:
                 held = self._held[row] - own.get(resource, 0)
                 yield Bound(row, resource, most, held, need, say)
 
-    def cap(self, workload: Workload) -> bool:
-        """Whether the ClusterQueue of a gang says what one user may hold."""
-        return self._capped(workload) is not None
+    def user(self, workload: Workload) -> str | None:
+        """The user of a gang, if its ClusterQueue says what one user may hold."""
+        return workload.user if self._capped(workload) is not None else None
 
     def claim(self, workload: Workload) -> None:
         """What the lease of a gang holds is not held besides what the gang itself takes."""
@@ -168,7 +168,7 @@ class Limits:
         self.users = UserCaps(self.snapshot)
 
     def refusal(self, workload: Workload, queue: ClusterQueue | None) -> Reason | None:
-        """Why a gang may not start beside those that started before it; None when no limit is in its way."""
+        """Why a limit keeps a gang from starting with those that this plan has started; None if no limit does."""
         name = queue.name if queue is not None else ""
         strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
         for waits, sharer, bounds in self._shared(workload):
@@ -191,11 +191,11 @@ class Limits:
 
     def over_quotas(self, workload: Workload) -> Iterator[Bound]:
         """The lines of ResourceQuotas that a gang is over."""
-        return filter(Bound.exceeded, self._beside(_of_namespace(self.snapshot, workload)))
+        return filter(Bound.exceeded, self._quotas(workload))
 
     def over_caps(self, workload: Workload) -> Iterator[Bound]:
         """The resources of which its user would hold too much with a gang."""
-        return filter(Bound.exceeded, self._beside(self.users.bounds(workload)))
+        return filter(Bound.exceeded, self._caps(workload))
 
     def take(self, workload: Workload) -> None:
         """A gang starts, or waits on a lease."""
@@ -206,12 +206,16 @@ class Limits:
 
     def _shared(self, workload: Workload) -> Iterator[_Shared]:
         if workload.namespace in self.snapshot.allowances:
-            bounds = list(self._beside(_of_namespace(self.snapshot, workload)))
             waits = "which waits for a ResourceQuota of its namespace"
-            yield _Shared(waits, workload.namespace, bounds)
-        if workload.user is not None and self.users.cap(workload):
-            bounds = list(self._beside(self.users.bounds(workload)))
-            yield _Shared("whose user holds all that one user may", workload.user, bounds)
+            yield _Shared(waits, workload.namespace, self._quotas(workload))
+        if (user := self.users.user(workload)) is not None:
+            yield _Shared("whose user holds all that one user may", user, self._caps(workload))
+
+    def _quotas(self, workload: Workload) -> Iterator[Bound]:
+        return self._beside(_of_namespace(self.snapshot, workload))
+
+    def _caps(self, workload: Workload) -> Iterator[Bound]:
+        return self._beside(self.users.bounds(workload))
 
     def _beside(self, bounds: Iterable[Bound]) -> Iterator[Bound]:
         """With what this plan has added."""
