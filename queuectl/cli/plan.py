@@ -187,7 +187,7 @@ def _diagnoses(given: Given, plan: Plan, most: int) -> list[Diagnosis]:
     waiting = [refusal.uid for refusal in plan.pending if refusal.lease is None][:most]
     if not waiting:
         return []
-    from queuectl.planner.why import diagnose_those
+    from queuectl.planner.explain import diagnose_those
 
     return list(diagnose_those(given.snapshot, frozenset(waiting), plan=plan))
 

@@ -22,7 +22,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.fragmentation import free_gpus
+from queuectl.reports.fragmentation import free_gpus
 from queuectl.state.marking import Marker
 
 log = structlog.get_logger()

@@ -18,8 +18,8 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.node_quota import quota_from_nodes
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.queueing.overquota import over_quota
-from queuectl.planner.why import diagnose
+from queuectl.planner.explain import diagnose
+from queuectl.reports.over_quota import over_quota
 
 PATIENCE_SECONDS: Final = 5.0  # then it is stopped; clients wait no longer
 _KEPT: Final = 256  # diagnoses remembered until the next plan

@@ -20,7 +20,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.nodes import priority_values
 from queuectl.objects.protocol import planned_of
-from queuectl.planner.cost import RESTART_COST
+from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

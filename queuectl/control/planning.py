@@ -31,10 +31,10 @@ from queuectl.objects.catalog import diverted
 from queuectl.objects.refused import Broken
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.domains import spreads
-from queuectl.planner.queueing.lines import Lines, lines_of
+from queuectl.planner.order.classes import Lines, lines_of
+from queuectl.planner.preempt.patience import next_turn
 from queuectl.planner.verify import Violation, verify
-from queuectl.planner.victims.patience import next_turn
+from queuectl.reports.domains import spreads
 from queuectl.telemetry.metrics import Discard, Metrics, Stage
 
 log = structlog.get_logger()

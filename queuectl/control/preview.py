@@ -23,7 +23,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.steps import notice
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.cost import costs
+from queuectl.planner.preempt.cost import costs
 
 PATIENCE_SECONDS: Final = 5.0  # then who starts is left open; clients wait no longer
 

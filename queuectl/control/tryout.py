@@ -20,9 +20,9 @@ from queuectl.objects.nodes import priority_values
 from queuectl.objects.whatif import Around, Changed, WhatIf, changed
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.queueing.overquota import over_quota
+from queuectl.planner.explain.diagnosing import diagnose_those
 from queuectl.planner.verify import verify
-from queuectl.planner.why.diagnosing import diagnose_those
+from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
 
 PATIENCE_SECONDS: Final = 20.0  # of one question, from when it is its turn

@@ -29,7 +29,7 @@ from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.floor import floor_of
+from queuectl.reports.cluster_map import floor_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 

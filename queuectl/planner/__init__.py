@@ -10,7 +10,7 @@
 - :mod:`verify`: the independent check of a plan
 """
 
-from queuectl.planner.planning import plan
-from queuectl.planner.solve import StopSignal
+from queuectl.planner.plan_cycle import plan
+from queuectl.planner.solver.solver import StopSignal
 
 __all__ = ["StopSignal", "plan"]

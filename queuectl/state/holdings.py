@@ -17,7 +17,7 @@ from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.node_quota import NodeQuota
-from queuectl.planner.usage import charges_of
+from queuectl.planner.problem.usage import charges_of
 from queuectl.state.mirror import Mirror
 
 Row: TypeAlias = tuple[str, str, str, str, str]

@@ -22,8 +22,8 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.words import counted
 from queuectl.objects.keys import IDLE_RECLAIM, PREFIX
 from queuectl.objects.times import format_time
-from queuectl.planner.cost import costs
-from queuectl.planner.victims.shield import protected_until
+from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.shield import protected_until
 from queuectl.state.claims import exempt_from_idle_reclaim
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

@@ -17,7 +17,7 @@ from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.steps import FAILED_START
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
-from queuectl.planner.usage import takes_nodes
+from queuectl.planner.problem.usage import takes_nodes
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.mirror import Mirror
 

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from queuectl.domain.accounting import Free
-from queuectl.planner.domains import Spread
+from queuectl.reports.domains import Spread
 
 _GPUS: Final = {
     "fleet_gpus": "GPUs of nodes that take pods, by the flavor whose labels the nodes carry.",

@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 
 from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.queueing.dominant import share_of
-from queuectl.planner.queueing.quota import Pool, Pools, QuotaUse, pools_of, use_of
+from queuectl.planner.quota.shares import share_of
+from queuectl.planner.quota.tree import Pool, Pools, QuotaUse, pools_of, use_of
 from queuectl.state.holdings import Holdings, Row
 from queuectl.telemetry.finished import finished
 from queuectl.telemetry.gauges import gauge, in_units

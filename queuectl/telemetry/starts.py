@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from queuectl.domain.ledger import Entry, State
 from queuectl.objects.keys import GATE
-from queuectl.planner.queueing.lines import Kind, Lines
+from queuectl.planner.order.classes import Kind, Lines
 from queuectl.telemetry.gauges import gauge
 from queuectl.telemetry.lives import START_BUCKETS
 from queuectl.telemetry.standing import pending_status

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.queueing.quota import QuotaUse, pools_of, use_of
-from queuectl.planner.usage import usage_of
+from queuectl.planner.problem.usage import usage_of
+from queuectl.planner.quota.tree import QuotaUse, pools_of, use_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ from queuectl.domain.utilization import GangUse
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.whatif import WhatIf
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.floor import floor_of
-from queuectl.planner.queueing.overquota import over_quota
+from queuectl.reports.cluster_map import floor_of
+from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
 
 DIAGNOSIS = Diagnosis(

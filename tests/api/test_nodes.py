@@ -15,7 +15,7 @@ from queuectl.domain.identity import Caller, Right
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.veil import ANOTHER_TEAM
-from queuectl.planner.floor import floor_of
+from queuectl.reports.cluster_map import floor_of
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to
 from tests.api.support import FixedHealth, FixedLookout

@@ -16,12 +16,12 @@ import numpy as np
 from queuectl.domain.queues import Defragment
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import TopologyMode, TopologyRequest
-from queuectl.planner.arena import survey
-from queuectl.planner.asking import demand_of
-from queuectl.planner.ledger import open_ledger
-from queuectl.planner.moving.movers import movers_of
-from queuectl.planner.moving.search import Room, find_room
-from queuectl.planner.solve import Solver
+from queuectl.planner.capacity.state import open_state
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.relocate.movers import movers_of
+from queuectl.planner.relocate.search import Room, find_room
+from queuectl.planner.solver.solver import Solver
 from tests.bench.tenants import FLAVORS, MIXED, NOW, Line, admitted, config, fleet_of, gang
 
 TRIES = 6  # snapshots per line
@@ -93,15 +93,15 @@ def snapshot(case: Case, seed: int) -> Snapshot:
 
 def search(snap: Snapshot) -> tuple[Room | None, Solver, float]:
     """The moves for the gang that waits, and the milliseconds it took to find them."""
-    arena = survey(snap)
-    ledger, solver = open_ledger(arena), Solver(snap.limits)
+    problem = survey(snap)
+    state, solver = open_state(problem), Solver(snap.limits)
     (entry,) = snap.pending
     flavors = tuple(
         {r: f for r, f in FLAVORS.items() if p.shape.requests[r]} for p in entry.workload.podsets
     )
-    demand = demand_of(arena, entry, snap.config.cluster_queues["main"], flavors)
+    request = request_of(problem, entry, snap.config.cluster_queues["main"], flavors)
     began = time.perf_counter()
-    room = find_room(ledger, demand, movers_of(ledger, lambda _: True, {}), solver)
+    room = find_room(state, request, movers_of(state, lambda _: True, {}), solver)
     return room, solver, (time.perf_counter() - began) * 1e3
 
 

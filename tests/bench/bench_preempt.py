@@ -16,16 +16,16 @@ import numpy as np
 
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.arena import Arena, caps, survey
-from queuectl.planner.asking import demand_of
-from queuectl.planner.demand import Demand
-from queuectl.planner.ledger import open_ledger
-from queuectl.planner.solve import Solver
-from queuectl.planner.victims.find import Victims, find_victims
-from queuectl.planner.victims.parts import parts_of
-from queuectl.planner.victims.policy import schemes
-from queuectl.planner.victims.roster import Bench
-from queuectl.planner.victims.scene import domains_of, sums
+from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt.find import Victims, find_victims
+from queuectl.planner.preempt.parts import parts_of
+from queuectl.planner.preempt.policy import schemes
+from queuectl.planner.preempt.roster import Bench
+from queuectl.planner.preempt.scene import domains_of, sums
+from queuectl.planner.problem.problem import Problem, caps, survey
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.solver.solver import Solver
 from tests.bench.tenants import BLEND, FLAT, FLAVORS, MANY, MIXED, SMALL, Line, snapshot
 
 TRIES = 8  # snapshots per line
@@ -81,39 +81,39 @@ LINES = (
 # -- the order to compare with
 
 
-def in_queue_order(arena: Arena, demand: Demand, bench: Bench) -> list[int] | None:
+def in_queue_order(problem: Problem, request: GangRequest, bench: Bench) -> list[int] | None:
     """Lowest priority first, newest first, until it fits; then back in reverse whoever is not needed."""
-    fits = _fits(arena, demand)
+    fits = _fits(problem, request)
     order = sorted(
         range(bench.size), key=lambda i: (int(bench.rank[i]), -bench.gangs[i].started_at)
     )
-    free = arena.later.copy()
+    free = problem.later.copy()
     taken: list[int] = []
     for gang_at in order:
         if fits(free):
             break
-        _move(free, arena, bench.gangs[gang_at], 1)
+        _move(free, problem, bench.gangs[gang_at], 1)
         taken.append(gang_at)
     if not fits(free):
         return None
     for gang_at in list(reversed(taken)):
-        _move(free, arena, bench.gangs[gang_at], -1)
+        _move(free, problem, bench.gangs[gang_at], -1)
         if fits(free):
             taken.remove(gang_at)
         else:
-            _move(free, arena, bench.gangs[gang_at], 1)
+            _move(free, problem, bench.gangs[gang_at], 1)
     return taken
 
 
-def _fits(arena: Arena, demand: Demand) -> Callable[[np.ndarray], bool]:
-    (part,) = parts_of(demand)
+def _fits(problem: Problem, request: GangRequest) -> Callable[[np.ndarray], bool]:
+    (part,) = parts_of(request)
     ((pod, count),) = part.counts
     domain, domains = domains_of(part)
     return lambda free: bool((sums(domain, domains, caps(free, pod)) >= count).any())
 
 
-def _move(free: np.ndarray, arena: Arena, gang_there: Admitted, sign: int) -> None:
-    nodes, amounts = arena.use_of(gang_there)
+def _move(free: np.ndarray, problem: Problem, gang_there: Admitted, sign: int) -> None:
+    nodes, amounts = problem.use_of(gang_there)
     for row, amount in zip(free, amounts, strict=True):
         np.add.at(row, nodes, sign * amount)
 
@@ -140,15 +140,15 @@ def measure(line: Line, *, compare: bool) -> Measured:
         snap = snapshot(line, seed)
         entry = snap.pending[0]
         queue = snap.config.cluster_queues["main"]
-        arena = survey(snap)
+        problem = survey(snap)
         flavors = tuple(
             {r: f for r, f in FLAVORS.items() if p.shape.requests[r]}
             for p in entry.workload.podsets
         )
-        demand = demand_of(arena, entry, queue, flavors)
+        request = request_of(problem, entry, queue, flavors)
         solver = Solver(snap.limits)
         began, busy = time.perf_counter(), time.process_time()
-        answer = find_victims(open_ledger(arena), demand, queue, solver)
+        answer = find_victims(open_state(problem), request, queue, solver)
         done.cpu.append((time.process_time() - busy) * 1e3)
         done.millis.append((time.perf_counter() - began) * 1e3)
         done.solver_calls.append(solver.calls)
@@ -157,8 +157,8 @@ def measure(line: Line, *, compare: bool) -> Measured:
         done.proved += answer.proof is Proof.OPTIMAL
         done.ours.append(_layers(answer))
         if compare and not line.several and not line.lenders:
-            bench = schemes(open_ledger(arena), demand, queue)[0][0].bench
-            taken = in_queue_order(arena, demand, bench) or []
+            bench = schemes(open_state(problem), request, queue)[0][0].bench
+            taken = in_queue_order(problem, request, bench) or []
             costs = [bench.cost(i) for i in taken]
             worst = max((c.priority for c in costs), default=0)
             done.theirs.append((worst, sum(c.lost_work for c in costs), len(costs)))

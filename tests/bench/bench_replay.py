@@ -34,8 +34,8 @@ from queuectl.objects.gangs import read_job_gang
 from queuectl.objects.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.preempt.patience import next_turn
 from queuectl.planner.verify import verify
-from queuectl.planner.victims.patience import next_turn
 from queuectl.state.claims import priority_of
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger

@@ -1,7 +1,7 @@
 """What the tidying solve gains and costs: ``python -m tests.bench.bench_tidy``.
 
 The same batches planned without it and with it. Domains, nodes and what is broken into are sums over all batches (the
-measure of :mod:`queuectl.planner.packing.measure`); time is CPU of the planning thread in milliseconds, both of whole plans.
+measure of :mod:`queuectl.planner.placement.measure`); time is CPU of the planning thread in milliseconds, both of whole plans.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.planner import plan, planning
+from queuectl.planner import plan, plan_cycle
 from queuectl.planner.cache import PlannerCache
 from tests.bench.bench_planner import Cluster, Maker, three
 from tests.bench.clusters import SIZES, chain_gang, random_gang
@@ -41,7 +41,7 @@ def line(cluster: Cluster, name: str, make: Maker, width: int, count: int) -> st
     batches = cluster.batches(make, count, width)
     cache = PlannerCache()
     plan(batches[0], cache=cache)
-    with patch.object(planning, "tidy", lambda *_: 0):
+    with patch.object(plan_cycle, "tidy", lambda *_: 0):
         before, alone = planned(batches, cache)
     after, took = planned(batches, cache)
     blocks, racks, nodes, _, whole, whole_racks = (

@@ -33,7 +33,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.fragmentation import free_gpus
+from queuectl.reports.fragmentation import free_gpus
 from queuectl.state.looklog import LookLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror

@@ -15,7 +15,7 @@ from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
 from queuectl.domain.reports import Grouping, Period
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.planner.cost import RESTART_COST
+from queuectl.planner.preempt.cost import RESTART_COST
 from tests.control.rig import QUICK, Rig, configuration, gang, rig
 from tests.control.test_crash_matrix import dying, fresh, several
 from tests.control.test_pastuse import Clock

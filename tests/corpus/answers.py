@@ -16,7 +16,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.refused import plan_bytes
 from queuectl.planner import StopSignal, plan
-from queuectl.planner.why import diagnose_those
+from queuectl.planner.explain import diagnose_those
 from tests.corpus.features import features_of
 from tests.corpus.files import Entry, Recorded, canonical
 from tests.corpus.score import diagnosis_score, score_of

@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 from hypothesis import currently_in_test_context
 
-import queuectl.planner.arena
-import queuectl.planner.why
+import queuectl.planner.explain
+import queuectl.planner.problem.problem
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.refused import pack
@@ -58,9 +58,9 @@ def pytest_configure() -> None:
     planner: Any
     for planner, name in (
         (queuectl.planner, "plan"),
-        (queuectl.planner.arena, "survey"),
-        (queuectl.planner.why, "diagnose"),
-        (queuectl.planner.why, "diagnose_those"),
+        (queuectl.planner.problem.problem, "survey"),
+        (queuectl.planner.explain, "diagnose"),
+        (queuectl.planner.explain, "diagnose_those"),
     ):
         setattr(planner, name, _keeping(getattr(planner, name), collector))
 

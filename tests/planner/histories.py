@@ -38,8 +38,8 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.preempt.shield import next_change, protected_until
 from queuectl.planner.verify import verify
-from queuectl.planner.victims.shield import next_change, protected_until
 from queuectl.state.alarms import alarm_of
 from queuectl.state.freeze import Freezer
 from queuectl.state.idleness import Idleness

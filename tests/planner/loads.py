@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from queuectl.planner.counting import Load
-from queuectl.planner.topology import Ints
+from queuectl.planner.placement.counting import Load
+from queuectl.planner.problem.topology import Ints
 
 
 def exceeds(pods: Sequence[tuple[Ints, int]], free: Ints) -> bool:

@@ -9,12 +9,12 @@ import pytest
 
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner import plan, planning
-from queuectl.planner.ahead import Foreseeing, look_ahead
-from queuectl.planner.arena import survey
-from queuectl.planner.decide import Decision
-from queuectl.planner.demand import Demand
-from queuectl.planner.solve import Status
+from queuectl.planner import plan, plan_cycle
+from queuectl.planner.cycle.ahead import Foreseeing, look_ahead
+from queuectl.planner.placement.feasible import Decision
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.solver.solver import Status
 from queuectl.planner.verify import verify
 from tests.bench.clusters import Size, busy, config, fleet, random_gang, snapshot
 from tests.planner.build import gang, node, podset, world
@@ -41,28 +41,30 @@ def test_looking_ahead_starts_the_same_gangs_by_fewer_solves(
 ) -> None:
     snapshots = [nearly_full(seed) for seed in SEEDS]
     ahead = [plan(taken) for taken in snapshots]
-    monkeypatch.setattr(planning, "look_ahead", lambda *_: None)
+    monkeypatch.setattr(plan_cycle, "look_ahead", lambda *_: None)
     one_by_one = [plan(taken) for taken in snapshots]
     for taken, made, other in zip(snapshots, ahead, one_by_one, strict=True):
         assert starters(taken, made) == starters(taken, other)
     assert sum(p.stats["solves"] for p in ahead) < sum(p.stats["solves"] for p in one_by_one)
 
 
-def at_its_turn(taken: Snapshot) -> tuple[Foreseeing, Demand]:
+def at_its_turn(taken: Snapshot) -> tuple[Foreseeing, GangRequest]:
     """The chooser of a walk that has come to its only gang, and what that asks."""
-    cycle = planning.begin(survey(taken))
-    look_ahead(cycle.walk, cycle.in_order)
-    chooser = cycle.walk.sizing.chooser
+    prepared = plan_cycle.begin(survey(taken))
+    look_ahead(prepared.cycle, prepared.in_order)
+    chooser = prepared.cycle.sizing.chooser
     assert isinstance(chooser, Foreseeing)
-    (pending,) = cycle.in_order
+    (pending,) = prepared.in_order
     queue = taken.config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
-    ((_, asked),) = cycle.walk.classes.of(pending, queue).demands
+    ((_, asked),) = prepared.cycle.classes.of(pending, queue).requests
     return chooser, replace(asked, pending=pending)
 
 
 def on(chooser: Foreseeing, decision: Decision) -> list[str]:
     assert decision.status is Status.FOUND
-    return [chooser.arena.index.nodes[at].name for nodes, _ in decision.spots for at in nodes]
+    return [
+        chooser.problem.index.nodes[at].name for nodes, _ in decision.node_counts for at in nodes
+    ]
 
 
 ROOMY = world(
@@ -70,29 +72,29 @@ ROOMY = world(
 )
 
 
-def foreseen_on_b(chooser: Foreseeing, demand: Demand) -> None:
+def foreseen_on_b(chooser: Foreseeing, request: GangRequest) -> None:
     """The gang would go to the tighter node; another was told to be waiting for it."""
-    position = chooser.arena.index.position
-    ((nodes, counts),) = chooser.decide(demand).spots
+    position = chooser.problem.index.position
+    ((nodes, counts),) = chooser.decide(request).node_counts
     assert nodes.tolist() == [position["a"]]
-    chooser.places["g"] = demand, ((nodes * 0 + position["b"], counts),)
+    chooser.places["g"] = request, ((nodes * 0 + position["b"], counts),)
 
 
 def test_a_place_found_before_its_turn_is_taken() -> None:
-    chooser, demand = at_its_turn(ROOMY)
-    foreseen_on_b(chooser, demand)
-    assert on(chooser, chooser.decide(demand)) == ["b"]
+    chooser, request = at_its_turn(ROOMY)
+    foreseen_on_b(chooser, request)
+    assert on(chooser, chooser.decide(request)) == ["b"]
 
 
 def test_a_place_that_others_took_meanwhile_is_not() -> None:
-    chooser, demand = at_its_turn(ROOMY)
-    foreseen_on_b(chooser, demand)
-    chooser.ledger.now[:, chooser.arena.index.position["b"]] = 0
-    assert on(chooser, chooser.decide(demand)) == ["a"]
+    chooser, request = at_its_turn(ROOMY)
+    foreseen_on_b(chooser, request)
+    chooser.state.now[:, chooser.problem.index.position["b"]] = 0
+    assert on(chooser, chooser.decide(request)) == ["a"]
 
 
 def test_a_place_found_for_other_pods_is_not() -> None:
-    chooser, demand = at_its_turn(ROOMY)
-    foreseen_on_b(chooser, demand)
-    other = replace(demand, units=(replace(demand.units[0], preferred=0),))
+    chooser, request = at_its_turn(ROOMY)
+    foreseen_on_b(chooser, request)
+    other = replace(request, units=(replace(request.units[0], preferred=0),))
     assert on(chooser, chooser.decide(other)) == ["a"]

@@ -23,12 +23,12 @@ from queuectl.domain.fleet import (
 )
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.arena import caps, survey
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.fleetindex import FleetIndex, index_of
-from queuectl.planner.ledger import open_ledger
-from queuectl.planner.topology import grow
-from queuectl.planner.usage import usage_of
+from queuectl.planner.capacity.state import open_state
+from queuectl.planner.problem.fleet import FleetIndex, index_of
+from queuectl.planner.problem.problem import caps, survey
+from queuectl.planner.problem.topology import grow
+from queuectl.planner.problem.usage import usage_of
 from tests.planner import generate
 from tests.planner.build import gang, holding, node, podset, resources, world
 from tests.support.examples import examples
@@ -134,39 +134,39 @@ def test_two_views_of_free_capacity() -> None:
     nodes = [node("n0", gpu=8), node("n1", gpu=8)]
     stays = holding(gang("s", podset(gpu=2)), {"n0": 1})
     goes = holding(gang("g", podset(count=2, gpu=3)), {"n0": 1, "n1": 1}, leaving=True)
-    arena = survey(world(nodes, (), [stays, goes], strangers={"n1": resources(gpu=1)}))
-    column = arena.resources.index(GPU)
-    assert arena.now[column].tolist() == [3, 4]
-    assert arena.later[column].tolist() == [6, 7]
+    problem = survey(world(nodes, (), [stays, goes], strangers={"n1": resources(gpu=1)}))
+    column = problem.resources.index(GPU)
+    assert problem.now[column].tolist() == [3, 4]
+    assert problem.later[column].tolist() == [6, 7]
 
 
 def test_pods_per_node_are_counted_like_any_resource() -> None:
     nodes = [node("n0", gpu=8, pods=2)]
-    arena = survey(world(nodes, (), [holding(gang("r", podset(cpu=0)), {"n0": 1})]))
-    shape = arena.shape(resources(pods=1, gpu=1), NodeRules())
-    assert caps(arena.now, shape).tolist() == [1]
+    problem = survey(world(nodes, (), [holding(gang("r", podset(cpu=0)), {"n0": 1})]))
+    shape = problem.shape(resources(pods=1, gpu=1), NodeRules())
+    assert caps(problem.now, shape).tolist() == [1]
 
 
 def test_an_overcommitted_node_fits_nothing_and_a_resource_nobody_offers_fits_nowhere() -> None:
     nodes = [node("n0", gpu=8), node("n1", gpu=2)]
     running = holding(gang("r", podset(count=2, gpu=4)), {"n1": 2})
-    arena = survey(world(nodes, (), [running]))
-    assert caps(arena.now, arena.shape(resources(gpu=1), NodeRules())).tolist() == [8, 0]
-    assert caps(arena.now, arena.shape(Resources({"x/y": 1}), NodeRules())).tolist() == [0, 0]
-    assert caps(arena.now, arena.shape(Resources(), NodeRules())).min() > 10**6
+    problem = survey(world(nodes, (), [running]))
+    assert caps(problem.now, problem.shape(resources(gpu=1), NodeRules())).tolist() == [8, 0]
+    assert caps(problem.now, problem.shape(Resources({"x/y": 1}), NodeRules())).tolist() == [0, 0]
+    assert caps(problem.now, problem.shape(Resources(), NodeRules())).min() > 10**6
 
 
 def test_counts_of_changed_nodes_are_those_of_a_fresh_count() -> None:
     nodes = [node(f"n{i}", gpu=8) for i in range(4)]
-    arena = survey(world(nodes, (), [holding(gang("r", podset(gpu=4)), {"n3": 1})]))
-    ledger = open_ledger(arena)
-    shape = arena.shape(resources(pods=1, gpu=3), NodeRules())
-    assert ledger.caps(shape).tolist() == [2, 2, 2, 1]
-    (running,) = list(ledger.evictable())
-    ledger.evict(running)
-    assert ledger.caps(shape).tolist() == [2, 2, 2, 1]  # it has not left yet
-    assert caps(ledger.later_free(), shape).tolist() == [2, 2, 2, 2]
-    assert list(ledger.evictable()) == []
+    problem = survey(world(nodes, (), [holding(gang("r", podset(gpu=4)), {"n3": 1})]))
+    state = open_state(problem)
+    shape = problem.shape(resources(pods=1, gpu=3), NodeRules())
+    assert state.caps(shape).tolist() == [2, 2, 2, 1]
+    (running,) = list(state.evictable())
+    state.evict(running)
+    assert state.caps(shape).tolist() == [2, 2, 2, 1]  # it has not left yet
+    assert caps(state.later_free(), shape).tolist() == [2, 2, 2, 2]
+    assert list(state.evictable()) == []
 
 
 # Use carried from cycle to cycle.
@@ -227,8 +227,8 @@ def test_a_fleet_is_indexed_once_and_forgotten_with_it() -> None:
 
 def test_nodes_that_are_gone_hold_nothing() -> None:
     running = holding(gang("r", podset(count=2, gpu=4)), {"n0": 1, "gone": 1})
-    arena = survey(world([node("n0", gpu=8)], (), [running]))
-    nodes, amounts = arena.use_of(running)
+    problem = survey(world([node("n0", gpu=8)], (), [running]))
+    nodes, amounts = problem.use_of(running)
     assert nodes.tolist() == [0]
-    assert amounts[arena.resources.index(GPU)].tolist() == [4]
-    assert amounts[arena.resources.index(PODS)].tolist() == [1]
+    assert amounts[problem.resources.index(GPU)].tolist() == [4]
+    assert amounts[problem.resources.index(PODS)].tolist() == [1]

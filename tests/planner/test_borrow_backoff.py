@@ -13,9 +13,9 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
+from queuectl.planner.explain import diagnose
+from queuectl.planner.preempt.shield import next_change
 from queuectl.planner.verify import Rule, verify
-from queuectl.planner.victims.shield import next_change
-from queuectl.planner.why import diagnose
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.histories import World
 from tests.planner.queues import cohort, cq

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.packing.bounds import RAYS, nodes_needed
+from queuectl.planner.placement.bounds import RAYS, nodes_needed
 from tests.planner.loads import exceeds
 from tests.support.examples import examples
 

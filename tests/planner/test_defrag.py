@@ -10,38 +10,38 @@ import pytest
 
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot, SolverLimits
-from queuectl.planner.arena import survey
-from queuectl.planner.asking import demand_of
-from queuectl.planner.cost import costs
-from queuectl.planner.demand import Demand
-from queuectl.planner.flavors import options_of
-from queuectl.planner.ledger import open_ledger
-from queuectl.planner.moving import search as defrag
-from queuectl.planner.moving.movers import movers_of
-from queuectl.planner.moving.search import MoveSearch, Room, find_room
-from queuectl.planner.solve import Solver
-from queuectl.planner.spots import fits
-from queuectl.planner.victims.search import Found
+from queuectl.planner.capacity.node_counts import fits
+from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.search import Found
+from queuectl.planner.problem.flavors import options_of
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.relocate import search as defrag
+from queuectl.planner.relocate.movers import movers_of
+from queuectl.planner.relocate.search import MoveSearch, Room, find_room
+from queuectl.planner.solver.solver import Solver
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable
 
 
 def answers(
     snapshot: Snapshot, budget: int | None = None
-) -> Iterator[tuple[Demand, Room | None, Solver]]:
+) -> Iterator[tuple[GangRequest, Room | None, Solver]]:
     """Room for the pending gang under each of its choices of flavors; every queue allows moves."""
     (entry,) = snapshot.pending
     main = snapshot.config.cluster_queue_of(entry.workload.namespace, entry.workload.queue)
     assert main is not None
-    arena = survey(snapshot)
-    options = options_of(entry.workload, main, arena)
+    problem = survey(snapshot)
+    options = options_of(entry.workload, main, problem)
     for choice in () if options.impossible else options.choices():
         flavors = options.flavors_by_podset(choice, main, entry.workload)
-        demand = demand_of(arena, entry, main, flavors)
-        ledger = open_ledger(arena)
+        request = request_of(problem, entry, main, flavors)
+        state = open_state(problem)
         solver = Solver(snapshot.limits)
-        movers = movers_of(ledger, lambda _: True, {} if budget is None else {"main": budget})
-        yield demand, find_room(ledger, demand, movers, solver), solver
+        movers = movers_of(state, lambda _: True, {} if budget is None else {"main": budget})
+        yield request, find_room(state, request, movers, solver), solver
         assert not solver.alarms
 
 
@@ -49,8 +49,8 @@ def agrees_with_brute_force(snapshot: Snapshot, budget: int | None = None) -> st
     (entry,) = snapshot.pending
     priced = costs(movable(snapshot), snapshot.now)
     told = "no choice"
-    for demand, room, _ in answers(snapshot, budget):
-        best = cheapest_moves(snapshot, entry, priced, demand.flavors, budget)
+    for request, room, _ in answers(snapshot, budget):
+        best = cheapest_moves(snapshot, entry, priced, request.flavors, budget)
         if not movable(snapshot) or best == (0, 0, 0):
             told = "trivial"
             continue
@@ -59,20 +59,20 @@ def agrees_with_brute_force(snapshot: Snapshot, budget: int | None = None) -> st
         if room is not None and best is not None:
             assert room.proof is Proof.OPTIMAL
             assert room.cost == best
-            everybody_fits(snapshot, demand, room)
+            everybody_fits(snapshot, request, room)
             told = "moves"
     return told
 
 
-def everybody_fits(snapshot: Snapshot, demand: Demand, room: Room) -> None:
-    arena = survey(snapshot)
-    free = open_ledger(arena).later_free().copy()
+def everybody_fits(snapshot: Snapshot, request: GangRequest, room: Room) -> None:
+    problem = survey(snapshot)
+    free = open_state(problem).later_free().copy()
     for moved in room.moved:
-        nodes, amounts = arena.use_of(moved.gang)
+        nodes, amounts = problem.use_of(moved.gang)
         for row, amount in zip(free, amounts, strict=True):
             np.add.at(row, nodes, amount)
-    pods = (*demand.pods, *(p for m in room.moved for p in m.demand.pods))
-    assert fits(free, pods, (*room.spots, *(s for m in room.moved for s in m.spots)))
+    pods = (*request.pods, *(p for m in room.moved for p in m.request.pods))
+    assert fits(free, pods, (*room.node_counts, *(s for m in room.moved for s in m.node_counts)))
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -150,15 +150,15 @@ def is_honest(snapshot: Snapshot, limits: SolverLimits) -> None:
     snapshot = replace(snapshot, limits=limits)
     (entry,) = snapshot.pending
     priced = costs(movable(snapshot), snapshot.now)
-    for demand, room, _ in answers(snapshot):
-        best = cheapest_moves(snapshot, entry, priced, demand.flavors)
+    for request, room, _ in answers(snapshot):
+        best = cheapest_moves(snapshot, entry, priced, request.flavors)
         if room is None or room.proof is Proof.OPTIMAL:
             if movable(snapshot):
                 assert (room.cost if room is not None else None) == best
         elif room.proof is Proof.FEASIBLE:
             assert best is not None
             assert room.cost >= best
-            everybody_fits(snapshot, demand, room)
+            everybody_fits(snapshot, request, room)
 
 
 def test_same_snapshot_same_answer() -> None:

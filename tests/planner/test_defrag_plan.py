@@ -23,9 +23,9 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, CapacityLease, MakeRoom, Pending, Snapshot
 from queuectl.planner import plan
-from queuectl.planner.cost import RESTART_COST, costs
+from queuectl.planner.explain import diagnose
+from queuectl.planner.preempt.cost import RESTART_COST, costs
 from queuectl.planner.verify import Rule, verify
-from queuectl.planner.why import diagnose
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from queuectl.domain.queues import Cohort, QueueConfig
-from queuectl.planner.queueing.dominant import share_of, shares_above
-from queuectl.planner.queueing.quota import QuotaUse, build_pools
+from queuectl.planner.quota.shares import share_of, shares_above
+from queuectl.planner.quota.tree import QuotaUse, build_pools
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, quotas
 

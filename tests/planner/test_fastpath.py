@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.packing.bounds import bounds
-from queuectl.planner.packing.fewest import fewest_then_tightest
-from queuectl.planner.packing.fill import Capacity
-from queuectl.planner.packing.pack import greedy
-from queuectl.planner.topology import grow
+from queuectl.planner.placement.bounds import bounds
+from queuectl.planner.placement.fewest import fewest_then_tightest
+from queuectl.planner.placement.fill import Capacity
+from queuectl.planner.placement.pack import greedy
+from queuectl.planner.problem.topology import grow
 from tests.planner.build import node
 from tests.planner.loads import exceeds
 from tests.support.examples import examples

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
-from queuectl.planner.demand import ANYWHERE
-from queuectl.planner.packing.fewest import most_even, needed
-from queuectl.planner.packing.fill import Capacity
-from queuectl.planner.topology import grow
+from queuectl.planner.placement.fewest import most_even, needed
+from queuectl.planner.placement.fill import Capacity
+from queuectl.planner.problem.request import ANYWHERE
+from queuectl.planner.problem.topology import grow
 from tests.support.examples import examples
 
 MANY = settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))

@@ -10,27 +10,27 @@ from hypothesis import strategies as st
 from queuectl.domain.fleet import Node
 from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.domain.workload import PodSet
-from queuectl.planner.arena import Arena, survey
-from queuectl.planner.asking import demand_of
-from queuectl.planner.decide import place
-from queuectl.planner.demand import Demand
-from queuectl.planner.packing.witness import fits_apart
-from queuectl.planner.solve import Solver, Status
+from queuectl.planner.placement.feasible import place
+from queuectl.planner.placement.witness import fits_apart
+from queuectl.planner.problem.problem import Problem, survey
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import gang, node, podset, resources, world
 from tests.support.examples import examples
 
 RACK = "rack"
 
 
-def asked(nodes: list[Node], podsets: list[PodSet]) -> tuple[Arena, Demand]:
-    arena = survey(world(nodes, ()))
+def asked(nodes: list[Node], podsets: list[PodSet]) -> tuple[Problem, GangRequest]:
+    problem = survey(world(nodes, ()))
     wanted = Pending(gang("g", *podsets))
-    return arena, demand_of(arena, wanted, None, ({},) * len(podsets))
+    return problem, request_of(problem, wanted, None, ({},) * len(podsets))
 
 
 def quick_yes(nodes: list[Node], *podsets: PodSet) -> bool:
-    arena, demand = asked(nodes, list(podsets))
-    return fits_apart(demand, np.asarray(arena.index.allocatable))
+    problem, request = asked(nodes, list(podsets))
+    return fits_apart(request, np.asarray(problem.index.allocatable))
 
 
 TWO_RACKS = [node(f"n{i}", f"b/r{i // 2}", gpu=8) for i in range(4)]
@@ -76,7 +76,7 @@ def test_what_it_says_fits_does(
         podset(f"p{i}", count, gpu=size, required=RACK if grouped else level, group=group)
         for i, (count, size, level) in enumerate(rows)
     ]
-    arena, demand = asked(nodes, podsets)
-    free = np.asarray(arena.index.allocatable)
-    if fits_apart(demand, free):
-        assert place(demand, free, Solver(SolverLimits())).status is Status.FOUND
+    problem, request = asked(nodes, podsets)
+    free = np.asarray(problem.index.allocatable)
+    if fits_apart(request, free):
+        assert place(request, free, Solver(SolverLimits())).status is Status.FOUND

@@ -11,8 +11,8 @@ from queuectl.domain.floor import Domain, Floor, Spot
 from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.planner.floor import floor_of
-from queuectl.planner.fragmentation import free_gpus
+from queuectl.reports.cluster_map import floor_of
+from queuectl.reports.fragmentation import free_gpus
 from tests.planner.build import FLAVOR, gang, holding, node, podset, resources, world
 from tests.planner.generate import snapshots
 

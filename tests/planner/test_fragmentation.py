@@ -12,7 +12,7 @@ from queuectl.domain.accounting import Free
 from queuectl.domain.fleet import Effect, Node, Taint, Toleration
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.fragmentation import free_gpus
+from queuectl.reports.fragmentation import free_gpus
 from tests.planner.build import FLAVOR, gang, holding, node, podset, resources, world
 
 

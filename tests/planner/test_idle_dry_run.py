@@ -14,11 +14,11 @@ from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.queues import Protection, QueueingStrategy, ReclaimWithinCohort
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner import plan, planning
-from queuectl.planner.packing.unpack import Answer
-from queuectl.planner.solve import Status
+from queuectl.planner import plan, plan_cycle
+from queuectl.planner.explain import diagnose
+from queuectl.planner.placement.unpack import Answer
+from queuectl.planner.solver.solver import Status
 from queuectl.planner.verify import verify
-from queuectl.planner.why import diagnose
 from tests.planner.build import gang, node, podset, queue, world
 from tests.planner.queues import cq, gpus, quota_only, running
 from tests.planner.test_idle import DRY_RUN, NEVER, ON_DEMAND, idler, on, spared, taken, yields
@@ -104,9 +104,9 @@ def test_a_dry_run_counts_where_gangs_start_in_the_end(monkeypatch: pytest.Monke
     snapshot = world(nodes, [starts, waiting], (on("idle", "a0", idle=True),), main)
     places = {}
     for name in ("a1", "b0"):
-        spots = ((np.array([["a0", "a1", "b0"].index(name)]), np.array([1])),)
-        found = Answer(Status.FOUND, (spots,))
-        monkeypatch.setattr(planning, "confirm", lambda ledger, solver, found=found: found)
+        node_counts = ((np.array([["a0", "a1", "b0"].index(name)]), np.array([1])),)
+        found = Answer(Status.FOUND, (node_counts,))
+        monkeypatch.setattr(plan_cycle, "confirm", lambda state, solver, found=found: found)
         places[name] = spared(plan(snapshot))
     assert places == {"a1": [], "b0": [("idle", "in")]}
 

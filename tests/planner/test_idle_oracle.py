@@ -11,7 +11,7 @@ import pytest
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, ReclaimMode
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.planner.cost import costs
+from queuectl.planner.preempt.cost import costs
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW
 from tests.planner.generate_cohorts import cohorts
@@ -72,7 +72,7 @@ def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None
     refused = passed = 0
     for seed in range(600):
         snapshot = idlers(seed, nodes=True, fair=fair)
-        oracle, answer, demand = ask(snapshot)
+        oracle, answer, request = ask(snapshot)
         one = next(iter(answer.victims), None) if answer is not None else None
         if answer is None or one is None:
             continue
@@ -91,7 +91,7 @@ def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None
         victims = tuple(
             replace(one, victim=u, cost=cost[u], reason=reason(u)) for u in sorted(chosen)
         )
-        made = plan_of(snapshot, demand, replace(answer, victims=victims))
+        made = plan_of(snapshot, request, replace(answer, victims=victims))
         strategies = snapshot.config.rules.fair_sharing
         legal = oracle.fair(chosen, strategies) if fair else oracle.classic(chosen)
         found = [v for v in verify(snapshot, made) if v.rule is Rule.VICTIM]

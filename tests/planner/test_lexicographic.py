@@ -8,11 +8,11 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.lexicographic import (
+from queuectl.planner.solver.lexicographic import (
     Column,
     Greatest,
 )
-from queuectl.planner.probing import Counts
+from queuectl.planner.solver.probing import Counts
 from tests.support.examples import examples
 
 Corners = Sequence[tuple[int, ...]]

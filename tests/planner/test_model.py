@@ -16,9 +16,9 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.planner import plan
-from queuectl.planner.packing import pack
-from queuectl.planner.packing.pack import add_exact, greedy, maximal_patterns
-from queuectl.planner.solve import LARGEST, Model, Solver, Status
+from queuectl.planner.placement import pack
+from queuectl.planner.placement.pack import add_exact, greedy, maximal_patterns
+from queuectl.planner.solver.solver import LARGEST, Model, Solver, Status
 from queuectl.planner.verify import verify
 from tests.planner import cases
 from tests.planner.build import gang, node, podset, world

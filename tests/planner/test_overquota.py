@@ -21,7 +21,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
-from queuectl.planner.queueing.overquota import over_quota
+from queuectl.reports.over_quota import over_quota
 
 
 def groups(nominal: int, borrowing: int | None = None, lending: int | None = None) -> tuple[ResourceGroup, ...]:  # fmt: skip

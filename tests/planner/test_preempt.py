@@ -15,21 +15,21 @@ from queuectl.domain.queues import ClusterQueue, ResourceFlavor, WithinClusterQu
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSetPlacement
-from queuectl.planner.arena import survey
-from queuectl.planner.asking import demand_of
-from queuectl.planner.cost import RESTART_COST, costs
-from queuectl.planner.demand import Demand
-from queuectl.planner.flavors import options_of
-from queuectl.planner.ledger import open_ledger
-from queuectl.planner.solve import Model, Outcome, Solver, Status
+from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt import find as preempt
+from queuectl.planner.preempt import goal as preempt_goal
+from queuectl.planner.preempt import mixed as preempt_mixed
+from queuectl.planner.preempt import search as preempt_search
+from queuectl.planner.preempt.cost import RESTART_COST, costs
+from queuectl.planner.preempt.find import Victims, find_victims
+from queuectl.planner.preempt.parts import parts_of
+from queuectl.planner.preempt.search import Found
+from queuectl.planner.problem.flavors import options_of
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
 from queuectl.planner.verify import verify
-from queuectl.planner.victims import find as preempt
-from queuectl.planner.victims import goal as preempt_goal
-from queuectl.planner.victims import mixed as preempt_mixed
-from queuectl.planner.victims import search as preempt_search
-from queuectl.planner.victims.find import Victims, find_victims
-from queuectl.planner.victims.parts import parts_of
-from queuectl.planner.victims.search import Found
 from tests.planner import cases, generate
 from tests.planner.build import (
     FLAVOR,
@@ -61,19 +61,19 @@ CLUSTERS = st.one_of(
 
 def answers(
     snapshot: Snapshot, solver: Solver | None = None
-) -> Iterator[tuple[Demand, ClusterQueue, Victims | None]]:
+) -> Iterator[tuple[GangRequest, ClusterQueue, Victims | None]]:
     """Victims for the first pending gang under each of its choices of flavors."""
     entry = snapshot.pending[0]
     workload = entry.workload
     main = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
     assert main is not None
-    arena = survey(snapshot)
-    options = options_of(workload, main, arena)
+    problem = survey(snapshot)
+    options = options_of(workload, main, problem)
     for choice in () if options.impossible else options.choices():
         flavors = options.flavors_by_podset(choice, main, workload)
-        demand = demand_of(arena, entry, main, flavors)
+        request = request_of(problem, entry, main, flavors)
         asked = solver or Solver(snapshot.limits)
-        yield demand, main, find_victims(open_ledger(arena), demand, main, asked)
+        yield request, main, find_victims(open_state(problem), request, main, asked)
         assert not asked.alarms
 
 
@@ -86,23 +86,23 @@ def evicted(answer: Victims | None) -> set[str] | None:
     return None if answer is None else {p.victim for p in answer.victims}
 
 
-def plan_of(snapshot: Snapshot, demand: Demand, answer: Victims) -> Plan:
+def plan_of(snapshot: Snapshot, request: GangRequest, answer: Victims) -> Plan:
     """The plan that evicts them and leases the placement to the gang."""
     per_podset: dict[int, tuple[tuple[str, int], ...]] = {}
     names = [n.name for n in snapshot.fleet.nodes]
-    for pods, (nodes, counts) in zip(demand.pods, answer.spots, strict=True):
+    for pods, (nodes, counts) in zip(request.pods, answer.node_counts, strict=True):
         per_podset[pods.podset] = tuple(
             (names[n], int(c)) for n, c in zip(nodes, counts, strict=True)
         )
     placement = Placement(
         tuple(
-            PodSetPlacement(p.name, per_podset.get(i, ()), demand.flavors[i])
-            for i, p in enumerate(demand.pending.workload.podsets)
+            PodSetPlacement(p.name, per_podset.get(i, ()), request.flavors[i])
+            for i, p in enumerate(request.pending.workload.podsets)
         )
     )
     victims = tuple(p.victim for p in answer.victims)
     lease = CapacityLease(placement, victims, NOW, NOW + 600)
-    refusal = Refusal(demand.pending.workload.uid, WAITS, lease)
+    refusal = Refusal(request.pending.workload.uid, WAITS, lease)
     return Plan(preempted=answer.victims, pending=(refusal,))
 
 
@@ -113,11 +113,11 @@ def plan_of(snapshot: Snapshot, demand: Demand, answer: Victims) -> Plan:
 @pytest.mark.parametrize("case", cases.PREEMPT, ids=lambda c: c.name)
 def test_known_optimum(case: cases.Preempt, order) -> None:
     snapshot = case.snapshot(order)
-    for demand, _, answer in answers(snapshot):
+    for request, _, answer in answers(snapshot):
         assert evicted(answer) == case.victims[order]
         if answer is not None:
             assert answer.proof is Proof.OPTIMAL
-            assert not verify(snapshot, plan_of(snapshot, demand, answer))
+            assert not verify(snapshot, plan_of(snapshot, request, answer))
 
 
 # -- against brute force
@@ -126,13 +126,13 @@ def test_known_optimum(case: cases.Preempt, order) -> None:
 def agrees_with_brute_force(snapshot: Snapshot) -> None:
     entry = snapshot.pending[0]
     priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
-    for demand, main, answer in answers(snapshot):
-        best = least_victims(snapshot, entry, priced, only=demand.flavors)
+    for request, main, answer in answers(snapshot):
+        best = least_victims(snapshot, entry, priced, only=request.flavors)
         assert (answer is None) == (best is None)
         if answer is not None and best is not None:
             assert answer.proof is Proof.OPTIMAL
             assert layers(main.victim_order, [p.cost for p in answer.victims]) == best[0]
-            assert not verify(snapshot, plan_of(snapshot, demand, answer))
+            assert not verify(snapshot, plan_of(snapshot, request, answer))
 
 
 @MANY
@@ -184,17 +184,19 @@ def test_a_placement_read_from_the_model_is_one(
         first = replace(entry.workload.podsets[0], name="apart", topology=None, group=None)
         workload = replace(entry.workload, podsets=(first, *entry.workload.podsets))
         snapshot = replace(snapshot, pending=(replace(entry, workload=workload),))
-    spots = preempt._spots
+    node_counts = preempt._spots
     monkeypatch.setattr(preempt_mixed.MixedSearch, "_place", lambda *_: None)
     monkeypatch.setattr(preempt_mixed.MixedSearch, "_enough", lambda *_: False)
-    monkeypatch.setattr(preempt, "_spots", lambda d, free: spots(d, free) if alike(d) else None)
+    monkeypatch.setattr(
+        preempt, "_spots", lambda d, free: node_counts(d, free) if alike(d) else None
+    )
     agrees_with_brute_force(snapshot)
     monkeypatch.undo()
 
 
-def alike(demand: Demand) -> bool:
+def alike(request: GangRequest) -> bool:
     """Whether all pods are of one shape and share one domain: those need no model to be placed."""
-    parts = parts_of(demand)
+    parts = parts_of(request)
     return len(parts) == 1 and len(parts[0].counts) == 1
 
 
@@ -203,7 +205,7 @@ def alike(demand: Demand) -> bool:
 def test_same_snapshot_same_answer(snapshot: Snapshot) -> None:
     def told() -> list[object]:
         return [
-            (a and (a.victims, a.proof, [(n.tolist(), c.tolist()) for n, c in a.spots]))
+            (a and (a.victims, a.proof, [(n.tolist(), c.tolist()) for n, c in a.node_counts]))
             for _, _, a in answers(snapshot)
         ]
 
@@ -215,16 +217,16 @@ def test_same_snapshot_same_answer(snapshot: Snapshot) -> None:
 def test_a_search_cut_short_still_evicts_nobody_in_vain(snapshot: Snapshot) -> None:
     entry = snapshot.pending[0]
     cut_short = Solver(SolverLimits(deterministic_time=1e-9, growth=1.0))
-    for demand, _, answer in answers(snapshot, cut_short):
+    for request, _, answer in answers(snapshot, cut_short):
         if answer is None or answer.proof is Proof.UNDECIDED:
             continue
-        assert not verify(snapshot, plan_of(snapshot, demand, answer))
+        assert not verify(snapshot, plan_of(snapshot, request, answer))
         victims = evicted(answer) or set()
-        if len({p.shape for p in demand.pods}) > 1 or len(demand.units) > 1:
+        if len({p.shape for p in request.pods}) > 1 or len(request.units) > 1:
             continue  # a greedy packing of several shapes may miss that fewer would do
         for needed in victims:
             fewer = frozenset(victims - {needed})
-            assert not fits_without(snapshot, entry, fewer, only=demand.flavors)
+            assert not fits_without(snapshot, entry, fewer, only=request.flavors)
 
 
 # -- what it may use, and what else blocks
@@ -246,33 +248,33 @@ def test_nobody_leaves_when_those_leaving_make_room() -> None:
     assert answer is not None
     assert answer.victims == ()
     assert answer.proof is Proof.OPTIMAL
-    assert answer.spots[0][0].tolist() == [0]
+    assert answer.node_counts[0][0].tolist() == [0]
 
 
 def test_what_is_leased_to_others_is_not_free() -> None:
     snapshot = world(PAIR, [HIGH], [low("x", {"a0": 1})])
-    arena = survey(snapshot)
+    problem = survey(snapshot)
     main = snapshot.config.cluster_queues["main"]
     flavors = (dict.fromkeys(HIGH.podsets[0].shape.requests, FLAVOR),)
-    demand = demand_of(arena, snapshot.pending[0], main, flavors)
-    ledger = open_ledger(arena)
-    idle = find_victims(ledger, demand, main, Solver(snapshot.limits))
-    ledger.hold(demand, ((np.array([1]), np.array([1])),))
-    leased = find_victims(ledger, demand, main, Solver(snapshot.limits))
+    request = request_of(problem, snapshot.pending[0], main, flavors)
+    state = open_state(problem)
+    idle = find_victims(state, request, main, Solver(snapshot.limits))
+    state.hold(request, ((np.array([1]), np.array([1])),))
+    leased = find_victims(state, request, main, Solver(snapshot.limits))
     assert evicted(idle) == set()
     assert evicted(leased) == {"x"}
 
 
 def test_a_victim_of_this_plan_is_not_evicted_twice() -> None:
     snapshot = world(PAIR[:1], [HIGH], [low("x", {"a0": 1})])
-    arena = survey(snapshot)
+    problem = survey(snapshot)
     main = snapshot.config.cluster_queues["main"]
     flavors = (dict.fromkeys(HIGH.podsets[0].shape.requests, FLAVOR),)
-    demand = demand_of(arena, snapshot.pending[0], main, flavors)
-    ledger = open_ledger(arena)
-    ledger.evict(snapshot.admitted[0])
-    ledger.hold(demand, ((np.array([0]), np.array([1])),))
-    assert find_victims(ledger, demand, main, Solver(snapshot.limits)) is None
+    request = request_of(problem, snapshot.pending[0], main, flavors)
+    state = open_state(problem)
+    state.evict(snapshot.admitted[0])
+    state.hold(request, ((np.array([0]), np.array([1])),))
+    assert find_victims(state, request, main, Solver(snapshot.limits)) is None
 
 
 def test_quota_alone_takes_the_cheapest_wherever_it_sits() -> None:
@@ -281,7 +283,7 @@ def test_quota_alone_takes_the_cheapest_wherever_it_sits() -> None:
     answer = only_answer(world(nodes, [HIGH], [dear, cheap], queue(gpu=16)))
     assert evicted(answer) == {"cheap"}
     assert answer is not None
-    assert answer.spots[0][0].tolist() in ([1], [2])
+    assert answer.node_counts[0][0].tolist() in ([1], [2])
 
 
 def test_quota_and_room_are_freed_by_one_set() -> None:
@@ -303,7 +305,7 @@ def test_a_quota_only_flavor_needs_no_node() -> None:
     answer = only_answer(world(PAIR, [HIGH], running, queue(gpu=12), flavors=flat))
     assert answer is not None
     assert evicted(answer) == {"r0", "r1"}
-    assert answer.spots == ()
+    assert answer.node_counts == ()
 
 
 def test_alike_gangs_leave_until_every_missing_quota_is_free(

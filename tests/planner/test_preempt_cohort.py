@@ -15,13 +15,13 @@ import pytest
 
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.arena import survey
-from queuectl.planner.asking import demand_of
-from queuectl.planner.cost import costs
-from queuectl.planner.ledger import open_ledger
-from queuectl.planner.solve import Solver
+from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.find import Victims, find_victims
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.solver.solver import Solver
 from queuectl.planner.verify import Rule, verify
-from queuectl.planner.victims.find import Victims, find_victims
 from tests.planner.documents import (
     Doc,
     cluster_queue,
@@ -201,17 +201,17 @@ def test_whom_the_peer_would_evict(row: Row) -> None:
 def ask(snapshot: Snapshot) -> tuple[Cohorts, Victims | None, Any]:
     """Victims for the only pending gang, of queue ``a``, and the brute force beside it."""
     (entry,) = snapshot.pending
-    arena, main = survey(snapshot), snapshot.config.cluster_queues["a"]
+    problem, main = survey(snapshot), snapshot.config.cluster_queues["a"]
     flavors = ({r: f for r, f in FLAVORS.items() if entry.workload.podsets[0].shape.requests[r]},)
-    demand = demand_of(arena, entry, main, flavors)
+    request = request_of(problem, entry, main, flavors)
     solver = Solver(snapshot.limits)
-    answer = find_victims(open_ledger(arena), demand, main, solver)
+    answer = find_victims(open_state(problem), request, main, solver)
     assert not solver.alarms
-    return Cohorts(snapshot, flavors), answer, demand
+    return Cohorts(snapshot, flavors), answer, request
 
 
 def agrees_with_brute_force(snapshot: Snapshot) -> None:
-    oracle, answer, demand = ask(snapshot)
+    oracle, answer, request = ask(snapshot)
     able = [g for u, g in oracle.gangs.items() if oracle.able(u)]
     best = oracle.least(costs(able, snapshot.now))
     assert (answer is None) == (best is None)
@@ -220,7 +220,7 @@ def agrees_with_brute_force(snapshot: Snapshot) -> None:
     assert answer.proof is Proof.OPTIMAL
     stated = {v.victim: v.cost for v in answer.victims}
     assert oracle.layers(stated, frozenset(stated)) == best[0]
-    assert not verify(snapshot, plan_of(snapshot, demand, answer))
+    assert not verify(snapshot, plan_of(snapshot, request, answer))
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -241,7 +241,7 @@ def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None
     refused = passed = 0
     for seed in range(400):
         snapshot = cohorts(seed, nodes=True, fair=fair, opting_out=True)
-        oracle, answer, demand = ask(snapshot)
+        oracle, answer, request = ask(snapshot)
         if answer is None:
             continue
         rng = random.Random(seed)
@@ -254,7 +254,7 @@ def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None
             replace(one, victim=u, cost=cost[u], reason=_reason(oracle, u, fair=fair))
             for u in chosen
         ]
-        made = plan_of(snapshot, demand, replace(answer, victims=tuple(other)))
+        made = plan_of(snapshot, request, replace(answer, victims=tuple(other)))
         strategies = snapshot.config.rules.fair_sharing
         victims = frozenset(chosen)
         legal = oracle.fair(victims, strategies) if fair else oracle.classic(victims)

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.planner.arena import survey
-from queuectl.planner.asking import demand_of
-from queuectl.planner.ledger import open_ledger
-from queuectl.planner.topology import Ints
-from queuectl.planner.victims import search as preempt_search
-from queuectl.planner.victims.dual import places_of, share_out
-from queuectl.planner.victims.ground import Ground, greedy, ground_of
-from queuectl.planner.victims.parts import parts_of
-from queuectl.planner.victims.policy import schemes
-from queuectl.planner.victims.price import floor_of, prices
-from queuectl.planner.victims.scene import scene_of
-from queuectl.planner.victims.terms import Terms
+from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt import search as preempt_search
+from queuectl.planner.preempt.dual import places_of, share_out
+from queuectl.planner.preempt.ground import Ground, greedy, ground_of
+from queuectl.planner.preempt.parts import parts_of
+from queuectl.planner.preempt.policy import schemes
+from queuectl.planner.preempt.price import floor_of, prices
+from queuectl.planner.preempt.scene import scene_of
+from queuectl.planner.preempt.terms import Terms
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.topology import Ints
 from tests.planner.build import FLAVOR, NOW, gang, node, podset, world
 from tests.planner.test_preempt import CLUSTERS, SOME, agrees_with_brute_force, low
 
@@ -66,12 +66,12 @@ def test_the_best_shares_are_nearer_to_the_optimum_than_prices_by_node(seed: int
 
 def ground_and_weight(snapshot: Snapshot) -> tuple[Ground, Ints]:
     """The one domain of a snapshot whose gang may go anywhere, and what each candidate loses."""
-    arena = survey(snapshot)
+    problem = survey(snapshot)
     main = snapshot.config.cluster_queues["main"]
     flavors = (dict.fromkeys(snapshot.pending[0].workload.podsets[0].shape.requests, FLAVOR),)
-    demand = demand_of(arena, snapshot.pending[0], main, flavors)
-    ledger = open_ledger(arena)
-    bench = schemes(ledger, demand, main)[0][0].bench
-    (part,) = parts_of(demand)
-    scene = scene_of(part, part.counts[0][0], ledger.later_free(), bench)
+    request = request_of(problem, snapshot.pending[0], main, flavors)
+    state = open_state(problem)
+    bench = schemes(state, request, main)[0][0].bench
+    (part,) = parts_of(request)
+    scene = scene_of(part, part.counts[0][0], state.later_free(), bench)
     return ground_of(scene, 0, Terms(bench, [])), bench.lost

@@ -21,7 +21,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner import plan
-from queuectl.planner.cost import costs
+from queuectl.planner.preempt.cost import costs
 from queuectl.planner.verify import verify
 from tests.planner import cases, generate, peers
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
@@ -231,8 +231,8 @@ def test_never_above_any_greedy_order_on_small_clusters(drawn: Snapshot) -> None
     entry = snapshot.pending[0]
     contested = list(entry.workload.requests)
     priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
-    for demand, _, answer in answers(snapshot):
-        fits = fits_by_force(snapshot, demand.flavors)
+    for request, _, answer in answers(snapshot):
+        fits = fits_by_force(snapshot, request.flavors)
         for taken in (
             peers.kueue(snapshot, entry.workload, fits, contested),
             peers.kai(snapshot, entry.workload, fits),

@@ -22,8 +22,8 @@ from queuectl.domain.queues import (
 from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
+from queuectl.planner.explain import diagnose
 from queuectl.planner.verify import Rule, verify
-from queuectl.planner.why import diagnose
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 
 NODES = [node("n0", gpu=8), node("n1", gpu=8)]

@@ -14,15 +14,15 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Placement
 from queuectl.planner import plan
-from queuectl.planner.arena import survey
-from queuectl.planner.asking import demand_of
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.ledger import Ledger, open_ledger
-from queuectl.planner.queueing.lines import Lines, lines_of
-from queuectl.planner.queueing.quota_model import confirm_quota
-from queuectl.planner.solve import Solver, Status
-from queuectl.planner.spots import Kept
-from queuectl.planner.victims.prospect import Prospect
+from queuectl.planner.capacity.node_counts import TentativeAdmission
+from queuectl.planner.capacity.state import State, open_state
+from queuectl.planner.order.classes import Lines, lines_of
+from queuectl.planner.placement.quota_model import confirm_quota
+from queuectl.planner.preempt.prospect import Prospect
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import FLAVOR, NOW, config, gang, holding, node, podset, world
 from tests.planner.generate_cohorts import FLAVORS, contest
 from tests.planner.queues import cq, gpus, quota_only, quotas
@@ -59,18 +59,18 @@ def test_whom_sums_refuse_the_search_refuses_too(
     )
 
 
-def _with_all_kept(snapshot: Snapshot) -> Ledger:
+def _with_all_kept(snapshot: Snapshot) -> State:
     """As if every waiting gang had been started, whether it has the quota or not."""
-    arena = survey(snapshot)
-    ledger = open_ledger(arena)
+    problem = survey(snapshot)
+    state = open_state(problem)
     for pending in snapshot.pending:
         workload = pending.workload
         queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
         requests = workload.podsets[0].shape.requests
         flavors = ({r: flavor for r, flavor in FLAVORS.items() if requests[r]},)
-        demand = demand_of(arena, pending, queue, flavors)
-        ledger.keep(Kept(demand, ()))
-    return ledger
+        request = request_of(problem, pending, queue, flavors)
+        state.keep(TentativeAdmission(request, ()))
+    return state
 
 
 def test_the_quota_model_holds_everybody_exactly_where_each_has_quota_beside_the_others() -> None:
@@ -78,14 +78,14 @@ def test_the_quota_model_holds_everybody_exactly_where_each_has_quota_beside_the
     for seed in range(300):
         snapshot = contest(seed)
         some = tuple(p for p in snapshot.pending if random.Random(seed).random() < 0.6)
-        ledger = _with_all_kept(replace(snapshot, pending=some))
+        state = _with_all_kept(replace(snapshot, pending=some))
         fits = all(
-            not need or ledger.quota_now.left(kept.demand.queue or "", row) >= 0
-            for kept in ledger.kept
-            for row, need in kept.demand.charges.items()
+            not need or state.quota_now.left(kept.request.queue or "", row) >= 0
+            for kept in state.kept
+            for row, need in kept.request.charges.items()
         )
         solver = Solver(snapshot.limits)
-        assert confirm_quota(ledger, solver).status is (Status.FOUND if fits else Status.REFUTED)
+        assert confirm_quota(state, solver).status is (Status.FOUND if fits else Status.REFUTED)
         answers[fits] += 1
     assert min(answers[True], answers[False]) >= 30
 
@@ -100,8 +100,8 @@ def test_the_quota_model_knows_limits_of_borrowing_and_lending(
     ]
     for started in range(1, 6):
         waiting = [gpus(f"g{number}", 1, "a") for number in range(started)]
-        ledger = _with_all_kept(quota_only(queues, waiting))
-        status = confirm_quota(ledger, Solver(SolverLimits())).status
+        state = _with_all_kept(quota_only(queues, waiting))
+        status = confirm_quota(state, Solver(SolverLimits())).status
         assert status is (Status.FOUND if started <= holds else Status.REFUTED)
 
 

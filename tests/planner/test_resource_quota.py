@@ -15,8 +15,8 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner import plan
+from queuectl.planner.explain import diagnose
 from queuectl.planner.verify import Rule, verify
-from queuectl.planner.why import diagnose
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.documents import Doc, cluster_queue, flavor, nodes, planned, workload
 

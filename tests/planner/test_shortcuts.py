@@ -12,20 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner import decide as deciding
-from queuectl.planner.arena import caps, survey
-from queuectl.planner.decide import decide
-from queuectl.planner.packing.witness import find
-from queuectl.planner.planning import begin, turns
-from queuectl.planner.solve import Solver, Status
-from queuectl.planner.victims.cells import implies, useful_nodes
-from queuectl.planner.victims.mixed import MixedSearch
-from queuectl.planner.victims.parts import parts_of
-from queuectl.planner.victims.stage import stage_of
-from queuectl.planner.victims.terms import Terms
-from queuectl.planner.why.leave import bench_of_all
-from queuectl.planner.why.trial import as_it_is, demands
-from queuectl.planner.why.turn import turn_of
+from queuectl.planner.explain.leave import bench_of_all
+from queuectl.planner.explain.trial import as_it_is, requests
+from queuectl.planner.explain.turn import turn_of
+from queuectl.planner.placement import feasible as deciding
+from queuectl.planner.placement.feasible import decide
+from queuectl.planner.placement.witness import find
+from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.preempt.cells import implies, useful_nodes
+from queuectl.planner.preempt.mixed import MixedSearch
+from queuectl.planner.preempt.parts import parts_of
+from queuectl.planner.preempt.stage import stage_of
+from queuectl.planner.preempt.terms import Terms
+from queuectl.planner.problem.problem import caps, survey
+from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import gang, node, podset, world
 from tests.planner.generate import contested, crowded
 
@@ -53,15 +53,15 @@ def _tight(seed: int) -> Snapshot:
 @given(st.integers(0, 2**32).map(_tight) | contested())
 def test_looking_for_a_refusal_first_finds_no_other_answer(few: int, snapshot: Snapshot) -> None:
     """Nor does the small model that leaves most gangs out, however few are left in it (0 = it is asked always)."""
-    cycle = begin(survey(snapshot))
-    for pending in turns(cycle):
-        turn = turn_of(cycle.walk, pending)
-        for demand in demands(turn, as_it_is(turn), turn.arena):
-            ledger, solver = cycle.walk.ledger, Solver(snapshot.limits)
+    prepared = begin(survey(snapshot))
+    for pending in turns(prepared):
+        turn = turn_of(prepared.cycle, pending)
+        for request in requests(turn, as_it_is(turn), turn.problem):
+            state, solver = prepared.cycle.state, Solver(snapshot.limits)
             answers = []
             for share, doubtful in ((10**9, False), (few, False), (few, True)):
                 with mock.patch.object(deciding, "_FEW", share):
-                    answers.append(decide(ledger, demand, solver, doubtful=doubtful).status)
+                    answers.append(decide(state, request, solver, doubtful=doubtful).status)
             assert answers in ([Status.FOUND] * 3, [Status.REFUTED] * 3)
 
 
@@ -69,22 +69,22 @@ def test_looking_for_a_refusal_first_finds_no_other_answer(few: int, snapshot: S
 @given(st.integers(0, 2**32).map(lambda seed: crowded(seed, mixed=True)) | contested(), st.data())
 def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.DataObject) -> None:
     """It is found to fit the nodes cut out for it after some gangs have left exactly when it is on all nodes."""
-    arena = survey(snapshot)
-    bench = bench_of_all(arena, snapshot.admitted)
-    cycle = begin(arena)
-    pending = next(turns(cycle))
-    turn = turn_of(cycle.walk, pending)
-    for demand in demands(turn, as_it_is(turn), arena):
-        free, solver = cycle.walk.ledger.later_free(), Solver(snapshot.limits)
-        search = MixedSearch(demand, parts_of(demand), free, bench, Terms(bench, []), solver, 0)
+    problem = survey(snapshot)
+    bench = bench_of_all(problem, snapshot.admitted)
+    prepared = begin(problem)
+    pending = next(turns(prepared))
+    turn = turn_of(prepared.cycle, pending)
+    for request in requests(turn, as_it_is(turn), problem):
+        free, solver = prepared.cycle.state.later_free(), Solver(snapshot.limits)
+        search = MixedSearch(request, parts_of(request), free, bench, Terms(bench, []), solver, 0)
         gone = (
             data.draw(st.frozensets(st.integers(0, bench.size - 1))) if bench.size else frozenset()
         )
         after = free + bench.freed(free.shape[1], bench.mask(gone))
-        spots = find(demand, after, partial(caps, after))
+        node_counts = find(request, after, partial(caps, after))
         useful = useful_nodes(search.floors.scenes.values(), search.parts, -1)
-        stage = stage_of(demand, free, bench, useful)
-        assert stage.fits(bench.mask(gone)) is (spots is not None)
+        stage = stage_of(request, free, bench, useful)
+        assert stage.fits(bench.mask(gone)) is (node_counts is not None)
 
 
 @pytest.mark.parametrize(

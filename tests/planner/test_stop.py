@@ -13,9 +13,9 @@ import pytest
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.planner import StopSignal, plan
-from queuectl.planner.rearrange import Arrangement, arrange
-from queuectl.planner.solve import Model, Solver, Status
-from queuectl.planner.spots import Kept
+from queuectl.planner.capacity.node_counts import TentativeAdmission
+from queuectl.planner.placement.rearrange import Arrangement, arrange
+from queuectl.planner.solver.solver import Model, Solver, Status
 from tests.planner import cases
 from tests.planner.test_model import TIGHT
 
@@ -63,11 +63,11 @@ def test_once_told_to_stop_a_plan_makes_no_further_model(monkeypatch: pytest.Mon
     asked: list[int] = []
     stop = StopSignal()
 
-    def counted(movable: Sequence[Kept], *rest: Any) -> Arrangement:
+    def counted(movable: Sequence[TentativeAdmission], *rest: Any) -> Arrangement:
         asked.append(len(movable))
         stop.stop()
         return arrange(movable, *rest)
 
-    monkeypatch.setattr("queuectl.planner.decide.arrange", counted)
+    monkeypatch.setattr("queuectl.planner.placement.feasible.arrange", counted)
     assert plan(snapshot, stop).cut
     assert len(asked) == 1

@@ -17,16 +17,16 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.quantity import Resources
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.planner import plan, planning
-from queuectl.planner.arena import Arena, survey
-from queuectl.planner.asking import demand_of
-from queuectl.planner.packing.measure import Wholes, score, standings
-from queuectl.planner.placing import spots_of
-from queuectl.planner.solve import Model
-from queuectl.planner.spots import Kept
-from queuectl.planner.tidying.model import TidyModel
-from queuectl.planner.tidying.tidy import may_move
-from queuectl.planner.tidying.units import bundle
+from queuectl.planner import plan, plan_cycle
+from queuectl.planner.capacity.node_counts import TentativeAdmission
+from queuectl.planner.capacity.placing import node_counts_of
+from queuectl.planner.consolidate.model import TidyModel
+from queuectl.planner.consolidate.tidy import may_move
+from queuectl.planner.consolidate.units import bundle
+from queuectl.planner.placement.measure import Wholes, score, standings
+from queuectl.planner.problem.problem import Problem, survey
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.solver.solver import Model
 from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, placed, podset, resources, world
@@ -49,28 +49,28 @@ def one(uid: str, gpus: int, queued_at: float = 0.0) -> Workload:
 def untidied(snapshot: Snapshot) -> Plan:
     """What the walk alone makes of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "tidy", lambda *_: 0)
+        patch.setattr(plan_cycle, "tidy", lambda *_: 0)
         return plan(snapshot)
 
 
-def kept_of(arena: Arena, made: Plan) -> list[Kept]:
+def kept_of(problem: Problem, made: Plan) -> list[TentativeAdmission]:
     """The gangs a plan starts, where it puts them."""
-    waiting = {p.workload.uid: p for p in arena.snapshot.pending}
+    waiting = {p.workload.uid: p for p in problem.snapshot.pending}
     kept = []
     for admission in made.admitted:
         pending = waiting[admission.uid]
-        queue = arena.snapshot.config.cluster_queue_of("team", pending.workload.queue)
+        queue = problem.snapshot.config.cluster_queue_of("team", pending.workload.queue)
         flavors = tuple(dict(p.flavors) for p in admission.placement.podsets)
-        demand = demand_of(arena, pending, queue, flavors)
-        spots = spots_of(arena, demand, admission.placement)
-        assert spots is not None
-        kept.append(Kept(demand, spots))
+        request = request_of(problem, pending, queue, flavors)
+        node_counts = node_counts_of(problem, request, admission.placement)
+        assert node_counts is not None
+        kept.append(TentativeAdmission(request, node_counts))
     return kept
 
 
 def measured(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:
-    arena = survey(snapshot)
-    return score(Wholes(arena), standings(kept_of(arena, made)))
+    problem = survey(snapshot)
+    return score(Wholes(problem), standings(kept_of(problem, made)))
 
 
 def domains(snapshot: Snapshot, made: Plan) -> dict[str, dict[str, int]]:
@@ -138,8 +138,8 @@ def test_the_measure(
 def test_when_a_node_is_whole_and_free(
     nodes: list[Node], tenants: list[Admitted], strangers: dict[str, Resources], wholes: int
 ) -> None:
-    arena = survey(world(nodes, (), tenants, strangers=strangers))
-    assert int(Wholes(arena).nodes.sum()) == wholes
+    problem = survey(world(nodes, (), tenants, strangers=strangers))
+    assert int(Wholes(problem).nodes.sum()) == wholes
 
 
 # What it gains.
@@ -172,13 +172,13 @@ def test_when_a_node_is_whole_and_free(
     ],
 )
 def test_what_the_order_of_the_queue_scatters_is_put_together(
-    nodes: list[Node], gangs: list[Workload], walk: tuple[int, ...], tidy: tuple[int, ...]
+    nodes: list[Node], gangs: list[Workload], cycle: tuple[int, ...], tidy: tuple[int, ...]
 ) -> None:
     snapshot = world(nodes, gangs)
     alone, made = untidied(snapshot), plan(snapshot)
-    assert measured(snapshot, alone) == walk
+    assert measured(snapshot, alone) == cycle
     assert measured(snapshot, made) == tidy
-    assert (made.stats["tidied"] > 0) == (walk != tidy)
+    assert (made.stats["tidied"] > 0) == (cycle != tidy)
     assert verify(snapshot, made) == ()
 
 
@@ -280,14 +280,14 @@ def test_nobody_gets_more_domains_and_the_same_gangs_start(snapshot: Snapshot) -
 @given(batches)
 def test_where_the_gangs_stand_is_a_solution_of_the_model(snapshot: Snapshot) -> None:
     """So the model refuses nothing that is real, and its hint is complete."""
-    arena = survey(snapshot)
-    kept = kept_of(arena, untidied(snapshot))
+    problem = survey(snapshot)
+    kept = kept_of(problem, untidied(snapshot))
     standing = standings(kept)
     if not standing:
         return
-    units = [bundle(arena, n, each) for n, each in enumerate(standing)]
-    free = np.minimum(arena.now, arena.later)
-    model = TidyModel(units, free, np.arange(arena.size), Wholes(arena)).model
+    units = [bundle(problem, n, each) for n, each in enumerate(standing)]
+    free = np.minimum(problem.now, problem.later)
+    model = TidyModel(units, free, np.arange(problem.size), Wholes(problem)).model
     assert model.hint is not None
     assert broken_rows(model, model.hint) == []
 

@@ -17,12 +17,12 @@ from queuectl.domain.rules import FairStrategy, Rules, UsageFairness
 from queuectl.domain.snapshot import CapacityLease, PastUse, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
 from queuectl.planner import plan
-from queuectl.planner.arena import survey
-from queuectl.planner.batch import Walk
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.planning import begin, turns
-from queuectl.planner.queueing.dominant import share_of
-from queuectl.planner.queueing.quota import Pool
+from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.quota.shares import share_of
+from queuectl.planner.quota.tree import Pool
 from queuectl.planner.verify import verify
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, gpus, quota_only, quotas, running
@@ -164,9 +164,9 @@ def _shared(draw: st.DrawFn) -> Snapshot:
     )
 
 
-def _tournament(walk: Walk, heads: Mapping[str, Pending]) -> str:
+def _tournament(cycle: AdmissionCycle, heads: Mapping[str, Pending]) -> str:
     """The winning queue, everything counted afresh."""
-    use, config = walk.ledger.quota_after, walk.arena.snapshot.config
+    use, config = cycle.state.quota_after, cycle.problem.snapshot.config
 
     def entry(pool: Pool) -> tuple[Any, ...] | None:
         """Key in the parent's tournament, whether it borrows below, charges here, rows asked, queue and place."""
@@ -214,10 +214,10 @@ def test_the_tournament_kept_up_to_date_is_the_one_counted_afresh(snapshot: Snap
         snapshot.pending, key=lambda p: (-p.workload.priority, p.workload.queued_at, p.workload.uid)
     ):
         lines.setdefault(entry.workload.queue or "", []).append(entry)
-    cycle = begin(survey(snapshot))
-    for pending in turns(cycle):
+    prepared = begin(survey(snapshot))
+    for pending in turns(prepared):
         heads = {name: line[0] for name, line in lines.items() if line}
-        assert pending.workload.queue == _tournament(cycle.walk, heads)
+        assert pending.workload.queue == _tournament(prepared.cycle, heads)
         assert lines[pending.workload.queue].pop(0) is pending
 
 
@@ -334,11 +334,11 @@ def test_no_queue_starves_behind_another_however_long() -> None:
 
 
 def _singly(snapshot: Snapshot) -> tuple[list[str], dict[str, Code]]:
-    cycle = begin(survey(snapshot))
-    for _ in turns(cycle):
+    prepared = begin(survey(snapshot))
+    for _ in turns(prepared):
         pass
-    codes = {uid: r.reasons[0].code for uid, r in cycle.walk.refused.items()}
-    return sorted(cycle.walk.starting), codes
+    codes = {uid: r.reasons[0].code for uid, r in prepared.cycle.refused.items()}
+    return sorted(prepared.cycle.starting), codes
 
 
 @settings(deadline=None, max_examples=examples(150))

@@ -7,13 +7,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.arena import survey
-from queuectl.planner.planning import begin, turns
-from queuectl.planner.why import diagnose
-from queuectl.planner.why.conflict import conflict_of, world_of
-from queuectl.planner.why.held import HOLDERS
-from queuectl.planner.why.trial import as_it_is, ask
-from queuectl.planner.why.turn import turn_of
+from queuectl.planner.explain import diagnose
+from queuectl.planner.explain.conflict import conflict_of, world_of
+from queuectl.planner.explain.held import HOLDERS
+from queuectl.planner.explain.trial import as_it_is, ask
+from queuectl.planner.explain.turn import turn_of
+from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.problem.problem import survey
 from tests.planner.generate import contested, snapshots
 from tests.planner.relaxed import fits_without, starts
 
@@ -50,9 +50,9 @@ def test_a_conflict_of_one_gang_cannot_be_reduced_and_is_enough_by_the_planner_o
 @_SLOW
 @given(snapshots(gangs=3))
 def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapshot) -> None:
-    cycle = begin(survey(snapshot))
-    for pending in turns(cycle):
-        turn = turn_of(cycle.walk, pending)
+    prepared = begin(survey(snapshot))
+    for pending in turns(prepared):
+        turn = turn_of(prepared.cycle, pending)
         conflict = conflict_of(turn)
         members = conflict.members
         assert conflict.proved
@@ -68,13 +68,13 @@ def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapsh
 @_SLOW
 @given(snapshots(gangs=3))
 def test_what_everybody_holds_adds_up_to_what_the_walk_has_left(snapshot: Snapshot) -> None:
-    cycle = begin(survey(snapshot))
-    for pending in turns(cycle):
-        turn = turn_of(cycle.walk, pending)
-        books = turn.ledger(HOLDERS, snapshot.config)
-        assert (books.free() == cycle.walk.ledger.free()).all()
+    prepared = begin(survey(snapshot))
+    for pending in turns(prepared):
+        turn = turn_of(prepared.cycle, pending)
+        books = turn.state(HOLDERS, snapshot.config)
+        assert (books.free() == prepared.cycle.state.free()).all()
         if turn.queue is not None:
-            assert books.quota_left(turn.queue.name) == cycle.walk.ledger.quota_left(
+            assert books.quota_left(turn.queue.name) == prepared.cycle.state.quota_left(
                 turn.queue.name
             )
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from queuectl.domain.changes import AddNodes
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node, NodeRules
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.arena import Arena, survey
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.fleetindex import index_of
-from queuectl.planner.topology import Tree
-from queuectl.planner.why.enlarged import enlarged
+from queuectl.planner.explain.enlarged import enlarged
+from queuectl.planner.problem.fleet import index_of
+from queuectl.planner.problem.problem import Problem, survey
+from queuectl.planner.problem.topology import Tree
 from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.generate import snapshots
 from tests.support.examples import examples
@@ -28,14 +28,14 @@ _SLOW = settings(deadline=None, max_examples=examples(60), suppress_health_check
 _LEVELS = (("block", "rack", HOSTNAME), ("block", "rack"), (HOSTNAME,))
 
 
-def _warm(arena: Arena, snapshot: Snapshot) -> list[NodeRules]:
+def _warm(problem: Problem, snapshot: Snapshot) -> list[NodeRules]:
     """Trees and masks that are known before nodes are added, and so must be carried over."""
     for levels in _LEVELS:
-        arena.index.tree(levels)
+        problem.index.tree(levels)
     rules = [p.shape.rules for g in snapshot.pending for p in g.workload.podsets]
     rules += [NodeRules(), NodeRules((("rack", "r1"),))]
     for each in rules:
-        arena.index.mask(each)
+        problem.index.mask(each)
     return rules
 
 

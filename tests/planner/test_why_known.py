@@ -8,12 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from queuectl.domain.changes import apply_all
 from queuectl.domain.diagnosis import Diagnosis, Remedy
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner import choose, plan
-from queuectl.planner.arena import survey
-from queuectl.planner.planning import begin, turns
-from queuectl.planner.victims.find import Blocked
-from queuectl.planner.why import diagnose, diagnose_those
-from queuectl.planner.why.known import know, of_plan
+from queuectl.planner import plan
+from queuectl.planner.explain import diagnose, diagnose_those
+from queuectl.planner.explain.known import know, of_plan
+from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.preempt.find import Blocked
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.search import choose
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.generate import contested, snapshots
 from tests.planner.relaxed import helped, starts
@@ -34,16 +35,16 @@ def _window(snapshot: Snapshot) -> list[Diagnosis]:
 @given(snapshots(gangs=3) | contested())
 def test_a_walk_that_knows_its_plan_comes_to_the_same_plan(snapshot: Snapshot) -> None:
     planned = plan(snapshot)
-    cycle = begin(survey(snapshot))
-    know(cycle.walk, of_plan(planned))
-    for _ in turns(cycle):
+    prepared = begin(survey(snapshot))
+    know(prepared.cycle, of_plan(planned))
+    for _ in turns(prepared):
         pass
-    assert set(cycle.walk.starting) == {a.uid for a in planned.admitted if not a.repaired}
-    assert {(v.victim, v.preemptor) for v in cycle.walk.preempted} == {
+    assert set(prepared.cycle.starting) == {a.uid for a in planned.admitted if not a.repaired}
+    assert {(v.victim, v.preemptor) for v in prepared.cycle.preempted} == {
         (v.victim, v.preemptor) for v in planned.preempted
     }
     held = {r.uid: r.lease is not None for r in planned.pending}
-    assert {uid: r.lease is not None for uid, r in cycle.walk.refused.items()} == held
+    assert {uid: r.lease is not None for uid, r in prepared.cycle.refused.items()} == held
 
 
 @_SLOW
@@ -98,7 +99,7 @@ def test_equal_gangs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     def counted(blocked: Blocked) -> object:
         if blocked.scheme is None:  # not for a plan, where policy counts
-            searched.append(blocked.demand.pending.workload.uid)
+            searched.append(blocked.request.pending.workload.uid)
         return solve(blocked)
 
     monkeypatch.setattr(Blocked, "solve", counted)

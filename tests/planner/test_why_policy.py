@@ -20,7 +20,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
-from queuectl.planner.why import diagnose
+from queuectl.planner.explain import diagnose
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.generate_cohorts import cohorts
 from tests.planner.relaxed import helped

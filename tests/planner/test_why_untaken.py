@@ -14,13 +14,13 @@ from queuectl.domain.queues import ClusterQueue, WithinClusterQueue
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
-from queuectl.planner.arena import survey
-from queuectl.planner.planning import begin, turns
-from queuectl.planner.why import diagnose, offer
-from queuectl.planner.why.known import know, of_plan
-from queuectl.planner.why.offer import turn_after
-from queuectl.planner.why.turn import Turn, turn_of
-from queuectl.planner.why.untaken import untaken
+from queuectl.planner.explain import diagnose, offer
+from queuectl.planner.explain.known import know, of_plan
+from queuectl.planner.explain.offer import turn_after
+from queuectl.planner.explain.turn import Turn, turn_of
+from queuectl.planner.explain.untaken import untaken
+from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.problem.problem import survey
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.generate import snapshots
 from tests.support.examples import examples
@@ -30,10 +30,12 @@ RACKS = [node(f"{rack}-{i}", rack, gpu=8) for rack in ("r1", "r2") for i in rang
 
 
 def _turn(snapshot: Snapshot, uid: str) -> Turn:
-    cycle = begin(survey(snapshot))
-    know(cycle.walk, of_plan(plan(snapshot)))
+    prepared = begin(survey(snapshot))
+    know(prepared.cycle, of_plan(plan(snapshot)))
     return next(
-        turn_of(cycle.walk, pending) for pending in turns(cycle) if pending.workload.uid == uid
+        turn_of(prepared.cycle, pending)
+        for pending in turns(prepared)
+        if pending.workload.uid == uid
     )
 
 
@@ -76,7 +78,7 @@ def test_what_is_proved_untaken_the_walk_done_again_leaves_untaken(
     later = turn_after(turn, changes)
     assert later is not None
     assert later.before.placed == turn.before.placed
-    assert later.walk.refused.keys() == turn.walk.refused.keys()
+    assert later.cycle.refused.keys() == turn.cycle.refused.keys()
 
 
 def _behind(first: Workload) -> Snapshot:

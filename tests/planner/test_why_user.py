@@ -17,7 +17,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
-from queuectl.planner.why import diagnose, diagnose_those
+from queuectl.planner.explain import diagnose, diagnose_those
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.relaxed import helped, starts
 

@@ -31,7 +31,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.planner import StopSignal
-from queuectl.planner.why import diagnose, diagnose_those
+from queuectl.planner.explain import diagnose, diagnose_those
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.generate import contested, snapshots
 from tests.planner.relaxed import helped, starts

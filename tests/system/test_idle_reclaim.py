@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuectl.localcluster.client import get_plain
-from queuectl.planner.cost import RESTART_COST
+from queuectl.planner.preempt.cost import RESTART_COST
 from tests.system.house import Room
 from tests.system.measured import Measured, judged_quickly, playing
 

@@ -14,7 +14,7 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.controller import Controller
 from queuectl.demo.rest import Rest
 from queuectl.localcluster.gpus import Load, parse_profile
-from queuectl.planner.cost import RESTART_COST
+from queuectl.planner.preempt.cost import RESTART_COST
 from tests.system.house import QUICK, Room
 from tests.system.measured import PODS_JOB, Measured, judged_quickly, playing
 from tests.system.transcript import Page, shell

@@ -22,7 +22,7 @@ from queuectl.cli.errors import CommandFailed
 from queuectl.cli.render import Column, Rows, emit_table
 from queuectl.domain.pastuse import Account, Scope, Used
 from queuectl.domain.unmanaged import UnmanagedPod
-from queuectl.planner.floor import floor_of
+from queuectl.reports.cluster_map import floor_of
 from tests.api.serving import serving
 from tests.api.support import (
     CLUSTER_QUEUE,

@@ -23,7 +23,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.planner.cost import RESTART_COST
+from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.state.freeze import Freezer
 from queuectl.state.idleness import Idleness, News
 from tests.unit.test_state import RESUMED, World, on

@@ -38,7 +38,7 @@ from queuectl.objects.config import (
 )
 from queuectl.objects.config_links import MAX_COHORTS, dangling
 from queuectl.objects.errors import DocumentError
-from queuectl.planner.queueing.quota import build_pools
+from queuectl.planner.quota.tree import build_pools
 
 OURS = "queuectl.dev/v1"
 

@@ -32,8 +32,8 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.utilization import Trouble, UseState
 from queuectl.objects.config import build
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.domains import Spread
-from queuectl.planner.queueing.lines import lines_of
+from queuectl.planner.order.classes import lines_of
+from queuectl.reports.domains import Spread
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
 from queuectl.telemetry.reclaim import IdleResult
 from queuectl.telemetry.utilization import Seen

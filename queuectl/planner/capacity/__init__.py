@@ -1,0 +1,1 @@
+"""Capacity and quota during one cycle: what is free, what is reserved, where gangs are placed."""

@@ -1,0 +1,96 @@
+"""Where pods of a gang stand: what that uses of each node, and whether it fits.
+
+Functions on free matrices (R, N); who keeps them as the walk goes is :mod:`queuectl.planner.capacity.state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from queuectl.domain.snapshot import Admitted
+from queuectl.planner.problem.request import GangRequest, Pods, Unit
+from queuectl.planner.problem.topology import Ints
+
+NodeCounts: TypeAlias = tuple[
+    tuple[Ints, Ints], ...
+]  # per pods of the demand: node indexes, pods on each
+
+
+@dataclass(eq=False, slots=True)
+class TentativeAdmission:
+    """A gang this plan starts (or repairs), where it stands at this point of the walk.
+
+    Attributes:
+        fixed: it takes the placement leased to it; later gangs cannot have it moved.
+    """
+
+    request: GangRequest
+    node_counts: NodeCounts
+    fixed: bool = False
+
+    def per_unit(self) -> Iterator[tuple[Unit, NodeCounts]]:
+        """Each unit of its demand with the spots of that unit's pods."""
+        at = 0
+        for unit in self.request.units:
+            yield unit, self.node_counts[at : at + len(unit.pods)]
+            at += len(unit.pods)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LeaseCredit:
+    """A lease that can be claimed as soon as its own victims have left, whoever else still leaves.
+
+    Attributes:
+        victims: those of them that still hold something.
+        nodes: indexes (K,) of the nodes it is on, each once.
+        amounts: (R, K) it is owed there of what is free now.
+    """
+
+    request: GangRequest
+    node_counts: NodeCounts
+    victims: tuple[Admitted, ...]
+    nodes: Ints
+    amounts: Ints
+
+
+def use_of_counts(pods: Sequence[Pods], node_counts: NodeCounts) -> Iterator[tuple[Ints, Ints]]:
+    """Node indexes (K,) and amounts (R, K) of each of these pods."""
+    for p, (nodes, counts) in zip(pods, node_counts, strict=True):
+        yield nodes, p.shape.vector[:, None] * counts
+
+
+def take(free: Ints, pods: Sequence[Pods], node_counts: NodeCounts) -> None:
+    """Take what these pods use there off a free matrix (R, N)."""
+    for nodes, amounts in use_of_counts(pods, node_counts):
+        free[:, nodes] -= amounts
+
+
+def give_back(free: Ints, pods: Sequence[Pods], node_counts: NodeCounts) -> None:
+    """Add what these pods use there to a free matrix (R, N)."""
+    for nodes, amounts in use_of_counts(pods, node_counts):
+        free[:, nodes] += amounts
+
+
+def fits(free: Ints, pods: tuple[Pods, ...], node_counts: NodeCounts) -> bool:
+    """Whether these pods, together, fit a free matrix on real vectors."""
+    touched = (
+        np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
+        if node_counts
+        else np.zeros(0, int)
+    )
+    left = free[:, touched].copy()
+    asked = np.zeros(left.shape, dtype=np.bool_)
+    for p, (nodes, counts) in zip(pods, node_counts, strict=True):
+        at = np.searchsorted(touched, nodes)
+        add_at(left, at, -np.outer(p.shape.vector, counts))
+        asked[np.ix_(np.array(p.shape.columns, dtype=np.int64), at)] = True
+    return bool(np.all(left[asked] >= 0))
+
+
+def add_at(matrix: Ints, nodes: Ints, amounts: Ints) -> None:
+    """Add amounts (R, K) at node indexes (K,), of which some may be the same: they are distinct only per pods of a demand."""
+    np.add.at(matrix.T, nodes, amounts.T)

@@ -1,0 +1,131 @@
+"""Between spots (node indexes and counts) and placements (node names, in the order of ranks)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
+from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.planner.capacity.ranks import Layer, seats_of
+from queuectl.planner.problem.parts import joined
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Tree
+
+
+def placement_of(
+    problem: Problem,
+    request: GangRequest,
+    node_counts: NodeCounts,
+    staying: Mapping[str, Mapping[str, int]] | None = None,
+    before: Placement | None = None,
+) -> Placement:
+    """The placement of a gang: nodes of each podset in topology order, so that neighbouring ranks are neighbours.
+
+    In a repair healthy pods keep their ranks, and so do the lost ones (:mod:`queuectl.planner.capacity.ranks`).
+
+    Args:
+        problem: of the snapshot.
+        request: the gang under its flavors.
+        node_counts: where the pods of the demand go.
+        staying: podset to node to pods that stay where they are (a repair).
+        before: the placement that is repaired.
+    """
+    slots: list[dict[str, int]] = [
+        dict((staying or {}).get(podset.name, {})) for podset in request.pending.workload.podsets
+    ]
+    for pods, (nodes, counts) in zip(request.pods, node_counts, strict=True):
+        row = slots[pods.podset]
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            name = problem.index.nodes[node].name
+            row[name] = row.get(name, 0) + count * pods.size
+    trees = {p.podset: unit.tree for unit in request.units for p in unit.pods}
+    fallback = request.units[0].tree if request.units else None
+    podsets = request.pending.workload.podsets
+    placed = tuple(
+        PodSetPlacement(
+            podset.name,
+            _Order(problem, trees.get(number, fallback)).nodes(
+                podset, row, (staying or {}).get(podset.name, {}), before
+            ),
+            dict(request.flavors[number]),
+            _starts_with(podset, before),
+        )
+        for number, (podset, row) in enumerate(zip(podsets, slots, strict=True))
+    )
+    return Placement(placed) if request.cut is None else joined(request.cut, podsets, placed)
+
+
+def _starts_with(podset: PodSet, before: Placement | None) -> int | None:
+    """Pods of a podset that may start with fewer; what runs already does so with as many as it was given."""
+    if podset.min_count is None:
+        return None
+    placed = before.of(podset.name) if before is not None else None
+    return podset.count if placed is None else placed.pods_of(podset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The order of nodes in one topology."""
+
+    problem: Problem
+    tree: Tree | None
+
+    def nodes(
+        self,
+        podset: PodSet,
+        row: Mapping[str, int],
+        staying: Mapping[str, int],
+        before: Placement | None,
+    ) -> tuple[tuple[str, int], ...]:
+        """Node and pods by rank."""
+        placed = before.of(podset.name) if before is not None else None
+        if placed is not None:
+            seats = seats_of(placed.nodes, staying, row, self.place)
+            if seats is not None:
+                return seats.fill(self.layers(podset))
+        return tuple((name, row[name]) for name in sorted(row, key=self.place))
+
+    def place(self, name: str) -> tuple[int, str]:
+        at = self.problem.index.position.get(name)
+        return (0 if self.tree is None or at is None else int(self.tree.position[at])), name
+
+    def layers(self, podset: PodSet) -> list[Layer]:
+        """Slices from fine to coarse, each with the domain of a node."""
+        slices = podset.topology.slices if podset.topology is not None else ()
+        return [(layer.size, self._domain_at(layer.level)) for layer in reversed(slices)]
+
+    def _domain_at(self, label: str) -> Callable[[str], object]:
+        level = self.tree.level_of(label) if self.tree is not None else None
+
+        def domain(name: str) -> object:
+            at = self.problem.index.position.get(name)
+            if self.tree is None or level is None or level == self.tree.depth or at is None:
+                return name
+            return int(self.tree.domain[level][at])
+
+        return domain
+
+
+def node_counts_of(
+    problem: Problem, request: GangRequest, placement: Placement
+) -> NodeCounts | None:
+    """The spots of a placement made earlier; None when it is not whole or on a node the gang may no longer use."""
+    node_counts = []
+    for pods in request.pods:
+        placed = placement.of(request.pending.workload.podsets[pods.podset].name)
+        if placed is None or placed.count != pods.total:
+            return None
+        if any(count % pods.size for _, count in placed.nodes):
+            return None
+        known = [problem.index.position.get(name) for name, _ in placed.nodes]
+        nodes = np.array([at for at in known if at is not None], dtype=np.int64)
+        if len(nodes) < len(known) or not pods.shape.eligible[nodes].all():
+            return None
+        node_counts.append(
+            (nodes, np.array([n // pods.size for _, n in placed.nodes], dtype=np.int64))
+        )
+    return tuple(node_counts)

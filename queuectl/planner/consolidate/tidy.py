@@ -1,0 +1,160 @@
+"""The second solve: the gangs that start anyway, placed so that less is scattered and more is left whole.
+
+The walk places each gang as well as it can when it is met, in queue order; those that come later get what is left. Here
+the set is fixed, and CP-SAT looks for better places for a few gangs at a time: one that is scattered and those in its way,
+then those that break into whole nodes without filling them (:mod:`queuectl.planner.consolidate.rounds`). A result counts if it
+lowers the measure of :mod:`queuectl.planner.placement.measure`; no unit and no gang ever gets more domains, of any level, than it had.
+The deterministic limits are small, and what fails here costs tidiness alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
+from queuectl.planner.capacity.state import State
+from queuectl.planner.consolidate.model import TidyModel
+from queuectl.planner.consolidate.rounds import Round, rounds
+from queuectl.planner.consolidate.units import Bundled, bundle, keeps_shape
+from queuectl.planner.placement.measure import Standing, Wholes, score, standings, widths
+from queuectl.planner.placement.unpack import hand_out, pack_all
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import Unit
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.solver.solver import Solver, Status
+
+# Measured on batches of 15 and 50 gangs: two short rounds gain most of what many long ones do, at a tenth of their time.
+_ROUNDS: Final = 2
+LIMIT: Final = 0.0015  # deterministic time of one
+
+
+def tidy(state: State, starting: Sequence[TentativeAdmission], solver: Solver) -> int:
+    """Place some of the gangs that start anew where that is tidier; returns how many.
+
+    Args:
+        state: with all of them kept.
+        starting: the gangs this plan starts; those on a lease stay where they are.
+        solver: of the plan: its limits and stop signal; a defect met here is among its alarms.
+    """
+    movable = [kept for kept in starting if may_move(kept)]
+    if not movable or (len(movable) == 1 and not solver.calls) or solver.ended():
+        return 0
+    gangs = [len(kept.request.units) for kept in movable]
+    desk = _Desk(state.problem, state.free().copy(), standings(movable), gangs)
+    limits = replace(solver.limits, deterministic_time=LIMIT, growth=1.0)
+    aside = Solver(limits, solver.stop, light=True)
+    for each in islice(rounds(state.problem, desk.units, desk.standing, desk.left), _ROUNDS):
+        desk.improve(each, aside)
+    solver.alarms.extend(aside.alarms)
+    solver.cut |= aside.cut
+    return _move(state, movable, desk.standing)
+
+
+def may_move(kept: TentativeAdmission) -> bool:
+    """Whether bundles say all of where the pods of a gang may sit."""
+    if kept.fixed or not kept.request.units:
+        return False
+    return all(keeps_shape(unit, node_counts) for unit, node_counts in kept.per_unit())
+
+
+def _move(state: State, movable: Sequence[TentativeAdmission], standing: Sequence[Standing]) -> int:
+    """Tell the ledger where the gangs stand now."""
+    left = iter(standing)
+    moved = 0
+    for kept in movable:
+        parts = [next(left)[1] for _ in kept.request.units]
+        node_counts: NodeCounts = tuple(spot for part in parts for spot in part)
+        if any(new is not old for new, old in zip(node_counts, kept.node_counts, strict=True)):
+            state.move(kept, node_counts)
+            moved += 1
+    return moved
+
+
+@dataclass(eq=False)
+class _Desk:
+    """All units of the gangs, where they stand so far, and what they leave free.
+
+    Attributes:
+        gangs: how many units each gang has.
+    """
+
+    problem: Problem
+    left: Ints
+    standing: list[Standing]
+    gangs: Sequence[int]
+    units: list[Bundled] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.units = [bundle(self.problem, n, each) for n, each in enumerate(self.standing)]
+
+    def improve(self, each: Round, solver: Solver) -> None:
+        """Solve one round, and take what it finds if that is tidier."""
+        chosen = [self.units[number] for number in each.units]
+        before = [self.standing[number] for number in each.units]
+        free = self.left.copy()
+        for unit in chosen:
+            give_back(free, unit.unit.pods, unit.node_counts)
+        wholes = Wholes(self.problem, self._taken_by_others(each.units))
+        found = _solve(TidyModel(chosen, free, each.nodes, wholes), solver)
+        if found is None:
+            return
+        after = [
+            (unit, u.unbundled(node_counts))
+            for (unit, _), u, node_counts in zip(before, chosen, found, strict=True)
+        ]
+        if score(wholes, after) >= score(wholes, before):
+            return
+        if self._widens(dict(zip(each.units, after, strict=True))):
+            return
+        self.left = free
+        for number, new in zip(each.units, after, strict=True):
+            self.standing[number] = new
+            self.units[number] = bundle(self.problem, number, new)
+            take(self.left, self.units[number].unit.pods, self.units[number].node_counts)
+
+    def _widens(self, changed: dict[int, Standing]) -> bool:
+        """Whether some gang as a whole would use more domains of any level; no unit by itself does."""
+        first = 0
+        for size in self.gangs:
+            numbers = range(first, first + size)
+            first += size
+            if size == 1 or changed.keys().isdisjoint(numbers):
+                continue
+            before = _widths_together([self.standing[n] for n in numbers])
+            after = _widths_together([changed.get(n, self.standing[n]) for n in numbers])
+            if any(new > old for new, old in zip(after, before, strict=True)):
+                return True
+        return False
+
+    def _taken_by_others(self, numbers: Sequence[int]) -> np.ndarray:
+        taken = np.zeros(self.problem.size, dtype=np.bool_)
+        mine = set(numbers)
+        for number, unit in enumerate(self.units):
+            if number not in mine:
+                taken[unit.nodes] = True
+        return taken
+
+
+def _widths_together(units: Sequence[Standing]) -> list[int]:
+    """Domains that some units use together, level by level of each of their topologies, nodes last."""
+    by_tree: dict[int, tuple[Unit, NodeCounts]] = {}
+    for unit, node_counts in units:
+        known = by_tree.get(id(unit.tree), (unit, ()))[1]
+        by_tree[id(unit.tree)] = (unit, (*known, *node_counts))
+    return [count for unit, node_counts in by_tree.values() for count in widths(unit, node_counts)]
+
+
+def _solve(model: TidyModel, solver: Solver) -> tuple[NodeCounts, ...] | None:
+    """Spots per unit in another solution; None when there is none, or none was found in time."""
+    outcome = solver.solve(model.model)
+    if outcome.status is not Status.FOUND or list(outcome.values) == model.model.hint:
+        return None
+    packing, failed = pack_all(model.built, outcome.values, solver, 0)
+    if failed:
+        return None
+    return hand_out(model.built, outcome.values, packing).node_counts

@@ -1,0 +1,124 @@
+"""Units as the tidying sees them: what shares a node stays together, what shares a domain goes on sharing one.
+
+The pods that a unit has on one node become one pod, a *bundle*. Whatever is done with bundles, the unit never needs more
+nodes than before; and as it is required where it stands together now, never more domains of that level either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from queuectl.domain.fleet import NodeRules, Toleration
+from queuectl.domain.quantity import total
+from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.planner.placement.measure import Standing, widths
+from queuectl.planner.placement.scratch import levels_to_try
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import ANYWHERE, Pods, Shape, Unit
+from queuectl.planner.problem.topology import Ints
+
+Content: TypeAlias = tuple[int, ...]  # pods of each podset of the unit in one bundle
+
+_OWN_KEYS: Final = 1 << 40  # shape keys of scattered units, apart from those of the arena
+_ANY_NODE: Final = NodeRules(tolerations=(Toleration(operator="Exists"),))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Bundled:
+    """One unit as the tidying sees it.
+
+    Attributes:
+        unit: its bundles as pods, required to share a domain where it shares one now.
+        contents: of each of these pods.
+        node_counts: where the bundles stand.
+        used: domains the unit uses per level, nodes last.
+    """
+
+    unit: Unit
+    contents: tuple[Content, ...]
+    node_counts: NodeCounts
+    used: tuple[int, ...]
+
+    @property
+    def scattered(self) -> bool:
+        """Whether it stands in several domains of the finest level above the node."""
+        return self.used[-2:-1] > (1,)
+
+    @property
+    def nodes(self) -> Ints:
+        """The nodes it stands on."""
+        return np.concatenate([nodes for nodes, _ in self.node_counts])
+
+    def unbundled(self, node_counts: NodeCounts) -> NodeCounts:
+        """Where the unit's own pods stand when its bundles stand on ``node_counts``."""
+        found = []
+        for podset in range(len(self.contents[0])):
+            per_node: dict[int, int] = {}
+            for content, (nodes, counts) in zip(self.contents, node_counts, strict=True):
+                for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+                    if content[podset]:
+                        per_node[node] = per_node.get(node, 0) + count * content[podset]
+            nodes = np.array(sorted(per_node), dtype=np.int64)
+            found.append((nodes, np.array([per_node[n] for n in nodes.tolist()], dtype=np.int64)))
+        return tuple(found)
+
+
+def keeps_shape(unit: Unit, node_counts: NodeCounts) -> bool:
+    """Whether slices stay whole and even spreads even wherever the bundles of a unit go.
+
+    They do within one node, and where the unit stays in one domain of a level: slices of that level or a coarser one, and
+    an even spread over domains of it. Other slices and spreads say more of where pods sit than bundles know.
+    """
+    used = widths(unit, node_counts)
+    if used[-1] == 1:
+        return True
+    together = max((at for at, count in enumerate(used[:-1]) if count == 1), default=ANYWHERE)
+    held = next((at for at in levels_to_try(unit) if at == ANYWHERE or used[at] == 1), ANYWHERE)
+    return all(
+        all(level <= together for level, _ in pods.slices)
+        and not (pods.balanced and held >= together)
+        for pods in unit.pods
+    )
+
+
+def bundle(problem: Problem, number: int, standing: Standing) -> Bundled:
+    """Bundle a unit where it stands. ``number`` tells it from the others."""
+    unit, node_counts = standing
+    used = widths(unit, node_counts)
+    nodes_with = _contents(node_counts)
+    level = max((at for at, count in enumerate(used[:-1]) if count == 1), default=ANYWHERE)
+    if used[-1] == 1:
+        level = ANYWHERE  # a single bundle needs no more than a node
+    scattered = used[-2:-1] > (1,)
+    pods, stands = [], []
+    for at, (content, nodes) in enumerate(sorted(nodes_with.items(), reverse=True)):
+        shape = _shape(problem, unit, content)
+        if scattered:
+            shape = replace(shape, key=_OWN_KEYS + (number << 16) + at)
+        pods.append(Pods(at, len(nodes), shape))
+        stands.append((np.array(nodes, dtype=np.int64), np.ones(len(nodes), dtype=np.int64)))
+    bundled = Unit(unit.tree, tuple(pods), level, unit.preferred)
+    return Bundled(bundled, tuple(sorted(nodes_with, reverse=True)), tuple(stands), used)
+
+
+def _contents(node_counts: NodeCounts) -> dict[Content, list[int]]:
+    """Which nodes hold which numbers of pods."""
+    per_node: dict[int, list[int]] = {}
+    for podset, (nodes, counts) in enumerate(node_counts):
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            per_node.setdefault(node, [0] * len(node_counts))[podset] += count
+    found: dict[Content, list[int]] = {}
+    for node in sorted(per_node):
+        found.setdefault(tuple(per_node[node]), []).append(node)
+    return found
+
+
+def _shape(problem: Problem, unit: Unit, content: Content) -> Shape:
+    """All pods of one bundle as one pod; equal for equal bundles."""
+    inside = [(p.shape, count) for p, count in zip(unit.pods, content, strict=True) if count]
+    requests = total(shape.requests * count for shape, count in inside)
+    eligible = np.logical_and.reduce([shape.eligible for shape, _ in inside])
+    return problem.shape(requests, _ANY_NODE, frozenset(), eligible, lasting=True)

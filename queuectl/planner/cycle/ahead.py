@@ -1,0 +1,135 @@
+"""Searches that look ahead: where room runs out, those who come later are placed with the gang at hand by one model.
+
+On a fleet that is nearly full every other gang starts only if some kept before it move, and each would be a search of its
+own over the same gangs. So the first of these searches asks for a place for those behind it as well: all of whom counting
+does not say that they will find none. Each still gets its turn; what is found here is a place that is waiting for it, believed
+if it is free when its turn comes. Nobody is refused for want of one, so who starts is the same, found by fewer searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from queuectl.domain.snapshot import Pending
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, fits
+from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.order.order import barred
+from queuectl.planner.placement.counting import Load, refuted_by_sums
+from queuectl.planner.placement.feasible import Decision, decide, moved
+from queuectl.planner.placement.rearrange import arrange
+from queuectl.planner.problem.partial import shrinks
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.search.choose import Chooser
+from queuectl.planner.solver.solver import Solver, Status
+
+_MOST: Final = 48  # gangs in one model, kept ones included
+_LEAST: Final = (
+    2  # of those behind: for one alone a model of all that are kept takes longer than it saves
+)
+_LOOKED_AT: Final = 64  # gangs that wait, to find those to place
+_FULL: Final = 4  # counting must refuse one in so many of them; where it refuses fewer there is room enough for all
+_FEWER: Final = (
+    4,
+    2,
+)  # the next model is for so many times fewer: after a limit ended one, after one was refuted
+
+
+def look_ahead(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> None:
+    """Let a walk that has not begun do so."""
+    cycle.sizing.chooser = Foreseeing(
+        cycle.problem, cycle.state, cycle.solver, cycle=cycle, in_order=in_order
+    )
+
+
+@dataclass(eq=False)
+class Foreseeing(Chooser):
+    """A chooser that places gangs before their turn.
+
+    Attributes:
+        cycle: whose chooser it is.
+        in_order: all pending gangs.
+        places: by uid, what a gang will ask and where there is a place for it.
+        reach: how many of those behind are placed at most; less after a model that did not hold all of them.
+    """
+
+    cycle: AdmissionCycle = field(kw_only=True)
+    in_order: Sequence[Pending] = field(kw_only=True)
+    places: dict[str, tuple[GangRequest, NodeCounts]] = field(default_factory=dict)
+    reach: int = _MOST
+    _passed: int = 0  # of those in order, how many have had their turn
+
+    def decide(self, request: GangRequest) -> Decision:
+        uid = request.pending.workload.uid
+        foreseen, node_counts = self.places.pop(uid, (None, ()))
+        known = foreseen is not None and foreseen.units is request.units
+        if known and fits(self.state.free(), request.pods, node_counts):
+            self.cycle.moved.add(uid)
+            return Decision(Status.FOUND, node_counts)
+        return decide(self.state, request, self.solver, opening=self._with_later)
+
+    def _with_later(
+        self, movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints
+    ) -> Decision | None:
+        """One search for this gang and those behind it."""
+        most = min(self.reach, _MOST - len(movable) - 1)
+        if most < _LEAST or shrinks(request.pending.workload):
+            return None
+        later = self._later(movable, request, free, most)
+        if len(later) < _LEAST:
+            return None
+        aside = Solver(self.solver.limits, self.solver.stop, brief=True)
+        made = arrange(
+            movable, [request, *later], free, aside, request.pending.budget, roughly=True
+        )
+        self.solver.count(aside)
+        if made.status is not Status.FOUND:
+            self.reach = len(later) // _FEWER[made.status is Status.REFUTED]
+            return None
+        for each, node_counts in zip(later, made.new[1:], strict=True):
+            self.places[each.pending.workload.uid] = each, node_counts
+        self.cycle.moved.add(request.pending.workload.uid)
+        return Decision(Status.FOUND, made.new[0], moved(movable, made))
+
+    def _later(
+        self, movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, most: int
+    ) -> list[GangRequest]:
+        """Those behind whom counting does not refuse beside the ones before; none where there is room enough."""
+        load = Load.of([*(kept.request for kept in movable), request], free)
+        later: list[GangRequest] = []
+        refused = 0
+        for each in islice(self._waiting(request), _LOOKED_AT):
+            more = load.copy()
+            more.add(each)
+            if refuted_by_sums(each, free) or more.exceeds():
+                refused += 1
+            elif len(later) < most:
+                later.append(each)
+                load = more
+        return later if refused * _FULL >= len(later) else []
+
+    def _waiting(self, request: GangRequest) -> Iterator[GangRequest]:
+        """What those who have not had their turn will ask for first, as far as nothing but room is in their way."""
+        cycle, config = self.cycle, self.problem.snapshot.config
+        done = {*cycle.starting, *cycle.refused, request.pending.workload.uid}
+        while self._passed < len(self.in_order) and (
+            self.in_order[self._passed].workload.uid in done
+        ):
+            self._passed += 1
+        for pending in self.in_order[self._passed :]:
+            workload = pending.workload
+            if workload.uid in done or shrinks(workload) or cycle.leases.holds(workload.uid):
+                continue
+            if barred(self.problem.snapshot, pending) or cycle.limits.short(workload):
+                continue
+            queue = config.cluster_queue_of(workload.namespace, workload.queue)
+            kind = cycle.classes.of(pending, queue)
+            if kind.refusal is None and kind.requests:
+                choice, asked = kind.requests[0]
+                if asked.units and cycle.strict.ahead(queue, choice) is None:
+                    yield GangRequest(
+                        pending, asked.units, asked.charges, asked.flavors, asked.queue
+                    )

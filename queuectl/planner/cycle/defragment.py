@@ -1,0 +1,213 @@
+"""Defragmentation as a part of the cycle: after the walk, room is made for one gang that topology alone keeps waiting.
+
+At most one gang a cycle, and never while capacity is leased or somebody is leaving: the next look is at what came of it.
+Gangs move only where their ClusterQueue says ``Execute``, within what it allows moves to cost a day. Where one says
+``Plan``, the moves are among the ways out of the gang that waits (:mod:`queuectl.planner.explain.moving`). The question of an
+administrator (``Snapshot.make_room``) asks no queue's leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from queuectl.domain.plan import Move, Proof
+from queuectl.domain.queues import ClusterQueue, Defragment, QueueingStrategy
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
+from queuectl.domain.words import counted
+from queuectl.planner.capacity import credit
+from queuectl.planner.capacity.leases import lease_end
+from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.order.order import NEVER, Place, barred, place
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.relocate.movers import Movers, movers_of
+from queuectl.planner.relocate.search import Room, find_room
+
+_LOOKS: Final = 4  # kinds of gangs for which room is looked for in one cycle of the loop
+_PATIENCE: Final = 2  # by how much an administrator's question raises the solver's budget
+
+
+@dataclass(frozen=True, slots=True)
+class Defragmented:
+    """What came of it: the moves, and for how many gangs room was looked for."""
+
+    moves: tuple[Move, ...] = ()
+    sought: int = 0
+
+
+def defragment(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> Defragmented:
+    """Make room for the first blocked gang that moving helps; its refusal and the ledger are brought up to date.
+
+    Args:
+        cycle: just over; nothing was confirmed yet.
+        in_order: the pending gangs in queue order.
+    """
+    policy = Policy(cycle)
+    if cycle.solver.cut or not (policy.asked or policy.lets_look()):
+        return Defragmented()
+    sought = 0
+    for pending in policy.targets(in_order):
+        sought += 1
+        found = _best(cycle, pending, policy.movers(pending))
+        if found is not None:
+            return Defragmented(_commit(cycle, *found), sought)
+    return Defragmented(sought=sought)
+
+
+def _under_way(cycle: AdmissionCycle) -> bool:
+    """Whether somebody leaves, or waits for capacity that is held for him."""
+    return (
+        any(True for _ in cycle.leases.held())
+        or any(refusal.lease is not None for refusal in cycle.refused.values())
+        or bool(cycle.problem.usage.leaving)
+        or bool(cycle.preempted or cycle.mending or cycle.evicted)
+    )
+
+
+@dataclass(slots=True)
+class Policy:
+    """Who may be moved, for whom, at what cost."""
+
+    cycle: AdmissionCycle
+    _known: dict[tuple[tuple[str, Place], ...], Movers] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> bool:
+        """Whether an administrator asks; then no queue's leave is needed."""
+        return self.cycle.problem.snapshot.make_room is not None
+
+    def lets_look(self) -> bool:
+        """Whether the loop may look for moves in this cycle."""
+        queues = self.cycle.problem.snapshot.config.cluster_queues.values()
+        willing = any(queue.defragment is Defragment.EXECUTE for queue in queues)
+        return willing and self.cycle.problem.snapshot.seek_room and not _under_way(self.cycle)
+
+    def movers(self, pending: Pending) -> Movers:
+        """Whom policy lets be moved for a gang."""
+        lines = self._lines(pending)
+        key = tuple(sorted(lines.items()))
+        if key not in self._known:
+            self._known[key] = self._movers(lines)
+        return self._known[key]
+
+    def _movers(self, lines: Mapping[str, Place]) -> Movers:
+        config = self.cycle.problem.snapshot.config
+
+        def allowed(gang: Admitted) -> bool:
+            queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+            if queue is None:
+                return self.asked
+            line = lines.get(queue.name)
+            first = line is None or place(gang.workload) < line
+            return first and (self.asked or queue.defragment is Defragment.EXECUTE)
+
+        return movers_of(self.cycle.state, allowed, {} if self.asked else self._budgets())
+
+    def _lines(self, pending: Pending) -> dict[str, Place]:
+        """StrictFIFO ClusterQueue to the first place where somebody else waits: behind it nobody could start again."""
+        lines: dict[str, Place] = {}
+        snapshot = self.cycle.problem.snapshot
+        for other in snapshot.pending:
+            queue = _queue(self.cycle, other)
+            refusal = self.cycle.refused.get(other.workload.uid)
+            if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
+                continue
+            if other is pending or refusal is None or refusal.reasons[0].code in NEVER:
+                continue
+            if barred(snapshot, other) is None:
+                at = place(other.workload)
+                lines[queue.name] = min(lines.get(queue.name, at), at)
+        return lines
+
+    def _budgets(self) -> Mapping[str, int]:
+        snapshot = self.cycle.problem.snapshot
+        return {
+            q.name: q.defragment_budget - snapshot.moved_work.get(q.name, 0)
+            for q in snapshot.config.cluster_queues.values()
+        }
+
+    def targets(self, in_order: Sequence[Pending]) -> Iterator[Pending]:
+        """Gangs refused by topology, proved, in queue order; of equal ones only the first."""
+        question = self.cycle.problem.snapshot.make_room
+        seen: set[int] = set()
+        for pending in in_order:
+            uid = pending.workload.uid
+            if question is not None and question.gang not in (None, uid):
+                continue
+            refusal = self.cycle.refused.get(uid)
+            if refusal is None or refusal.lease is not None or refusal.proof is not Proof.OPTIMAL:
+                continue
+            if refusal.reasons[0].code is not Code.TOPOLOGY_PLACEMENT_FAILED:
+                continue
+            if self.cycle.limits.short(pending.workload) is not None:
+                continue  # since it was refused, its namespace or its user has started others
+            kind = id(self.cycle.classes.of(pending, _queue(self.cycle, pending)))
+            if kind not in seen:
+                seen.add(kind)
+                yield pending
+            if question is None and len(seen) == _LOOKS:
+                return
+
+
+def _queue(cycle: AdmissionCycle, pending: Pending) -> ClusterQueue | None:
+    workload = pending.workload
+    return cycle.problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+
+
+def _best(
+    cycle: AdmissionCycle, pending: Pending, movers: Movers
+) -> tuple[GangRequest, Room] | None:
+    """The cheapest room under any choice of flavors that no waiting head bars; the preferred choice among equals."""
+    if not movers.size:
+        return None
+    queue, asked = _queue(cycle, pending), cycle.problem.snapshot.make_room is not None
+    if asked:  # somebody waits for the answer, not for the cycle
+        pending = replace(pending, budget=pending.budget + _PATIENCE)
+    best: tuple[GangRequest, Room] | None = None
+    for choice, template in cycle.classes.of(pending, queue).requests:
+        head = cycle.strict.ahead(queue, choice)
+        if head is not None and head.ref != pending.workload.ref:
+            continue
+        request = replace(template, pending=pending)
+        room = find_room(cycle.state, request, movers, cycle.solver)
+        cycle.undecided |= asked and room is not None and room.proof is Proof.UNDECIDED
+        if room is not None and room.moved and (best is None or room.cost < best[1].cost):
+            best = request, room
+    return best
+
+
+def _commit(cycle: AdmissionCycle, request: GangRequest, room: Room) -> tuple[Move, ...]:
+    """Everybody leaves, and every new place is leased, in one plan."""
+    problem, state = cycle.problem, cycle.state
+    uid, now = request.pending.workload.uid, problem.snapshot.now
+    movers = [moved.gang for moved in room.moved]
+    leavers = credit.awaited(state, request, room.node_counts, movers)
+    for gang in movers:
+        state.evict(gang)
+    credit.lease(state, request, room.node_counts, leavers)
+    for moved in room.moved:
+        state.hold(moved.request, moved.node_counts)
+    cycle.unproved |= room.proof is not Proof.OPTIMAL
+    until = lease_end(problem.snapshot)
+    lease = CapacityLease(placement_of(problem, request, room.node_counts), leavers, now, until)
+    cycle.refused[uid] = replace(
+        cycle.refused[uid], reasons=(_waits_for([g.workload.uid for g in movers]),), lease=lease
+    )
+    return tuple(
+        Move(
+            moved.gang.workload.uid,
+            uid,
+            placement_of(problem, moved.request, moved.node_counts),
+            moved.cost,
+            room.proof,
+        )
+        for moved in room.moved
+    )
+
+
+def _waits_for(leavers: Sequence[str]) -> Reason:
+    text = f"waits for {counted(len(leavers), 'workload')} to move elsewhere; their capacity is leased to it"
+    return Reason(Code.WAITING_FOR_PREEMPTED, text, {"victims": sorted(leavers)})

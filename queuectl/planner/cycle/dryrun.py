@@ -1,0 +1,107 @@
+"""Who would be evicted for not using his GPUs, and for whom, were it not only a dry run in his ClusterQueue.
+
+Asked last, when the plan is made and nothing depends on the ledger any more: for gangs that neither start nor wait for victims,
+in the order of priority, time queued and uid, beside all that the plan starts and leases. What one of them would get is held
+for it before the next is asked, so no GPU is promised twice. The solver's work is not counted with the plan's, and where the
+wall clock cuts it, nobody is named from there on: a dry run changes nothing else of a plan.
+
+A gang is asked for whole, also where it may start with fewer pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from queuectl.domain.plan import Preemption
+from queuectl.domain.queues import ClusterQueue, ReclaimMode
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Pending
+from queuectl.planner.capacity import credit
+from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.preempt.idle import anybody_yields, least_priorities
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.search.choose import Chooser, Clearing
+from queuectl.planner.search.class_states import Class
+from queuectl.planner.solver.solver import Solver
+
+_MOST: Final = 16  # gangs asked for in one plan: a long queue costs no more than a short one
+_WAITS_FOR_ROOM: Final = frozenset((Code.WAITING_FOR_QUOTA, Code.TOPOLOGY_PLACEMENT_FAILED))
+
+
+def dry_run(
+    cycle: AdmissionCycle, in_order: Sequence[Pending], solver: Solver
+) -> Iterator[Preemption]:
+    """The evictions that do not happen; the ledger is spent afterwards.
+
+    Args:
+        cycle: it is over.
+        in_order: all pending gangs: priority, time queued, uid.
+        solver: another one than the walk's, which counts this work and what breaks in it.
+    """
+    if cycle.solver.ended() or not _somewhere(cycle):
+        return
+    chooser = Chooser(cycle.problem, cycle.state, solver, dry=True)
+    hopeless: set[int] = set()  # classes, by id: whoever comes later yields no more to them
+    asked = 0
+    for pending, queue in _blocked(cycle, in_order):
+        kind = cycle.classes.of(pending, queue)
+        if id(kind) in hopeless:
+            continue
+        cycle.give_back_reserved(pending.workload.uid)
+        outcome = chooser.choose(pending, queue, _open_choices(cycle, pending, queue, kind))
+        asked += 1
+        if solver.ended():
+            return
+        if isinstance(outcome, Clearing):
+            yield from outcome.victims.victims
+            _hold(cycle, outcome)
+        else:
+            hopeless.add(id(kind))
+        if asked == _MOST:
+            return
+
+
+def _somewhere(cycle: AdmissionCycle) -> bool:
+    """Whether some idle gang is in a queue that does a dry run."""
+    queues = cycle.problem.snapshot.config.cluster_queues
+    return any(
+        queues[name].idle_reclaim.mode is ReclaimMode.DRY_RUN
+        for name in least_priorities(cycle.problem, dry=True)
+    )
+
+
+def _blocked(
+    cycle: AdmissionCycle, in_order: Sequence[Pending]
+) -> Iterator[tuple[Pending, ClusterQueue]]:
+    """Gangs that were refused for want of room or quota, and to whom somebody idle yields."""
+    config = cycle.problem.snapshot.config
+    for pending in in_order:
+        workload = pending.workload
+        refusal = cycle.refused.get(workload.uid)
+        if refusal is None or refusal.reasons[0].code not in _WAITS_FOR_ROOM:
+            continue
+        queue = config.cluster_queue_of(workload.namespace, workload.queue)
+        if queue is not None and anybody_yields(cycle.problem, workload, queue, dry=True):
+            yield pending, queue
+
+
+def _open_choices(
+    cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue, kind: Class
+) -> Iterator[GangRequest]:
+    """What it asks under the choices of flavors that nobody before it in a StrictFIFO queue holds back."""
+    for choice, request in kind.requests:
+        head = cycle.strict.ahead(queue, choice)
+        if head is None or head.ref == pending.workload.ref:
+            yield request
+
+
+def _hold(cycle: AdmissionCycle, cleared: Clearing) -> None:
+    """From here on its victims count as leaving, and what they free as promised."""
+    request, node_counts = cleared.request, cleared.victims.node_counts
+    leaving = {victim.victim for victim in cleared.victims.victims}
+    gangs = [g for g in cycle.problem.snapshot.admitted if g.workload.uid in leaving]
+    victims = credit.awaited(cycle.state, request, node_counts, gangs)
+    for gang in gangs:
+        cycle.state.evict(gang)
+    credit.lease(cycle.state, request, node_counts, victims)

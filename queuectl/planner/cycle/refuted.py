@@ -1,0 +1,168 @@
+"""What was refuted in the last plan and need not be searched for again: nothing that could change the answer has changed.
+
+A refutation counts on what the gangs of its cohort tree hold and, where the gang takes nodes, on what everybody holds. So
+it is kept from one plan to the next while the same gangs hold the same there, and this plan has started or promised
+nothing there yet; else the gang is searched for anew. Where a queue may preempt, what is proved of one gang says nothing of
+another one that is like it but of another priority or age. Every reason is then word for word what a new search would say:
+plans do not depend on the plans before them. That is also why a proof that took the solver is not kept: what it took
+stands in the plan's statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from queuectl.domain.allowance import Allowance
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.quantity import Resources
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.reasons import Reason
+from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.order.classes import Kind
+from queuectl.planner.preempt.idle import may_evict
+from queuectl.planner.preempt.shield import next_change
+from queuectl.planner.problem.partial import shrinks
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.quota.tree import Pool
+from queuectl.planner.search.class_states import Class
+
+_Who: TypeAlias = tuple[int, float] | None
+"""Priority and time queued of the gang that was searched for, where they say whom it may evict."""
+_Why: TypeAlias = tuple[_Who, tuple[Reason, ...]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Proved:
+    """What one plan proved, and on what."""
+
+    fleet: Fleet
+    strangers: Mapping[str, Resources]
+    allowances: Mapping[str, tuple[Allowance, ...]]
+    running: Mapping[int, Any]  # what the gangs hold, by their ids; keeps them alive
+    until: float | None  # from then on time alone may change the answer
+    why: Mapping[Kind, _Why]
+
+    def stands(self, snapshot: Snapshot) -> bool:
+        """Whether all around the running gangs is as it was."""
+        in_time = self.until is None or snapshot.now < self.until
+        around = (self.strangers, self.allowances) == (snapshot.strangers, snapshot.allowances)
+        return in_time and around and self.fleet is snapshot.fleet
+
+
+@dataclass(eq=False, slots=True)
+class Refutations:
+    """Those of the last plan that still hold in this walk, and those of this walk for the next plan."""
+
+    cycle: AdmissionCycle
+    _known: Mapping[Kind, _Why] = field(default_factory=dict)
+    _kept: dict[Kind, _Why] = field(default_factory=dict)
+    _changed: set[Pool | None] = field(default_factory=set)  # roots of trees, since the last plan
+    _stirred: set[Pool | None] = field(default_factory=set)  # likewise, by this walk or a lease
+    _searched: tuple[Kind, int] | None = None  # whose turn it is, and solves so far
+    _roots: dict[str | None, Pool | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problem = self.cycle.problem
+        last = problem.cache.get(problem.snapshot.config, _Proved)
+        for _, request, _ in self.cycle.leases.held():
+            self.stir([request.queue])
+        if last is None or problem.usage.broken or not last.stands(problem.snapshot):
+            return
+        self._known = last.why
+        running = problem.usage.entries
+        if running is last.running:
+            return
+        for gang in running.keys() ^ last.running.keys():
+            entry = running.get(gang) or last.running[gang]
+            rows = [row[0] for row, _ in entry.charges]
+            self._changed.update(map(self._root, rows or [None]))
+
+    def recall(self, pending: Pending, queue: ClusterQueue | None, kind: Kind) -> None:
+        """Tell the walk what is known of the gang whose turn it is."""
+        self._searched = None
+        if self._root(queue.name if queue is not None else None) in self._stirred:
+            return
+        found = self.cycle.classes.of(pending, queue)
+        if found.refusal is not None or self.cycle.over or not self._lasts(pending, queue, found):
+            return
+        known = self._known.get(kind)
+        alike = known is not None and known[0] == _who(self.cycle.problem, pending, queue)
+        if known is not None and alike and not self._among(self._changed, queue, found):
+            self._kept[kind] = known
+            found.refusal = known[1]
+        else:
+            self._searched = kind, self.cycle.solver.calls
+
+    def learn(self, pending: Pending, queue: ClusterQueue | None) -> None:
+        """Its turn is over: keep what was proved, unless it is nothing that may be kept."""
+        root = self._root(queue.name if queue is not None else None)
+        if root in self._stirred:
+            return
+        refusal = self.cycle.refused.get(pending.workload.uid)
+        strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
+        if refusal is None or refusal.lease is not None or strict:
+            self._stirred.add(root)
+        elif self._searched is not None:
+            kind, solves = self._searched
+            why = self.cycle.classes.of(pending, queue).refusal
+            if why is not None and self.cycle.solver.calls == solves:
+                self._kept[kind] = _who(self.cycle.problem, pending, queue), why
+
+    def stir(self, queues: Iterable[str | None]) -> None:
+        """What ClusterQueues, or gangs without one, hold is not what it was when the walk began."""
+        self._stirred.update(map(self._root, queues))
+
+    def keep(self) -> None:
+        """The walk is over."""
+        problem = self.cycle.problem
+        snapshot = problem.snapshot
+        if problem.usage.broken:  # repairs look for room beside the walk, and give way to it
+            problem.cache.drop(snapshot.config, _Proved)
+            return
+        proved = _Proved(
+            fleet=snapshot.fleet,
+            strangers=snapshot.strangers,
+            allowances=snapshot.allowances,
+            running=problem.usage.entries,
+            until=next_change(snapshot),
+            why=self._kept,
+        )
+        problem.cache.keep(snapshot.config, proved)
+
+    def _lasts(self, pending: Pending, queue: ClusterQueue | None, found: Class) -> bool:
+        """Whether what is proved of it now is proved on what stood when the walk began.
+
+        Not where others are in line before it, nor of a gang that may take the part of its pods that a ResourceQuota or
+        its user's cap lets in.
+        """
+        if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+            return False
+        caps = queue is not None and queue.max_per_user
+        if (caps or self.cycle.problem.snapshot.allowances) and shrinks(pending.workload):
+            return False
+        return not self._among(self._stirred, queue, found)
+
+    def _among(self, trees: set[Pool | None], queue: ClusterQueue | None, found: Class) -> bool:
+        """Whether one of these trees has a say in what is proved of such a gang."""
+        if not trees:
+            return False
+        takes_nodes = any(request.units for _, request in found.requests)
+        return takes_nodes or self._root(queue.name if queue is not None else None) in trees
+
+    def _root(self, queue: str | None) -> Pool | None:
+        """The top of a ClusterQueue's tree; None for gangs without a ClusterQueue."""
+        if queue not in self._roots:
+            pool = self.cycle.problem.pools.get(queue or "")
+            while pool is not None and pool.parent is not None:
+                pool = pool.parent
+            self._roots[queue] = pool
+        return self._roots[queue]
+
+
+def _who(problem: Problem, pending: Pending, queue: ClusterQueue | None) -> _Who:
+    if not may_evict(problem, pending.workload, queue):
+        return None
+    return pending.workload.priority, pending.workload.queued_at

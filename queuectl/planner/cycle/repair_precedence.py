@@ -1,0 +1,117 @@
+"""Broken gangs and the gangs that wait: who goes first.
+
+A gang that lost nodes runs: it holds its quota and its place, so it is repaired before anybody who waits is looked at. Only a
+gang that is let in by evicting it must not be delayed by its repair. Where one that waits finds neither room nor victims
+beside the repairs, those of gangs which policy lets it evict are undone for a second look. If it gets in then, starting now or
+with victims, the broken gangs are repaired again on what is left, as far as they are not its victims; a repair that no
+longer fits ends in an eviction. If it does not, the repairs stand as they were. So no gang is repaired in one cycle and
+evicted for a known preemptor in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from queuectl.domain.plan import Eviction, Proof
+from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.preempt.idle import may_evict
+from queuectl.planner.preempt.policy import schemes
+from queuectl.planner.repair.repair import Awaiting, Repaired, repair, repair_order
+from queuectl.planner.search.choose import Clearing, Fit, Outcome, Refuted, Unknown
+from queuectl.planner.search.class_states import Class
+
+
+class Mending:
+    """The repairs of one walk.
+
+    Attributes:
+        repaired: those whose lost pods move now, in the order they were looked at.
+    """
+
+    def __init__(self, cycle: AdmissionCycle) -> None:
+        """Repair every broken gang; from here on the walk may have repairs undone."""
+        self._walk = cycle
+        self._done: dict[str, Repaired | Awaiting] = {}
+        self._again: list[Admitted] = []
+        self._repair(cycle.problem.usage.broken)
+        if self._done:
+            cycle.give_way = self._give_way
+
+    @property
+    def repaired(self) -> list[Repaired]:
+        return [done for done in self._done.values() if isinstance(done, Repaired)]
+
+    def resume(self) -> None:
+        """Repair on what is left the gangs that gave way to the one looked at last."""
+        again, self._again = self._again, []
+        self._repair([g for g in again if g.workload.uid not in self._walk.state.gone])
+
+    def _repair(self, broken: Sequence[Admitted]) -> None:
+        cycle = self._walk
+        for gang in repair_order(broken):
+            done = repair(cycle.problem, cycle.state, gang, cycle.solver)
+            if done is None:
+                cycle.undecided = True
+            elif isinstance(done, Eviction):
+                cycle.evicted.append(done)
+            else:
+                self._tell(gang.workload.uid, done)
+
+    def _tell(self, uid: str, done: Repaired | Awaiting) -> None:
+        self._done[uid] = done
+        if isinstance(done, Awaiting):
+            self._walk.preempted.extend(done.victims)
+            self._walk.unproved |= done.proof is not Proof.OPTIMAL
+            self._walk.mending.append(done.refusal(self._walk.problem))
+
+    def _give_way(
+        self, pending: Pending, queue: ClusterQueue | None, kind: Class, refuted: Refuted
+    ) -> Outcome:
+        """What becomes of a gang that was refuted beside the repairs."""
+        yielding = self._evictable(pending, queue, kind)
+        if not yielding:
+            return refuted
+        cycle = self._walk
+        undone = {uid: self._done[uid] for uid in yielding}
+        for done in undone.values():
+            done.undo(cycle.state)
+        known = cycle.classes.set_aside()
+        outcome = cycle.sizing.outcome(pending, queue, kind)
+        waits = isinstance(outcome, Clearing) and cycle.waits(outcome, queue) is not None
+        if isinstance(outcome, Fit | Clearing) and not waits:
+            self._forget(undone)
+            cycle.classes.forget_refusals()
+            self._again = [done.gang for done in undone.values()]
+            return outcome
+        cycle.classes.put_back(known)
+        for done in undone.values():
+            done.apply(cycle.state)
+        cycle.unproved |= isinstance(outcome, Unknown)
+        return refuted
+
+    def _forget(self, undone: dict[str, Repaired | Awaiting]) -> None:
+        cycle = self._walk
+        cycle.preempted[:] = [p for p in cycle.preempted if p.preemptor not in undone]
+        cycle.mending[:] = [refusal for refusal in cycle.mending if refusal.uid not in undone]
+        for uid in undone:
+            del self._done[uid]
+
+    def _evictable(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> list[str]:
+        """Of the repaired gangs, those that policy lets this one evict."""
+        if queue is None or not may_evict(self._walk.problem, pending.workload, queue):
+            return []
+        state = self._walk.state
+        mine = self._done.keys() & state.gone
+        state.gone -= mine
+        legal = {
+            gang.workload.uid
+            for _, request in kind.requests
+            for together in schemes(state, replace(request, pending=pending), queue)
+            for scheme in together
+            for gang in scheme.bench.gangs
+        }
+        state.gone |= mine
+        return [uid for uid in self._done if uid in legal]

@@ -1,0 +1,1 @@
+"""The queue order, classes of equal gangs in it, and limits beside quota."""

@@ -1,0 +1,282 @@
+"""The limits beside quota, as a plan goes: ResourceQuotas of namespaces, and what one user may hold in a ClusterQueue.
+
+A gang over a limit waits for that limit alone. It evicts no other gang: those of other namespaces and users would not help,
+and its own free nothing before they have left. It holds no place that others could take. In a StrictFIFO ClusterQueue the
+gangs that share its limit stay behind it, unless it is larger than the limit for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+from queuectl.domain.allowance import Allowance, Limit
+from queuectl.domain.quantity import format_quantity
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.planner.problem.usage import charges_of
+
+Row: TypeAlias = tuple[str, ...]
+"""Names an amount that is limited: by what, for whom, of which resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit that a gang counts against. Amounts are in units of ``resource``.
+
+    Attributes:
+        row: equal for all gangs that count against it.
+        most: what it allows.
+        held: what others hold, or what starts has been promised.
+        need: what the gang would add.
+        say: makes the reason of a gang that is over it.
+    """
+
+    row: Row
+    resource: str
+    most: int
+    held: int
+    need: int
+    say: Callable[[Bound], Reason]
+
+    def exceeded(self) -> bool:
+        """Whether there is too little left for the gang."""
+        return self.held + self.need > self.most
+
+    def reason(self) -> Reason:
+        """Why the gang does not start."""
+        return self.say(self)
+
+
+class _Shared(NamedTuple):
+    """The limits of one kind that a gang counts against.
+
+    Attributes:
+        waits: what the first gang over them waits for, in the sentence of those behind it.
+        sharer: the namespace, or the user, whose gangs all count against them.
+    """
+
+    waits: str
+    sharer: str
+    bounds: Iterator[Bound]
+
+
+class UserCaps:
+    """What users hold, by ClusterQueue (``policy.maxPerUser``). Gangs that are leaving count until their pods are gone."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._held: Counter[Row] = Counter()
+        self._leased: dict[str, dict[str, int]] = {}  # of pending gangs, by uid
+        if not any(queue.max_per_user for queue in snapshot.config.cluster_queues.values()):
+            return
+        for gang in snapshot.admitted:
+            self._add(gang.workload, self._charged(gang), 1)
+        for pending in snapshot.pending:
+            if pending.lease is not None:
+                leased = self._charged(Admitted(pending.workload, pending.lease.placement))
+                self._leased[pending.workload.uid] = leased
+                self._add(pending.workload, leased, 1)
+
+    def bounds(self, workload: Workload) -> Iterator[Bound]:
+        """What one user may hold of each resource that a gang asks for."""
+        queue = self._capped(workload)
+        if queue is None:
+            return
+        needs = self._asked(workload, queue)
+        own = self._leased.get(workload.uid, {})
+        say = partial(_cap_exceeded, workload, queue)
+        for resource, most in queue.max_per_user:
+            if need := needs.get(resource, 0):
+                row = _row(queue, workload, resource)
+                held = self._held[row] - own.get(resource, 0)
+                yield Bound(row, resource, most, held, need, say)
+
+    def user(self, workload: Workload) -> str | None:
+        """The user of a gang, if its ClusterQueue says what one user may hold."""
+        return workload.user if self._capped(workload) is not None else None
+
+    def claim(self, workload: Workload) -> None:
+        """What the lease of a gang holds is not held besides what the gang itself takes."""
+        self._add(workload, self._leased.pop(workload.uid, {}), -1)
+
+    def of_user(self, workload: Workload) -> list[tuple[Admitted, dict[str, int]]]:
+        """The gangs with which its user holds part of its ClusterQueue, and what each is charged, by resource."""
+        queue = self._capped(workload)
+        return [
+            (gang, self._charged(gang))
+            for gang in self._snapshot.admitted
+            if queue is not None
+            and gang.workload.user == workload.user
+            and self._capped(gang.workload) is queue
+        ]
+
+    def _capped(self, workload: Workload) -> ClusterQueue | None:
+        """The ClusterQueue that caps its user, if one does."""
+        if workload.user is None:
+            return None
+        queue = self._snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+        return queue if queue is not None and queue.max_per_user else None
+
+    def _asked(self, workload: Workload, queue: ClusterQueue) -> dict[str, int]:
+        """What it will be charged, by resource."""
+        covered = {resource for group in queue.groups for resource in group.covered}
+        amounts: dict[str, int] = {}
+        for podset in workload.podsets:
+            per_pod = self._snapshot.config.rules.charged(podset.shape.requests)
+            for resource in covered:
+                amounts[resource] = amounts.get(resource, 0) + per_pod[resource] * podset.count
+        return amounts
+
+    def _charged(self, gang: Admitted) -> dict[str, int]:
+        """What a gang is charged where it sits, by resource."""
+        amounts: dict[str, int] = {}
+        for (_, _, resource), amount in charges_of(gang, self._snapshot):
+            amounts[resource] = amounts.get(resource, 0) + amount
+        return amounts
+
+    def _add(self, workload: Workload, amounts: dict[str, int], sign: int) -> None:
+        queue = self._capped(workload)
+        if queue is not None:
+            for resource, _ in queue.max_per_user:
+                row = _row(queue, workload, resource)
+                self._held[row] += sign * amounts.get(resource, 0)
+
+
+def _row(queue: ClusterQueue, workload: Workload, resource: str) -> Row:
+    return "maxPerUser", queue.name, workload.user or "", resource
+
+
+@dataclass(slots=True)
+class Limits:
+    """Starts from a snapshot; gangs that start, or wait on a lease, take their part."""
+
+    snapshot: Snapshot
+    users: UserCaps = field(init=False)
+    _heads: dict[Row, str] = field(
+        default_factory=dict
+    )  # the first over each, in StrictFIFO queues
+    _taken: Counter[Row] = field(default_factory=Counter)  # by this plan
+
+    def __post_init__(self) -> None:
+        self.users = UserCaps(self.snapshot)
+
+    def refusal(self, workload: Workload, queue: ClusterQueue | None) -> Reason | None:
+        """Why a limit keeps a gang from starting with those that this plan has started; None if no limit does."""
+        name = queue.name if queue is not None else ""
+        strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
+        for waits, sharer, bounds in self._shared(workload):
+            place = (waits, name, sharer)
+            if strict and place in self._heads:
+                head = self._heads[place]
+                text = f"StrictFIFO: behind {head}, {waits}"
+                return Reason(Code.WAITING_IN_ORDER, text, {"behind": head})
+            over = next(filter(Bound.exceeded, bounds), None)
+            if over is not None:
+                if strict and over.need <= over.most:
+                    self._heads[place] = workload.ref
+                return over.reason()
+        return None
+
+    def short(self, workload: Workload) -> Reason | None:
+        """The first limit, those of its namespace before those of its user, that a gang is over."""
+        over = chain(self.over_quotas(workload), self.over_caps(workload))
+        return next((bound.reason() for bound in over), None)
+
+    def over_quotas(self, workload: Workload) -> Iterator[Bound]:
+        """The lines of ResourceQuotas that a gang is over."""
+        return filter(Bound.exceeded, self._quotas(workload))
+
+    def over_caps(self, workload: Workload) -> Iterator[Bound]:
+        """The resources of which its user would hold too much with a gang."""
+        return filter(Bound.exceeded, self._caps(workload))
+
+    def take(self, workload: Workload) -> None:
+        """A gang starts, or waits on a lease."""
+        self.users.claim(workload)
+        for _, _, bounds in self._shared(workload):
+            for bound in bounds:
+                self._taken[bound.row] += bound.need
+
+    def _shared(self, workload: Workload) -> Iterator[_Shared]:
+        if workload.namespace in self.snapshot.allowances:
+            waits = "which waits for a ResourceQuota of its namespace"
+            yield _Shared(waits, workload.namespace, self._quotas(workload))
+        if (user := self.users.user(workload)) is not None:
+            yield _Shared("whose user holds all that one user may", user, self._caps(workload))
+
+    def _quotas(self, workload: Workload) -> Iterator[Bound]:
+        return self._beside(_of_namespace(self.snapshot, workload))
+
+    def _caps(self, workload: Workload) -> Iterator[Bound]:
+        return self._beside(self.users.bounds(workload))
+
+    def _beside(self, bounds: Iterable[Bound]) -> Iterator[Bound]:
+        """With what this plan has added."""
+        for bound in bounds:
+            taken = self._taken[bound.row]
+            yield replace(bound, held=bound.held + taken) if taken else bound
+
+
+def _of_namespace(snapshot: Snapshot, workload: Workload) -> Iterator[Bound]:
+    """Every line of a ResourceQuota that the pods of a gang count against."""
+    for allowance in snapshot.allowances.get(workload.namespace, ()):
+        counted = [p for p in workload.podsets if allowance.covers(p.shape)]
+        promised = allowance.promised or (0,) * len(allowance.limits)
+        for limit, coming in zip(allowance.limits, promised, strict=True):
+            need = sum(p.count * limit.per_pod(p) for p in counted)
+            if need:
+                row = ("ResourceQuota", workload.namespace, allowance.name, limit.key)
+                say = partial(_quota_exceeded, workload.namespace, allowance, limit)
+                yield Bound(row, limit.resource, limit.hard, limit.used + coming, need, say)
+
+
+def _quota_exceeded(namespace: str, allowance: Allowance, limit: Limit, bound: Bound) -> Reason:
+    def say(amount: int) -> str:
+        return format_quantity(limit.resource, amount)
+
+    coming = bound.held - limit.used
+    used = f"{say(limit.used)} of {say(limit.hard)} in use"
+    if coming:
+        used += f", {say(coming)} promised to gangs that start"
+    if bound.need > limit.hard:
+        used = f"it never allows more than {say(limit.hard)}"
+    text = f"ResourceQuota {allowance.name} of namespace {namespace}: needs {say(bound.need)} {limit.key}, {used}"
+    details: dict[str, Any] = {
+        "namespace": namespace,
+        "resourceQuota": allowance.name,
+        "resource": limit.key,
+        "hard": limit.hard,
+        "used": limit.used,
+        "promised": coming,
+        "needed": bound.need,
+    }
+    return Reason(Code.RESOURCE_QUOTA_EXCEEDED, text, details)
+
+
+def _cap_exceeded(workload: Workload, queue: ClusterQueue, bound: Bound) -> Reason:
+    resource, most, held, need = bound.resource, bound.most, bound.held, bound.need
+
+    def say(amount: int) -> str:
+        return format_quantity(resource, amount)
+
+    now = f"of which {say(held)} are held" if need <= most else "which is less than this gang alone"
+    text = (
+        f"user {workload.user} may hold {say(most)} {resource} in ClusterQueue {queue.name} at once,"
+        f" {now}: needs {say(need)}"
+    )
+    details: dict[str, Any] = {
+        "clusterQueue": queue.name,
+        "user": workload.user,
+        "resource": resource,
+        "most": most,
+        "held": held,
+        "needed": need,
+    }
+    return Reason(Code.MAX_PER_USER, text, details)

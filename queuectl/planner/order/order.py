@@ -1,0 +1,183 @@
+"""Who is looked at before whom, who may be looked at, and whom a StrictFIFO queue holds back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final, TypeAlias
+
+from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueingStrategy
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.objects.standing import standing
+from queuectl.planner.problem.flavors import Choice
+from queuectl.planner.problem.problem import Problem
+
+# A gang that could not start on the empty cluster, or in its queue ever, could not have used what others take.
+NEVER: Final = frozenset({Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR})
+
+
+Place: TypeAlias = tuple[int, float, str]
+Rank: TypeAlias = tuple[
+    int | float | str, ...
+]  # smaller goes first; compared within one kind of order
+
+
+def place(workload: Workload) -> Place:
+    """Sort key of the queue order where past use does not count: priority first, then time queued, then uid."""
+    return -workload.priority, workload.queued_at, workload.uid
+
+
+@dataclass(eq=False, slots=True)
+class QueueOrder:
+    """The queue order with past use, where the rules and a ClusterQueue say that it counts.
+
+    What this plan starts counts against its LocalQueue, user and ClusterQueue at once, by as much as it will after one
+    sampling interval. So gangs of equal priority take turns within one cycle too.
+    """
+
+    snapshot: Snapshot
+    _fresh: dict[object, float] = field(default_factory=dict)  # what this plan has added
+
+    def within(self, workload: Workload, queue: ClusterQueue | None) -> Rank:
+        """Among gangs of one ClusterQueue."""
+        rule = self.snapshot.config.rules.usage_fairness
+        if rule is None or queue is None or not queue.usage_fairness:
+            return place(workload)
+        used = self._of_local_queue(workload), self._of_user(workload)
+        if rule.before_priority:
+            return *used, *place(workload)
+        return -workload.priority, *used, workload.queued_at, workload.uid
+
+    def among(self, workload: Workload, queue: ClusterQueue | None) -> Rank:
+        """Among the heads of ClusterQueues that borrow alike: past use of the whole queue breaks ties of priority."""
+        name = queue.name if queue is not None else ""
+        used = self._use(self.snapshot.past_use.cluster_queues, name)
+        return -workload.priority, used, workload.queued_at, workload.uid
+
+    def start(self, workload: Workload, charges: Mapping[tuple[str, str], int]) -> None:
+        """Count what a gang of this plan is charged, by (flavor, resource)."""
+        config = self.snapshot.config
+        rule = config.rules.usage_fairness
+        queue = config.cluster_queue_of(workload.namespace, workload.queue)
+        if rule is None or queue is None:
+            return
+        amounts: dict[str, int] = {}
+        for (_, resource), amount in charges.items():
+            amounts[resource] = amounts.get(resource, 0) + amount
+        fresh = rule.weigh(amounts) * rule.fresh(rule.sampling)
+        for key in (queue.name, (workload.namespace, workload.queue), (workload.user,)):
+            self._fresh[key] = self._fresh.get(key, 0.0) + fresh
+
+    def _of_local_queue(self, workload: Workload) -> float:
+        key = (workload.namespace, workload.queue or "")
+        weight = self.snapshot.config.local_queues[key].weight
+        if not weight:
+            return inf  # behind all others, whatever they used
+        fresh = self._fresh.get(key, 0.0) * WEIGHT_UNIT / weight
+        return self.snapshot.past_use.local_queues.get(key, 0.0) + fresh
+
+    def _of_user(self, workload: Workload) -> float:
+        if workload.user is None:
+            return 0.0
+        past = self.snapshot.past_use.users.get(workload.user, 0.0)
+        return past + self._fresh.get((workload.user,), 0.0)
+
+    def _use(self, past: Mapping[str, float], name: str) -> float:
+        return past.get(name, 0.0) + self._fresh.get(name, 0.0)
+
+
+def barred(snapshot: Snapshot, pending: Pending) -> Reason | None:
+    """Why a gang must not be planned, whatever is free; None when it may."""
+    workload = pending.workload
+    if pending.blocked is not None or workload.queue is None:
+        return pending.blocked
+    labels = snapshot.namespaces.get(workload.namespace, {})
+    return standing(workload.namespace, workload.queue, snapshot.config, labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A gang of a StrictFIFO queue that waits: later ones must leave it the flavors it could use."""
+
+    ref: str
+    flavors: frozenset[str]
+    leased: bool
+
+
+@dataclass(slots=True)
+class StrictOrder:
+    """The waiting heads of every StrictFIFO queue so far.
+
+    Attributes:
+        order: inside each ClusterQueue.
+        returning: evicted gangs that will queue again at their old places, by ClusterQueue.
+    """
+
+    problem: Problem
+    order: QueueOrder = field(init=False)
+    heads: dict[str, list[Head]] = field(default_factory=dict)
+    returning: dict[str, list[Admitted]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.order = QueueOrder(self.problem.snapshot)
+        leaving = [gang for gang in self.problem.usage.leaving if gang.returns]
+        for gang in sorted(leaving, key=lambda gang: place(gang.workload)):
+            queue = self._queue_of(gang.workload)
+            if queue is not None:
+                self.returning.setdefault(queue.name, []).append(gang)
+
+    def come_to(self, pending: Pending) -> None:
+        """Note whoever has a place before this gang in its ClusterQueue and is not there yet."""
+        queue = self._queue_of(pending.workload)
+        returning = self.returning.get(queue.name) if queue is not None else None
+        if not returning:
+            return
+        here = self.order.within(pending.workload, queue)
+        for gang in [g for g in returning if self.order.within(g.workload, queue) < here]:
+            returning.remove(gang)
+            self.keep_place(gang)
+
+    def wait(self, queue: ClusterQueue | None, head: Head) -> None:
+        """Note a gang that was looked at and does not start."""
+        if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+            heads = self.heads.setdefault(queue.name, [])
+            if not any(head.flavors <= known.flavors for known in heads):
+                heads.append(head)
+
+    def keep_place(self, gang: Admitted) -> None:
+        """Note an evicted gang that will queue again before those looked at from here on."""
+        workload = gang.workload
+        queue = self._queue_of(workload)
+        flavors = {name for p in gang.placement.podsets for name in p.charged}
+        self.wait(queue, Head(workload.ref, frozenset(flavors), gang.lease is not None))
+
+    def ahead(self, queue: ClusterQueue | None, choice: Choice) -> Head | None:
+        """The first waiting head that could use what this choice of flavors takes."""
+        heads = self.heads.get(queue.name, ()) if queue is not None else ()
+        return next((head for head in heads if self.holds_back(head, choice)), None)
+
+    def holds_back(self, head: Head, choice: Choice) -> bool:
+        """Whether this head could use what a choice of flavors takes."""
+        taken = frozenset(choice.values())
+        return not taken or not head.flavors or self._overlap(taken, head.flavors)
+
+    def _queue_of(self, workload: Workload) -> ClusterQueue | None:
+        return self.problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+
+    def _overlap(self, ours: frozenset[str], theirs: frozenset[str]) -> bool:
+        """Whether two sets of flavors share one, or share nodes."""
+        return bool(ours & theirs) or any(
+            self._share_nodes(a, b) for a in sorted(ours) for b in sorted(theirs)
+        )
+
+    def _share_nodes(self, one: str, other: str) -> bool:
+        flavors = self.problem.snapshot.config.flavors
+        a, b = flavors.get(one), flavors.get(other)
+        if a is None or b is None or a.topology is None or b.topology is None:
+            return False
+        index = self.problem.index
+        masks = [index.labelled(f.node_labels) for f in (a, b)]
+        return bool((masks[0] & masks[1]).any())

@@ -1,0 +1,128 @@
+"""Weights under which sums over nodes bound what can be packed: tighter than the plain sum, and always valid.
+
+Take devices of one resource: pod sizes g, free devices f on a node. For any weights w(g) the pods on a node weigh at most
+W(f), the best knapsack of size f; so sum(w(g) * pods) <= sum(W(f)) over any set of nodes. W itself is superadditive:
+W(a) + W(b) <= W(a + b). The superadditive functions on 0..8 are the sums of 33 of them (the extreme rays of their cone), so
+on nodes of up to 8 devices these 33 say all that any weights can say: what the linear relaxation of packing says.
+
+On larger nodes, two families:
+
+- floor(g a / b): with 1 / h for each size h the floors that are exact on a divisor chain, with other fractions the rounding
+  cuts of Chvátal and Gomory;
+- for l up to half a node of c devices: c where g > c - l, 0 where g < l, else g. Pods of more than half a node exclude each
+  other, whatever is left beside them (dual feasible functions; Lueker 1983, Fekete and Schepers 2001).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Final
+
+import numpy as np
+
+from queuectl.planner.problem.topology import Ints
+
+LARGEST: Final = 64  # a node with more of a resource than this is not counted in devices
+# Each as its values at 1, 2, ... 8.
+_RAYS: Final = """
+    00000001 00000011 00000111 00001111 00011112 00011122 00011222 00012222 00111222 00112223 00112233
+    00122234 00122244 00123334 00234456 00234466 01122334 01122344 01123344 01223445 01223455 01224456
+    01224466 01233456 01233466 01234456 01234466 01234556 02345678 02345688 02346689 02346699 12345678
+"""
+RAYS: Final = tuple(tuple(map(int, values)) for values in _RAYS.split())
+_FRACTIONS: Final = 8  # denominators of the rounding cuts; larger ones tell little more
+
+
+@lru_cache(maxsize=1024)
+def bounds(sizes: tuple[int, ...], largest: int) -> tuple[Ints, Ints]:
+    """All distinct bounds for pods of these sizes (ascending) on nodes of up to ``largest`` devices.
+
+    Returns:
+        A weight of each size, (bounds, sizes), and W(f) for f = 0, 1, ..., (bounds, largest + 1).
+    """
+    if largest <= len(RAYS[0]):
+        weights = {tuple((0, *ray)[min(g, len(ray))] for g in sizes) for ray in RAYS}
+    else:
+        steps = [(1, h) for h in sizes if h]
+        steps += [(a, b) for b in range(1, min(largest, _FRACTIONS) + 2) for a in range(1, b + 1)]
+        weights = {tuple(a * g // b for g in sizes) for a, b in steps}
+        weights |= {_halves(sizes, largest, low) for low in range(2, largest // 2 + 1)}
+    telling = sorted(w for w in weights if any(w) and w != sizes)
+    rows = np.array(telling, dtype=np.int64).reshape(-1, len(sizes))
+    return rows, _knapsacks(sizes, rows, largest)
+
+
+def _halves(sizes: tuple[int, ...], largest: int, low: int) -> tuple[int, ...]:
+    return tuple(largest if g > largest - low else 0 if g < low else g for g in sizes)
+
+
+@lru_cache(maxsize=1024)
+def usable(sizes: tuple[int, ...], largest: int) -> Ints:
+    """How much of f free devices pods of these sizes can use, for f up to ``largest``."""
+    best: Ints = _knapsacks(sizes, np.array([sizes], dtype=np.int64), largest)[0]
+    return best
+
+
+def _knapsacks(sizes: tuple[int, ...], weights: Ints, largest: int) -> Ints:
+    """The most that pods of these sizes weigh on a node with f free, for f up to ``largest``, by each row of weights."""
+    best = np.zeros((largest + 1, len(weights)), dtype=np.int64)
+    columns = [(g, weights[:, at]) for at, g in enumerate(sizes) if g]
+    for free in range(1, largest + 1):
+        fitting = (best[free - g] + w for g, w in columns if g <= free)
+        best[free] = reduce(np.maximum, fitting, best[free - 1])
+    best.flags.writeable = False
+    return best.T
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Family:
+    """All bounds for pods of some sizes at once, the plain sum of what they can use of a node first.
+
+    Attributes:
+        weights: of each size, (bounds, sizes).
+        most: W(f), the richest nodes first, (bounds, F).
+        richest: which f these are.
+    """
+
+    weights: Ints
+    most: Ints
+    richest: Ints
+
+
+@lru_cache(maxsize=1024)
+def _family(sizes: tuple[int, ...], largest: int) -> _Family:
+    weights, most = bounds(sizes, largest)
+    weights = np.vstack([np.array(sizes), weights])
+    most = np.vstack([usable(sizes, largest), most])
+    richest = np.argsort(-most, axis=1, kind="stable")
+    return _Family(weights, np.take_along_axis(most, richest, axis=1), richest)
+
+
+def nodes_needed(pods: Mapping[int, int], nodes: Ints) -> Ints:
+    """How few nodes of each domain could hold some pods; more than it has where they provably do not fit.
+
+    Args:
+        pods: size in devices to count.
+        nodes: of each domain, how many have f devices free, (D, F).
+    """
+    sizes = tuple(sorted(size for size in pods if size))
+    known = _family(sizes, nodes.shape[1] - 1)
+    short = known.weights @ np.array([pods[size] for size in sizes])
+    there = nodes[:, known.richest]
+    held = there * known.most
+    before = held.cumsum(axis=2) - held
+    missing = short[:, None] - before
+    needed = np.clip(-(-missing // np.maximum(known.most, 1)), 0, there).sum(axis=2)
+    lacking = missing[:, :, -1] > held[:, :, -1]
+    fewest: Ints = (needed + lacking).max(axis=1)
+    return fewest
+
+
+def overfull(pods: Mapping[int, int], nodes: Ints) -> bool:
+    """Whether pods (devices to count) provably do not pack on some nodes (how many have 0, 1, 2, ... free)."""
+    sizes = tuple(sorted({0, *pods}))
+    weights, most = bounds(sizes, len(nodes) - 1)
+    counts = np.array([pods.get(size, 0) for size in sizes], dtype=np.int64)
+    return bool((weights @ counts > most @ nodes).any())

@@ -1,0 +1,257 @@
+"""Whether a demand fits, by what is cheapest and still a proof: floor sums, a witness, CP-SAT.
+
+A witness decides "yes". "No" needs a proof: the floor sums of one unit of equal pods, floor sums that exclude every domain,
+or an infeasible model. A limit that ends the search is neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
+from queuectl.planner.capacity.state import State
+from queuectl.planner.placement import witness
+from queuectl.planner.placement.cells import Cells, asked_pods
+from queuectl.planner.placement.counting import Load, held, refuted_by_sums
+from queuectl.planner.placement.joint import certify
+from queuectl.planner.placement.measure import widths
+from queuectl.planner.placement.quota_model import confirm_quota
+from queuectl.planner.placement.rearrange import Arrangement, arrange, per_request
+from queuectl.planner.placement.unpack import Answer
+from queuectl.planner.problem.problem import caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.solver.solver import Solver, Status
+
+_MORE: Final = (0, 2)  # domains beside those that hold it by sums
+_FEW: Final = 4  # one in so many at most: those alone make a model that is worth its time
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a demand fits.
+
+    Attributes:
+        status: FOUND, REFUTED (proved), UNKNOWN or DEFECT.
+        node_counts: where its pods go, when FOUND.
+        moved: kept gangs that must be placed anew for it, and where.
+        alarm: what broke, when DEFECT.
+    """
+
+    status: Status
+    node_counts: NodeCounts = ()
+    moved: tuple[tuple[TentativeAdmission, NodeCounts], ...] = ()
+    alarm: str = ""
+
+
+Opening: TypeAlias = Callable[[Sequence[TentativeAdmission], GangRequest, Ints], Decision | None]
+"""A search tried before all others, on the kept gangs that may move and on what is free without them; None: it does not tell."""
+
+
+def place(request: GangRequest, free: Ints, solver: Solver) -> Decision:
+    """Whether a demand alone fits a free matrix (R, N), and where."""
+    found = witness.find(request, free, lambda shape: caps(free, shape))
+    if found is not None:
+        return Decision(Status.FOUND, found)
+    if witness.exact(request) or refuted_by_sums(request, free):
+        return Decision(Status.REFUTED)
+    return _ask_solver((), request, free, solver)
+
+
+def decide(
+    state: State,
+    request: GangRequest,
+    solver: Solver,
+    *,
+    doubtful: bool = False,
+    opening: Opening | None = None,
+) -> Decision:
+    """Whether a demand fits together with everything kept so far, moving kept gangs if that is what it takes.
+
+    Args:
+        state: with them.
+        request: of the gang.
+        solver: of the plan.
+        doubtful: that it does not is what to expect, and is looked for first; the answer is the same.
+        opening: the first search, where counting and a witness do not tell.
+    """
+    if doubtful and _refuted_by_counting(_movable(state), request, state.free_without_kept()):
+        return Decision(Status.REFUTED)
+    found = witness.find(request, state.free(), state.caps)
+    if found is not None:
+        return Decision(Status.FOUND, found)
+    movable = _movable(state)
+    if witness.exact(request) and not movable:
+        return Decision(Status.REFUTED)
+    free = state.free_without_kept()
+    if not doubtful and _refuted_by_counting(movable, request, free):
+        return Decision(Status.REFUTED)
+    opened = opening(movable, request, free) if opening is not None else None
+    return opened or _search(state, movable, request, free, solver, doubtful=doubtful)
+
+
+def _movable(state: State) -> list[TentativeAdmission]:
+    """Kept gangs that may be placed anew."""
+    return [k for k in state.kept if not k.fixed and k.request.units]
+
+
+def _search(
+    state: State,
+    movable: Sequence[TentativeAdmission],
+    request: GangRequest,
+    free: Ints,
+    solver: Solver,
+    *,
+    doubtful: bool,
+) -> Decision:
+    """By models: those in the way move, and nobody else, which mostly finds; nobody else is there, which mostly refutes; all move."""
+    in_the_way = list(_in_the_way(movable, request, free))
+    few = in_the_way[-1] if in_the_way else []
+    telling = len(few) * _FEW < len(movable)
+    if doubtful and telling and _refuted_beside(few, request, free, solver):
+        return Decision(Status.REFUTED)
+    for near in in_the_way:
+        if solver.ended():
+            break
+        beside = _free_without(state, near)
+        if Load.of([*(k.request for k in near), request], beside).exceeds():
+            continue
+        decision = _ask_solver(near, request, beside, solver)
+        if decision.status is Status.FOUND:
+            return decision
+    if not doubtful and telling and _refuted_beside(few, request, free, solver):
+        return Decision(Status.REFUTED)
+    return _ask_solver(movable, request, free, solver)
+
+
+def _refuted_beside(
+    few: Sequence[TentativeAdmission], request: GangRequest, free: Ints, solver: Solver
+) -> bool:
+    """Whether it finds no place even beside these alone, all others left out: a small model that mostly tells."""
+    return _ask_solver(few, request, free, solver).status is Status.REFUTED
+
+
+def _refuted_by_counting(
+    movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints
+) -> bool:
+    """Whether sums alone refute it beside these, wherever they stand; ``free`` is what none of them takes."""
+    if refuted_by_sums(request, free):
+        return True
+    return Load.of([*(k.request for k in movable), request], free).exceeds()
+
+
+def _in_the_way(
+    movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints
+) -> Iterator[list[TentativeAdmission]]:
+    """Kept gangs on the domains right above nodes that are the roomiest for the demand's first unit: on one, on more.
+
+    All of them are left out: that is another question.
+    """
+    unit = request.units[0]
+    tree, pods = unit.tree, asked_pods(unit)
+    if not tree.depth:
+        return
+    fine = tree.depth - 1
+    room = np.min([held(unit, p, fine, free) / p.count for p in pods], axis=0)
+    if ANYWHERE < unit.required < fine:
+        above = tree.domain[unit.required][tree.order[tree.starts[fine]]]
+        best = np.argmax(np.bincount(above, weights=room))
+        room = np.where(above == best, room, 0)
+    roomiest = np.argsort(-room, kind="stable")
+    enough = int(np.searchsorted(np.cumsum(room[roomiest]), 1)) + 1
+    before = 0
+    for more in _MORE:
+        inside = np.isin(tree.domain[fine], roomiest[: enough + more])
+        near = [k for k in movable if any(inside[nodes].any() for nodes, _ in k.node_counts)]
+        if before < len(near) < len(movable):
+            yield near
+            before = len(near)
+
+
+def _free_without(state: State, near: Sequence[TentativeAdmission]) -> Ints:
+    free = state.free().copy()
+    for kept in near:
+        give_back(free, kept.request.pods, kept.node_counts)
+    return free
+
+
+def _free_there(state: State, nodes: Ints) -> Ints:
+    """(R, N) free without any kept gang on these nodes, among which are all they stand on; nothing elsewhere."""
+    free = np.zeros(state.now.shape, dtype=np.int64)
+    free[:, nodes] = state.free()[:, nodes]
+    for kept in state.kept:
+        give_back(free, kept.request.pods, kept.node_counts)
+    return free
+
+
+def _ask_solver(
+    movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, solver: Solver
+) -> Decision:
+    """Joint model of the kept gangs and the new one, on what is free without any of them."""
+    if solver.ended():
+        return Decision(Status.UNKNOWN)
+    made = arrange(movable, [request], free, solver, request.pending.budget)
+    if made.status is not Status.FOUND:
+        return Decision(made.status, alarm=made.alarm)
+    left = free.copy()
+    for kept, node_counts in zip(movable, made.kept, strict=True):
+        take(left, kept.request.pods, node_counts)
+    return Decision(Status.FOUND, witness.narrow(request, left, made.new[0]), moved(movable, made))
+
+
+def moved(
+    movable: Sequence[TentativeAdmission], made: Arrangement
+) -> tuple[tuple[TentativeAdmission, NodeCounts], ...]:
+    """Those that stand elsewhere now, and where."""
+    pairs = zip(movable, made.kept, strict=True)
+    return tuple(
+        (kept, node_counts) for kept, node_counts in pairs if node_counts is not kept.node_counts
+    )
+
+
+def draw_together(state: State, uids: Container[str]) -> None:
+    """Each of these gangs in fewer domains, where that is found beside all others."""
+    for kept in state.kept:
+        if kept.request.pending.workload.uid in uids and not kept.fixed:
+            state.lift(kept)
+            state.put(kept, _closer(state, kept))
+
+
+def _closer(state: State, kept: TentativeAdmission) -> NodeCounts:
+    """Of a gang that is lifted: where it stood, or a narrower place."""
+    request, node_counts = kept.request, kept.node_counts
+    if len(request.units) > 1:
+        return witness.narrow(request, state.free(), node_counts)
+    (unit,) = request.units
+    wide = widths(unit, node_counts)
+    if max(wide[:-1], default=1) == 1 and (wide[-1] == 1 or len(unit.pods) > 1):
+        return node_counts  # several podsets in one rack: the model has packed them
+    found = witness.find(request, state.free(), state.caps)
+    return found if found is not None and widths(unit, found) < wide else node_counts
+
+
+def confirm(state: State, solver: Solver) -> Answer:
+    """The solve every plan ends with: CP-SAT's own solution that holds every pod of every kept gang.
+
+    It may use the nodes the kept gangs stand on; its hint is the placement found on the way. Where some take no nodes, their
+    quota is what it must hold.
+    """
+    if not all(kept.request.units for kept in state.kept):
+        outcome = confirm_quota(state, solver)
+        if outcome.status is not Status.FOUND:
+            return Answer(outcome.status, alarm=outcome.alarm)
+    requests = [k.request for k in state.kept]
+    units = [unit for d in requests for unit in d.units]
+    if not units:
+        return Answer(Status.FOUND, tuple(k.node_counts for k in state.kept))
+    per_unit = [node_counts for kept in state.kept for _, node_counts in kept.per_unit()]
+    used = np.unique(np.concatenate([nodes for k in state.kept for nodes, _ in k.node_counts]))
+    cells = Cells(units, _free_there(state, used), used)
+    answer = certify(cells, per_unit, solver)
+    if answer.status is not Status.FOUND:
+        return answer
+    return Answer(Status.FOUND, tuple(per_request(requests, answer.node_counts)))

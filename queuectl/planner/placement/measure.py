@@ -1,0 +1,123 @@
+"""How tidy a set of placements is: the numbers that the tidying solve lowers, and that nothing may worsen.
+
+One tuple, less is better, from the first entry that tells two sets apart:
+
+- domains used, summed over the gangs' units, level by level from the top; then nodes used likewise;
+- units that have a preferred level and do not sit in one domain of it;
+- whole free nodes broken into. A node is *whole and free* when it is ready, no gang holds a slot on it and none of its
+  devices is used; strangers that take no device (log shippers, exporters) do not count;
+- whole free racks broken into: domains of the finest level above the node whose ready nodes are all whole and free.
+
+The last two are the measure of fragmentation: what is left whole is what large gangs to come will need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
+from queuectl.planner.problem.problem import COMMON, Problem
+from queuectl.planner.problem.request import ANYWHERE, Unit
+from queuectl.planner.problem.topology import Ints, Mask, Tree
+
+Standing: TypeAlias = tuple[Unit, NodeCounts]  # a unit and where its pods stand
+
+
+def standings(kept: Iterable[TentativeAdmission]) -> list[Standing]:
+    """Every unit of some gangs, with its share of their spots."""
+    return [each for gang in kept for each in gang.per_unit()]
+
+
+def nodes_of(node_counts: NodeCounts) -> Ints:
+    """The distinct nodes of some spots, ascending."""
+    return np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
+
+
+def widths(unit: Unit, node_counts: NodeCounts) -> tuple[int, ...]:
+    """Domains a unit uses at each level, nodes last."""
+    nodes = np.concatenate([nodes for nodes, _ in node_counts])
+    return tuple(len({*of.tolist()}) for of in (*(row[nodes] for row in unit.tree.domain), nodes))
+
+
+def prefers_in_vain(unit: Unit, used: Sequence[int]) -> bool:
+    """Whether a unit of these widths misses the level it prefers."""
+    return unit.preferred != ANYWHERE and used[unit.preferred] > 1
+
+
+def device_columns(problem: Problem) -> list[int]:
+    """Columns of the resources that are devices."""
+    return [i for i, name in enumerate(problem.resources) if name not in COMMON]
+
+
+def devices(problem: Problem) -> Ints:
+    """Allocatable devices per node, (columns, N)."""
+    amounts: Ints = problem.index.allocatable[device_columns(problem)]
+    return amounts
+
+
+@dataclass(eq=False)
+class Wholes:
+    """The nodes and racks that are whole and free before some gangs start.
+
+    Attributes:
+        taken: nodes that other gangs of the same plan use, which are not whole any more.
+    """
+
+    problem: Problem
+    taken: Mask | None = None
+
+    @cached_property
+    def nodes(self) -> Mask:
+        untouched = (self.problem.now[device_columns(self.problem)] >= devices(self.problem)).all(
+            axis=0
+        )
+        gangs = (self.problem.usage.free != self.problem.index.allocatable).any(axis=0)
+        free: Mask = self.problem.index.ready & ~gangs & untouched
+        return free if self.taken is None else free & ~self.taken
+
+    def racks(self, tree: Tree) -> Mask:
+        """Per domain of the finest level, whether it is whole and free."""
+        if not tree.depth:
+            return np.zeros(0, dtype=np.bool_)
+        ready = self.problem.index.ready
+        whole = tree.sums(tree.depth - 1, (ready & self.nodes).astype(np.int64))
+        there = tree.sums(tree.depth - 1, ready.astype(np.int64))
+        free: Mask = (whole == there) & (there > 0)
+        return free
+
+    def largest(self, tree: Tree) -> int:
+        """Most whole free nodes of any domain of the top level."""
+        if not tree.depth:
+            return int(self.nodes.sum())
+        return int(tree.sums(0, self.nodes.astype(np.int64)).max(initial=0))
+
+    def broken(self, standing: Sequence[Standing]) -> tuple[int, int]:
+        """Whole free nodes and racks that these placements break into."""
+        used = np.zeros(self.problem.size, dtype=np.bool_)
+        trees: dict[int, Tree] = {}
+        for unit, node_counts in standing:
+            used[nodes_of(node_counts)] = True
+            trees[id(unit.tree)] = unit.tree
+        racks = 0
+        for tree in trees.values():
+            if tree.depth:
+                taken = tree.sums(tree.depth - 1, used.astype(np.int64)) > 0
+                racks += int((self.racks(tree) & taken).sum())
+        return int((used & self.nodes).sum()), racks
+
+
+def score(wholes: Wholes, standing: Sequence[Standing]) -> tuple[int, ...]:
+    """The whole measure; see the module. Topologies of different depth are aligned at the top."""
+    used = [widths(unit, node_counts) for unit, node_counts in standing]
+    depth = max((unit.tree.depth for unit, _ in standing), default=0)
+    levels = [0] * depth
+    for row in used:
+        for level, count in enumerate(row[:-1]):
+            levels[level] += count
+    vain = sum(prefers_in_vain(unit, row) for (unit, _), row in zip(standing, used, strict=True))
+    return (*levels, sum(row[-1] for row in used), vain, *wholes.broken(standing))

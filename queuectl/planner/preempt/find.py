@@ -1,0 +1,247 @@
+"""Whom to evict so that one blocked gang provably fits where it will run, at the least cost (invariant I4).
+
+Candidates are legal by the ClusterQueue's policy; the cost is its layers, in order. Nobody is evicted unless the gang
+fits after it, and no victim is needless. Quota and topology are freed by the same model: a gang blocked by both gets one
+victim set that serves both, one blocked by quota alone gets the cheapest that frees quota. Nobody is evicted for a
+preferred topology level; among what the least victims free, the gang runs as close together as it prefers.
+
+The search, in the order of what proves most for least:
+
+1. With every candidate gone, does the gang fit at all? Floor sums and quota rows refuse most gangs here.
+2. If the highest priority touched counts first: the lowest priority up to which candidates suffice. Only these remain.
+3. Domain by domain in the order of a lower bound; greedy sets cut, the exact model decides (:mod:`queuectl.planner.preempt.search` for one
+   shape of pod, :mod:`queuectl.planner.preempt.mixed` for several or for parts in different domains).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from queuectl.domain.plan import Preemption, Proof
+from queuectl.domain.queues import ClusterQueue, VictimKey
+from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.planner.capacity.state import State
+from queuectl.planner.placement.witness import find
+from queuectl.planner.preempt.contest import Contest, Deficits, contest_of
+from queuectl.planner.preempt.goal import Goal, complete, goals, layers
+from queuectl.planner.preempt.idle import Candidates
+from queuectl.planner.preempt.mixed import MixedSearch
+from queuectl.planner.preempt.parts import Part, parts_of
+from queuectl.planner.preempt.policy import schemes
+from queuectl.planner.preempt.roster import Bench
+from queuectl.planner.preempt.scene import domains_of, empty_scene, holding, scene_of
+from queuectl.planner.preempt.scheme import Scheme
+from queuectl.planner.preempt.search import Found, Search
+from queuectl.planner.preempt.terms import Terms, charges_of
+from queuectl.planner.problem.problem import caps
+from queuectl.planner.problem.request import GangRequest, Shape
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.solver.solver import Solver
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The answer for one blocked gang.
+
+    Attributes:
+        victims: whom to evict, with costs; by priority, then uid. Empty with another proof than UNDECIDED: nobody has to
+            go, the gang fits once those already leaving have left.
+        node_counts: where the gang runs then, per pods of the demand; empty when undecided or quota only.
+        proof: OPTIMAL (no legal set is cheaper), FEASIBLE (a limit ended the search; after the set the gang fits, and
+            after none of its parts was it found to) or UNDECIDED (a limit ended it without a set).
+    """
+
+    victims: tuple[Preemption, ...]
+    node_counts: NodeCounts
+    proof: Proof
+
+
+def find_victims(
+    state: State,
+    request: GangRequest,
+    queue: ClusterQueue,
+    solver: Solver,
+    candidates: Candidates = Candidates.LEGAL,
+) -> Victims | None:
+    """The least legal victims after whose exit ``request`` fits; None = proved that no legal set helps.
+
+    Args:
+        state: capacity and quota at this point of the walk, the gang's own lease not included.
+        request: the gang under one choice of flavors.
+        queue: the ClusterQueue it is charged to: its policy, layers and quota.
+        solver: limits and counters; the gang's own budget raises them.
+        candidates: who of the legal ones is asked.
+    """
+    proved = True
+    for together in schemes(state, request, queue, candidates):
+        answers: list[Victims] = []
+        for scheme in together:
+            found = Blocked(state, request, queue, solver, scheme.bench, scheme).solve()
+            if found.victims is not None:
+                answers.append(_answer(state, request, scheme, found))
+            else:
+                proved &= found.proved
+        if answers:
+            best = min(
+                answers, key=lambda a: layers(queue.victim_order, [v.cost for v in a.victims])
+            )
+            sure = proved and all(a.proof is Proof.OPTIMAL for a in answers)
+            return best if sure else replace(best, proof=Proof.FEASIBLE)
+        if not proved and patient(request, solver):
+            break
+    return None if proved else Victims((), (), Proof.UNDECIDED)
+
+
+def patient(request: GangRequest, solver: Solver) -> bool:
+    """Whether to ask again with a larger limit before evicting where a cheaper way is open, but not found or refuted."""
+    return request.pending.budget < solver.limits.max_budget
+
+
+def _answer(state: State, request: GangRequest, scheme: Scheme, found: Found) -> Victims:
+    bench = scheme.bench
+    victims = sorted(found.victims or ())
+    free = state.later_free()
+    if victims:
+        free = free + bench.freed(free.shape[1], bench.mask(victims))
+    node_counts = _spots(request, free)
+    if node_counts is None:
+        node_counts = (
+            found.node_counts
+            if found.node_counts is not None
+            else _in_domain(request, free, found.domain)
+        )
+    assert node_counts is not None, "the search proved that the gang fits"
+    uid = request.pending.workload.uid
+    evicted = (
+        Preemption(bench.gangs[v].workload.uid, uid, bench.cost(v), scheme.reason(v).value)
+        for v in victims
+    )
+    proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
+    return Victims(tuple(evicted), node_counts, proof)
+
+
+def _spots(request: GangRequest, free: Ints) -> NodeCounts | None:
+    """Where the gang runs once they left, as close together as it prefers if that is found."""
+    return find(request, free, lambda shape: caps(free, shape))
+
+
+def _in_domain(request: GangRequest, free: Ints, domain: int) -> NodeCounts | None:
+    """Spots inside the one domain the search chose, where pods all alike always find room."""
+    (part,) = parts_of(request)
+    return _spots(request, np.where(domains_of(part)[0] == domain, free, 0))
+
+
+@dataclass(eq=False)
+class Blocked:
+    """One gang under one choice of flavors, and whom it might evict; without a ``scheme``, whomever it takes."""
+
+    state: State
+    request: GangRequest
+    queue: ClusterQueue
+    solver: Solver
+    bench: Bench
+    scheme: Scheme | None = None
+
+    def __post_init__(self) -> None:
+        self.free = self.state.later_free()
+        self.parts = parts_of(self.request)
+
+    def solve(self) -> Found:
+        """The least victims; without any and ``proved``, none exist."""
+        least = self._least_rank()
+        proved = True
+        for rank in self._ranks(least) if least is not None else ():
+            found = self._search(self.bench.lowest(rank))
+            found.proved &= proved
+            if found.victims is not None:
+                return found
+            proved = found.proved
+            if not proved and patient(self.request, self.solver):
+                break
+        return Found(proved=proved)
+
+    def _ranks(self, least: int) -> Iterable[int]:
+        """Priorities to which candidates are limited, one after the other; 0 = nobody leaves."""
+        highest = int(self.bench.rank.max(initial=0))
+        if self._keys()[0] is VictimKey.MAX_PRIORITY:
+            return range(least, highest + 1)
+        return (0, highest) if least == 0 < highest else (highest,)
+
+    def _keys(self) -> tuple[VictimKey, ...]:
+        return complete(self.queue.victim_order)
+
+    def _goals(self, bench: Bench) -> list[Goal]:
+        keys = self._keys()
+        return list(goals(bench, keys[1:] if keys[0] is VictimKey.MAX_PRIORITY else keys))
+
+    def _least_rank(self) -> int | None:
+        """The lowest priority up to which the floor sums allow the gang; None = not even with everybody gone."""
+        low, high = 0, int(self.bench.rank.max(initial=0))
+        if not self._conceivable(high):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            if self._conceivable(middle):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _conceivable(self, rank: int) -> bool:
+        bench = self.bench.lowest(rank)
+        if any(frees.sum() < amount for amount, frees in self._deficits(bench)):
+            return False
+        free = self.free + bench.freed(self.free.shape[1]) if bench.size else self.free
+        return all(_holds_somewhere(part, free) for part in self.parts)
+
+    def _deficits(self, bench: Bench) -> Deficits:
+        if self.scheme is not None:
+            return self.scheme.deficits(bench)
+        return self._contest().deficits(bench) if self.request.queue is not None else []
+
+    def _contest(self) -> Contest:
+        return contest_of(self.state, self.request, self.request.queue or "")
+
+    def _terms(self, bench: Bench) -> Terms:
+        """What must come free of quota, and who may leave together."""
+        if self.scheme is not None:
+            return self.scheme.terms(bench)
+        if self.request.queue is None:
+            return Terms(bench, [])
+        deficits = self._deficits(bench)
+        if not deficits:
+            return Terms(bench, [])
+        return Terms(bench, deficits, self._contest(), None, charges_of(bench), plain=False)
+
+    def _search(self, bench: Bench) -> Found:
+        terms, budget = self._terms(bench), self.request.pending.budget
+        found = self._searched(bench, terms, budget)
+        found.proved &= terms.certain
+        return found
+
+    def _searched(self, bench: Bench, terms: Terms, budget: int) -> Found:
+        if not self.parts:
+            scene = empty_scene(bench)
+        elif (only := _only_shape(self.parts)) is not None:
+            scene = scene_of(self.parts[0], only, self.free, bench)
+        else:
+            mixed = MixedSearch(
+                self.request, self.parts, self.free, bench, terms, self.solver, budget
+            )
+            return mixed.run(self._goals(bench))
+        return Search(scene, bench, terms, self.solver, budget).run(self._goals(bench))
+
+
+def _only_shape(parts: tuple[Part, ...]) -> Shape | None:
+    """The one shape asked in one part, if nodes alone decide where its pods fit; slices are for the mixed search."""
+    counts = [shape for part in parts for shape, _ in part.counts]
+    return counts[0] if len(counts) == 1 and not counts[0].slices else None
+
+
+def _holds_somewhere(part: Part, free: Ints) -> bool:
+    """Whether some domain holds each shape of the part by itself: without that, it cannot hold them together."""
+    holds = [holding(part, shape, caps(free, shape)) >= count for shape, count in part.counts]
+    return bool(np.logical_and.reduce(holds).any())

@@ -1,0 +1,1 @@
+"""One snapshot as numbers: nodes, topology, what admitted gangs use, and what pending gangs ask for."""

@@ -1,0 +1,196 @@
+"""Which flavors each podset of a gang may take, in order of preference.
+
+Kueue's rules: all resources of a resource group get the same flavor; podsets of one group share it; a flavor counts only
+if the pods tolerate its taints and their selectors do not contradict its node labels. A flavor's labels restrict the
+nodes, its tolerations are added to the pods. A flavor without topology is quota only: no node is computed for it; beside
+such a one, in its group, a flavor with topology is left to the pods that ask for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Final, TypeAlias
+
+from queuectl.domain.fleet import Effect, SelectorTerm
+from queuectl.domain.quantity import PODS, Resources
+from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceFlavor, ResourceGroup
+from queuectl.domain.workload import PodSet, Workload
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.topology import misfit
+
+MOST_CHOICES: Final = 4096  # combinations of flavors looked at for one gang
+
+Choice: TypeAlias = Mapping[tuple[int, int], str]  # (unit, resource group) -> flavor
+Flavors: TypeAlias = tuple[Mapping[str, str], ...]  # per podset, resource -> flavor
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Podsets that share a domain and flavors, by their numbers in the gang."""
+
+    podsets: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Options:
+    """All flavors a gang could take.
+
+    Attributes:
+        members: its units.
+        allowed: per (unit, resource group) the admissible flavors, most preferred first.
+        refused: flavor to why it is not admissible, for messages.
+        uncovered: requested resources no resource group of the queue covers.
+        charged: per podset, what one of its pods is charged.
+    """
+
+    members: tuple[Members, ...]
+    allowed: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    uncovered: tuple[str, ...] = ()
+    charged: tuple[Resources, ...] = ()
+
+    @property
+    def impossible(self) -> bool:
+        """Whether no choice of flavors is admissible at all."""
+        return bool(self.uncovered) or any(not names for names in self.allowed.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether :meth:`choices` goes through all of them."""
+        return prod(len(names) for names in self.allowed.values()) <= MOST_CHOICES
+
+    def choices(self) -> Iterator[Choice]:
+        """Choices in order of preference: the first podset's first flavor before anything else."""
+        keys = list(self.allowed)
+        combinations = product(*(self.allowed[key] for key in keys))
+        for _, names in zip(range(MOST_CHOICES), combinations, strict=False):
+            yield dict(zip(keys, names, strict=True))
+
+    def flavors_by_podset(self, choice: Choice, queue: ClusterQueue, workload: Workload) -> Flavors:
+        """Per podset, resource to flavor, for what the queue covers of its requests."""
+        flavors: list[dict[str, str]] = [{} for _ in workload.podsets]
+        for (unit, number), name in choice.items():
+            for i in self.members[unit].podsets:
+                for resource in self.charged[i]:
+                    if resource in queue.groups[number].covered:
+                        flavors[i][resource] = name
+        return tuple(flavors)
+
+
+def members_of(workload: Workload) -> tuple[Members, ...]:
+    """Units of a gang in podset order."""
+    units: dict[tuple[str, str | int], list[int]] = {}
+    for number, podset in enumerate(workload.podsets):
+        key = ("group", podset.group) if podset.group is not None else ("podset", number)
+        units.setdefault(key, []).append(number)
+    return tuple(Members(tuple(numbers)) for numbers in units.values())
+
+
+def options_of(workload: Workload, queue: ClusterQueue | None, problem: Problem) -> Options:
+    """Which flavors a gang could take in its ClusterQueue, quota left aside."""
+    options = Options(members_of(workload))
+    if queue is None:
+        return options
+    covered = {name for group in queue.groups for name in group.covered} | {PODS}
+    rules = problem.snapshot.config.rules
+    charged = [rules.charged(podset.shape.requests) for podset in workload.podsets]
+    options.charged = tuple(charged)
+    if not rules.ignore_undeclared:
+        asked = {
+            name
+            for podset, amounts in zip(workload.podsets, charged, strict=True)
+            if podset.count
+            for name in amounts
+            if name not in podset.shape.incidental
+        }
+        options.uncovered = tuple(sorted(asked - covered))
+    for unit, members in enumerate(options.members):
+        podsets = [workload.podsets[i] for i in members.podsets]
+        for number, group in enumerate(queue.groups):
+            touching = [
+                workload.podsets[i]
+                for i in members.podsets
+                if workload.podsets[i].count and any(name in group.covered for name in charged[i])
+            ]
+            if touching:
+                options.allowed[unit, number] = tuple(
+                    _admissible(touching, podsets, group, problem, options.refused)
+                )
+    return options
+
+
+def _admissible(
+    podsets: Sequence[PodSet],
+    unit: Sequence[PodSet],
+    group: ResourceGroup,
+    problem: Problem,
+    refused: dict[str, str],
+) -> Iterator[str]:
+    config = problem.snapshot.config
+    known = (config.flavors.get(quotas.flavor) for quotas in group.flavors)
+    mixed = any(flavor is not None and flavor.topology is None for flavor in known)
+    for quotas in group.flavors:
+        flavor = config.flavors.get(quotas.flavor)
+        why = "no such ResourceFlavor" if flavor is None else None
+        if flavor is not None:
+            why = next(filter(None, (_contradiction(p, flavor) for p in podsets)), None)
+            if why is None and problem.size:
+                why = _no_level(unit, flavor, group, config)
+            if why is None and mixed:
+                why = _reserved(unit, flavor)
+        if why is None:
+            yield quotas.flavor
+        else:
+            refused[quotas.flavor] = why
+
+
+def _contradiction(podset: PodSet, flavor: ResourceFlavor) -> str | None:
+    """Why a podset cannot use a flavor, judged by the flavor's taints and labels alone.
+
+    What a selector says of labels that the flavor does not have, only nodes can tell.
+    """
+    rules = podset.shape.rules
+    tolerations = rules.tolerations + flavor.tolerations
+    for taint in flavor.node_taints:
+        if taint.effect is Effect.PREFER_NO_SCHEDULE:
+            continue
+        if not any(t.tolerates(taint) for t in tolerations):
+            return f"taint {taint.key}:{taint.effect} is not tolerated"
+    labels = dict(flavor.node_labels)
+    for key, value in rules.selector:
+        if labels.get(key, value) != value:
+            return f"node selector {key}={value}"
+    if rules.affinity is not None and not any(_may_match(term, labels) for term in rules.affinity):
+        return "required node affinity"
+    return None
+
+
+def _may_match(term: SelectorTerm, labels: Mapping[str, str]) -> bool:
+    """Whether a term holds as far as the flavor's labels decide it."""
+    return bool(term.requirements) and all(
+        r.holds(labels[r.key]) for r in term.requirements if not r.field and r.key in labels
+    )
+
+
+def _reserved(unit: Sequence[PodSet], flavor: ResourceFlavor) -> str | None:
+    """In a resource group that has flavors of both kinds, those with a topology are for pods that ask for one."""
+    if flavor.topology is None or all(podset.topology is not None for podset in unit):
+        return None
+    return f"flavor {flavor.name} is for pods with a topology request"
+
+
+def _no_level(
+    unit: Sequence[PodSet], flavor: ResourceFlavor, group: ResourceGroup, config: QueueConfig
+) -> str | None:
+    asking = [p for p in unit if p.topology is not None and p.topology.levels]
+    topology = config.topologies.get(flavor.topology or "")
+    if topology is None:
+        # What pods are charged but have none of themselves, by a transformation, needs no node.
+        on_nodes = {name for p in asking for name in p.shape.requests} - {PODS}
+        apart = on_nodes.isdisjoint(group.covered)
+        return None if apart else f"flavor {flavor.name} has no topology"
+    requests = (p.topology for p in asking)
+    return next(filter(None, (misfit(r, topology) for r in requests if r is not None)), None)

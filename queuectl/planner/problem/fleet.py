@@ -1,0 +1,167 @@
+"""What depends on the fleet alone, as numpy: allocatable, label classes, eligibility masks, topology trees.
+
+Built once per Fleet and cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from queuectl.domain.fleet import PASSING_TAINTS, Fleet, Node, NodeRules, Toleration
+from queuectl.domain.quantity import Resources
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.problem.topology import Ints, Mask, Tree, grow
+
+# "Never fits" must not be said because of what passes.
+_PASSING_TAINTS: Final = tuple(Toleration(key, "Exists") for key in sorted(PASSING_TAINTS))
+_MASKS_KEPT: Final = 4096
+
+
+Flavors: TypeAlias = Sequence[Mapping[str, str]]  # per podset, resource to flavor
+
+
+class FleetIndex:
+    """What depends on the fleet alone: allocatable matrix, label classes, eligibility masks, topology trees."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.nodes: Sequence[Node] = fleet.nodes
+        self.size = len(fleet.nodes)
+        self.position = fleet.index
+        self.resources = tuple(sorted({r for node in fleet.nodes for r in node.allocatable}))
+        self.column = {name: i for i, name in enumerate(self.resources)}
+        self.allocatable = np.zeros((len(self.resources), self.size), dtype=np.int64)
+        for i, node in enumerate(fleet.nodes):
+            for name, amount in node.allocatable.items():
+                self.allocatable[self.column[name], i] = amount
+        self.allocatable.flags.writeable = False
+        self.ready: Mask = np.array([n.ready for n in fleet.nodes], dtype=np.bool_)
+        self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.reports.domains
+        self.never: dict[tuple[object, ...], bool] = {}  # demand signature -> fits not even empty
+        self._fitting: dict[tuple[object, ...], tuple[object, ...]] = {}
+        self._taints = _classes([node.effective_taints for node in fleet.nodes])
+        self._labels: dict[str, Ints] = {}
+        self._masks: dict[NodeRules, Mask] = {}
+        self._trees: dict[tuple[str, ...], Tree] = {}
+
+    def with_more(self, fleet: Fleet) -> FleetIndex:
+        """The index of a fleet that has all these nodes and a few more, which offer nothing that none of these offers.
+
+        A plan in another thread may add to this index meanwhile, so what grows is copied before it is gone through.
+        """
+        index = copy(self)
+        index.nodes, index.size, index.position = fleet.nodes, len(fleet.nodes), fleet.index
+        names = [node.name for node in fleet.nodes]
+        new = np.array([i for i, name in enumerate(names) if name not in self.position])
+        more = [fleet.nodes[i] for i in new.tolist()]
+        at = new - np.arange(len(new))  # where they come in among these
+        amounts = [[node.allocatable[r] for r in self.resources] for node in more]
+        index.allocatable = np.insert(self.allocatable, at, np.array(amounts).T, axis=1)
+        index.allocatable.flags.writeable = False
+        index.ready = np.insert(self.ready, at, [node.ready for node in more])
+        index.never = {asked: never for asked, never in self.never.copy().items() if not never}
+        index.fewest = {}
+        index._fitting = self._fitting.copy()
+        own = self._taints.max(initial=0) + 1 + np.arange(len(new))  # finer classes than need be
+        index._taints = np.insert(self._taints, at, own)
+        index._labels = {}
+        index._masks = {
+            rules: np.insert(mask, at, [rules.refusal(node) is None for node in more])
+            for rules, mask in self._masks.copy().items()
+        }
+        index._trees = {
+            levels: tree.with_more(fleet.nodes, new) for levels, tree in self._trees.copy().items()
+        }
+        return index
+
+    def fits_empty(self, asked: tuple[object, ...], flavors: Flavors) -> bool:
+        """Whether it is known already that what these objects ask with these flavors fits the empty fleet."""
+        return _by_identity(asked, flavors) in self._fitting
+
+    def note_fits_empty(self, asked: tuple[object, ...], flavors: Flavors) -> None:
+        if len(self._fitting) >= _MASKS_KEPT:
+            self._fitting.clear()
+        self._fitting[_by_identity(asked, flavors)] = asked  # kept, so that their ids name them
+
+    def tree(self, levels: tuple[str, ...]) -> Tree:
+        if levels not in self._trees:
+            self._trees[levels] = grow(self.nodes, levels)
+        return self._trees[levels]
+
+    def mask(self, rules: NodeRules) -> Mask:
+        """Nodes whose labels and taints ``rules`` accept; readiness is not judged."""
+        known = self._masks.get(rules)
+        if known is None:
+            if len(self._masks) >= _MASKS_KEPT:
+                self._masks.clear()
+            known = self._masks[rules] = self._judge(rules)
+        return known
+
+    def lasting_mask(self, rules: NodeRules) -> Mask:
+        """The same, as if every node were healthy and uncordoned."""
+        lasting = NodeRules(rules.selector, rules.affinity, rules.tolerations + _PASSING_TAINTS)
+        return self.mask(lasting)
+
+    def labelled(self, labels: tuple[tuple[str, str], ...]) -> Mask:
+        """Nodes that carry all these labels, whatever their taints."""
+        return self.mask(NodeRules(labels, None, (Toleration(operator="Exists"),)))
+
+    def vector(self, requests: Resources) -> Ints | None:
+        """The request as a column; None when it names a resource no node offers."""
+        vector = np.zeros(len(self.resources), dtype=np.int64)
+        for name, amount in requests.items():
+            at = self.column.get(name)
+            if at is None:
+                return None
+            vector[at] = amount
+        return vector
+
+    def _judge(self, rules: NodeRules) -> Mask:
+        """Ask the domain's own rule once per class of nodes it cannot tell apart."""
+        keys, by_name = _keys_read(rules)
+        columns = [self._taints, *(self._label(key) for key in keys)]
+        if by_name:
+            columns.append(np.arange(self.size, dtype=np.int64))
+        stacked = np.stack(columns)
+        _, first, inverse = np.unique(stacked, axis=1, return_index=True, return_inverse=True)
+        verdict = np.array([rules.refusal(self.nodes[i]) is None for i in first], dtype=np.bool_)
+        mask: Mask = verdict[inverse.reshape(-1)] if self.size else np.zeros(0, dtype=np.bool_)
+        mask.flags.writeable = False
+        return mask
+
+    def _label(self, key: str) -> Ints:
+        if key not in self._labels:
+            self._labels[key] = _classes([node.labels.get(key) for node in self.nodes])
+        return self._labels[key]
+
+
+def _keys_read(rules: NodeRules) -> tuple[list[str], bool]:
+    """Label keys the rules look at, and whether they look at the node's name."""
+    keys = {key for key, _ in rules.selector}
+    by_name = False
+    for term in rules.affinity or ():
+        for requirement in term.requirements:
+            if requirement.field:
+                by_name = True
+            else:
+                keys.add(requirement.key)
+    return sorted(keys), by_name
+
+
+def _classes(values: Iterable[object]) -> Ints:
+    """Number equal values alike."""
+    seen: dict[object, int] = {}
+    return np.array([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)
+
+
+def index_of(fleet: Fleet, cache: PlannerCache) -> FleetIndex:
+    """The index of a fleet, built at first use."""
+    return cache.get(fleet, FleetIndex) or cache.keep(fleet, FleetIndex(fleet))
+
+
+def _by_identity(asked: tuple[object, ...], flavors: Flavors) -> tuple[object, ...]:
+    """Hashing all that a gang asks takes longer than most answers."""
+    return (*map(id, asked), *(tuple(chosen.items()) for chosen in flavors))

@@ -1,0 +1,193 @@
+"""Numpy view of one snapshot: fleet, topology, eligibility and what is free.
+
+Layout: matrices are (R, N), R resources (``problem.resources``, sorted by name) by N nodes (``fleet.nodes`` order), int64
+in the units of :mod:`queuectl.domain.quantity`; nothing is rounded. Static parts are cached per Fleet identity, and the
+use of gangs that stay where they were is carried over from the snapshot before.
+
+Contract with :mod:`queuectl.planner.preempt.find` (called for one blocked gang and one choice of flavors)::
+
+    find_victims(ledger: Ledger, demand: Demand, queue: ClusterQueue, solver: Solver) -> Victims | None
+
+``None`` is a proof that no legal set of victims makes the gang fit. ``Victims`` has ``victims: tuple[Preemption, ...]``
+(``preemptor`` = ``request.pending.workload.uid``), ``node_counts: NodeCounts`` (where the gang runs once they left) and ``proof``
+(UNDECIDED: a limit ended the search without a set; ``victims`` is empty then). It may build on
+
+- ``state.problem.snapshot``, ``.fleet``, ``.resources``;
+- ``state.later_free()``: (R, N) free for this gang once everything leaving has left, leases and gangs kept in this plan
+  taken off; the use of victims is added to it;
+- ``state.quota_after``: what is used of quota then, of every ClusterQueue and cohort;
+- ``state.evictable()``: gangs neither leaving, nor victims already, nor lost slots being repaired in this plan
+  (legality by queue, priority and ``preemptible`` is for preempt.py to judge);
+- ``state.problem.use_of(gang)``: (node indexes (K,), amounts (R, K)) of its slots on known nodes;
+- ``caps(free, shape)``: (N,) pods of a shape that fit each node; ``unit.tree.sums / nodes_in / domain``;
+- ``queuectl.planner.placement.feasible.place(request, free, solver) -> Decision``: whether the demand fits a free matrix, and where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, TypeVarTuple
+
+import numpy as np
+
+from queuectl.domain.fleet import NodeRules
+from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.problem.fleet import FleetIndex, index_of
+from queuectl.planner.problem.request import Shape, Slices
+from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.problem.usage import Slots, Usage, beside_strangers, usage_of
+from queuectl.planner.quota.tree import Pools, pools_of
+
+COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+_ShapeKey = tuple[Resources, NodeRules, frozenset[str], bytes, bool, Slices]
+
+
+@dataclass(eq=False)
+class Problem:
+    """One snapshot as numbers.
+
+    Attributes:
+        now: allocatable - all admitted (leaving ones included) - strangers, (R, N), read-only. May be negative on a node
+            that shrank: then nothing fits there.
+        later: the same without what is leaving.
+        cache: what it was made with, and what follows from parts of it.
+    """
+
+    snapshot: Snapshot
+    index: FleetIndex
+    usage: Usage
+    now: Ints
+    later: Ints
+    cache: PlannerCache
+    _shapes: dict[_ShapeKey, Shape] = field(default_factory=dict)
+    _eligible: dict[tuple[NodeRules, frozenset[str], bytes, bool], Mask] = field(
+        default_factory=dict
+    )
+    _derived: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        return self.index.resources
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return self.index.size
+
+    @property
+    def pools(self) -> Pools:
+        """ClusterQueue name to its pool."""
+        return pools_of(self.snapshot.config, self.cache)
+
+    def once(self, make: Callable[[Problem, *Args], T], *args: *Args) -> T:
+        """What ``make`` works out of this arena and hashable arguments; it is asked once."""
+        key = (make, *args)
+        if key not in self._derived:
+            self._derived[key] = make(self, *args)
+        made: T = self._derived[key]
+        return made
+
+    def use_of(self, gang: Admitted) -> Slots:
+        """Node indexes (K,) and amounts (R, K) of a gang's slots on nodes of the fleet."""
+        return self.usage.slots(gang)
+
+    def shape(
+        self,
+        requests: Resources,
+        rules: NodeRules,
+        excluded: frozenset[str] = frozenset(),
+        within: Mask | None = None,
+        *,
+        lasting: bool = False,
+        slices: Slices = (),
+    ) -> Shape:
+        """The interned shape: equal arguments give the same object.
+
+        Args:
+            requests: of one pod.
+            rules: its node rules, those of its flavors merged in.
+            excluded: nodes it must not use whatever the rules say.
+            within: nodes it is confined to, None for all.
+            lasting: judge nodes as if all were healthy and uncordoned.
+            slices: what its pods keep together in.
+        """
+        key = (
+            requests,
+            rules,
+            excluded,
+            b"" if within is None else within.tobytes(),
+            lasting,
+            slices,
+        )
+        known = self._shapes.get(key)
+        if known is None:
+            known = self._shapes[key] = self._make(len(self._shapes), key, within)
+        return known
+
+    def _make(self, number: int, key: _ShapeKey, within: Mask | None) -> Shape:
+        requests, rules, _, _, _, slices = key
+        vector = self.index.vector(requests)
+        if vector is None:
+            nowhere = np.zeros(self.size, dtype=np.bool_)
+            nothing = np.zeros(len(self.resources), np.int64)
+            return Shape(number, requests, rules, nothing, (), nowhere, slices)
+        eligible = self._where(key, within)
+        columns = _columns(vector, self.resources)
+        return Shape(number, requests, rules, vector, columns, eligible, slices)
+
+    def _where(self, key: _ShapeKey, within: Mask | None) -> Mask:
+        """The nodes that pods of a shape may use; one array for all shapes that may use the same."""
+        _, rules, excluded, confined, lasting, _ = key
+        known = self._eligible.get((rules, excluded, confined, lasting))
+        if known is None:
+            index = self.index
+            known = index.lasting_mask(rules).copy() if lasting else index.mask(rules) & index.ready
+            if within is not None:
+                known &= within
+            known[[index.position[name] for name in excluded if name in index.position]] = False
+            self._eligible[rules, excluded, confined, lasting] = known
+        return known
+
+
+def _columns(vector: Ints, resources: tuple[str, ...]) -> tuple[int, ...]:
+    """Requested columns, devices before the resources every node has."""
+    asked = [int(i) for i in np.flatnonzero(vector)]
+    return tuple(sorted(asked, key=lambda i: (resources[i] in COMMON, i)))
+
+
+def survey(snapshot: Snapshot, cache: PlannerCache | None = None) -> Problem:
+    """Make the arena of a snapshot; ``cache``: of earlier calls."""
+    cache = cache or PlannerCache()
+    index = index_of(snapshot.fleet, cache)
+    usage = usage_of(snapshot, cache)
+    now = beside_strangers(usage.free, snapshot, index)
+    same = usage.later is usage.free
+    later = now if same else beside_strangers(usage.later, snapshot, index)
+    return Problem(snapshot, index, usage, now, later, cache)
+
+
+def caps(free: Ints, shape: Shape, nodes: Ints | None = None, eligible: Mask | None = None) -> Ints:
+    """Pods of a shape that fit each node of a free matrix, 0 where it is not eligible.
+
+    Args:
+        free: (R, N), or any columns of it when ``eligible`` says what they stand for.
+        shape: the pods.
+        nodes: count only these columns, given as node indexes.
+        eligible: of the columns of ``free``, where they are not the nodes of the fleet in order.
+    """
+    if eligible is None:
+        eligible = shape.eligible if nodes is None else shape.eligible[nodes]
+    most: Ints | None = None
+    for column in shape.columns:
+        row = free[column] if nodes is None else free[column, nodes]
+        amount = shape.vector[column]
+        fits = row if amount == 1 else row // amount
+        most = fits if most is None else np.minimum(most, fits)
+    if most is None:
+        most = np.full(len(eligible), np.iinfo(np.int32).max, dtype=np.int64)  # asks for nothing
+    return np.where(eligible, np.maximum(most, 0), 0)

@@ -1,0 +1,201 @@
+"""What admitted gangs use of nodes and quota, carried from one snapshot to the next.
+
+Counting 10,000 nodes' worth of slots takes longer than most plans; between two cycles few gangs change. The sums are
+exact integers, so adding and removing gangs gives the same numbers as counting afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import is_
+from typing import TypeAlias
+
+import numpy as np
+
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import PodSetPlacement
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.problem.fleet import FleetIndex, index_of
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.quota.tree import QuotaRow
+
+Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One gang as counted. It keeps the gang alive, so that its id names it for as long as the entry exists."""
+
+    gang: Admitted
+    slots: Slots
+    charges: tuple[tuple[QuotaRow, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Sums over all admitted gangs.
+
+    Attributes:
+        free: allocatable less all that they use, (R, N), read-only.
+        later: the same once those being evicted have left; the same object when there are none.
+        gangs: all of them, in the order of the snapshot.
+        leaving: gangs that are being evicted.
+        idle: gangs that do not use their GPUs and are not being evicted.
+        broken: gangs that lost slots and are not being evicted.
+    """
+
+    config: QueueConfig
+    entries: Mapping[int, Entry]
+    free: Ints
+    later: Ints
+    quota_held: Mapping[QuotaRow, int] = field(default_factory=dict)
+    quota_staying: Mapping[QuotaRow, int] = field(default_factory=dict)
+    gangs: tuple[Admitted, ...] = ()
+    leaving: tuple[Admitted, ...] = ()
+    idle: tuple[Admitted, ...] = ()
+    broken: tuple[Admitted, ...] = ()
+
+    def slots(self, gang: Admitted) -> Slots:
+        """Node indexes and amounts of a gang's slots on nodes of the fleet; a node may stand more than once."""
+        return self.entries[id(gang)].slots
+
+    def charges(self, gang: Admitted) -> tuple[tuple[QuotaRow, int], ...]:
+        """What a gang is charged, per ClusterQueue, flavor and resource."""
+        return self.entries[id(gang)].charges
+
+
+def usage_of(snapshot: Snapshot, cache: PlannerCache) -> Usage:
+    """Count a snapshot's admitted gangs, starting from the last one counted on the same fleet and configuration."""
+    index = index_of(snapshot.fleet, cache)
+    last = cache.get(snapshot.fleet, Usage)
+    if last is None or last.config is not snapshot.config:
+        last = Usage(snapshot.config, {}, index.allocatable, index.allocatable)
+    return cache.keep(snapshot.fleet, _advance(last, snapshot, index))
+
+
+def beside_strangers(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints:
+    """What pods of no gang leave of a matrix (R, N): the same one where there are none."""
+    if not snapshot.strangers:
+        return free
+    left = free.copy()
+    for name, used in snapshot.strangers.items():
+        at = index.position.get(name)
+        if at is None:
+            continue
+        for resource, amount in used.items():
+            if (column := index.column.get(resource)) is not None:
+                left[column, at] -= amount
+    return left
+
+
+def _advance(last: Usage, snapshot: Snapshot, index: FleetIndex) -> Usage:
+    if len(snapshot.admitted) == len(last.gangs) and all(map(is_, snapshot.admitted, last.gangs)):
+        return last
+    current = dict(zip(map(id, snapshot.admitted), snapshot.admitted, strict=True))
+    gone = [entry for key, entry in last.entries.items() if key not in current]
+    counted = {_parts(entry.gang): entry for entry in gone}
+    entries: dict[int, Entry] = {}
+    new: list[Entry] = []
+    for key, gang in current.items():
+        entry = last.entries.get(key)
+        if entry is None:
+            entry = _count(gang, counted.get(_parts(gang)), snapshot, index)
+            new.append(entry)
+        entries[key] = entry
+    return _sum(last, entries, new, gone)
+
+
+def _parts(gang: Admitted) -> tuple[int, int]:
+    """What a gang's use depends on; a new record of it, with another utilization, say, is not counted again."""
+    return id(gang.workload), id(gang.placement)
+
+
+def _sum(last: Usage, entries: Mapping[int, Entry], new: list[Entry], gone: list[Entry]) -> Usage:
+    free = last.free.copy()
+    later = last.later.copy()
+    quota_held, quota_staying = dict(last.quota_held), dict(last.quota_staying)
+    for sign, group in ((1, new), (-1, gone)):
+        stay = [entry for entry in group if not entry.gang.leaving]
+        _add(free, group, -sign)
+        _add(later, stay, -sign)
+        _charge(quota_held, group, sign)
+        _charge(quota_staying, stay, sign)
+    gangs = tuple(entry.gang for entry in entries.values())
+    leaving = tuple(gang for gang in gangs if gang.leaving)
+    if not leaving:
+        later = free
+    free.flags.writeable = later.flags.writeable = False
+    return Usage(
+        last.config,
+        entries,
+        free,
+        later,
+        quota_held,
+        quota_staying,
+        gangs,
+        leaving,
+        idle=tuple(gang for gang in gangs if gang.idle_since is not None and not gang.leaving),
+        broken=tuple(gang for gang in gangs if gang.lost and not gang.leaving),
+    )
+
+
+def _add(matrix: Ints, entries: list[Entry], sign: int) -> None:
+    if not entries:
+        return
+    nodes = np.concatenate([entry.slots[0] for entry in entries])
+    amounts = np.concatenate([entry.slots[1] for entry in entries], axis=1) * sign
+    for row, amount in zip(matrix, amounts, strict=True):
+        np.add.at(row, nodes, amount)
+
+
+def _charge(sums: dict[QuotaRow, int], entries: list[Entry], sign: int) -> None:
+    for entry in entries:
+        for row, amount in entry.charges:
+            sums[row] = sums.get(row, 0) + sign * amount
+
+
+def _count(gang: Admitted, before: Entry | None, snapshot: Snapshot, index: FleetIndex) -> Entry:
+    if before is not None:
+        return Entry(gang, before.slots, before.charges)
+    return Entry(gang, _slots(gang, index), tuple(charges_of(gang, snapshot)))
+
+
+def _slots(gang: Admitted, index: FleetIndex) -> Slots:
+    nodes: list[int] = []
+    columns: list[list[int]] = []
+    for podset in gang.workload.podsets:
+        placed = gang.placement.of(podset.name)
+        for name, count in placed.nodes if placed is not None else ():
+            at = index.position.get(name)
+            if at is not None:
+                nodes.append(at)
+                requests = podset.shape.requests
+                columns.append([requests[r] * count for r in index.resources])
+    amounts = np.array(columns, dtype=np.int64).reshape(len(nodes), len(index.resources)).T
+    return np.array(nodes, dtype=np.int64), amounts
+
+
+def charges_of(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, int]]:
+    """What a gang is charged under the snapshot's configuration; a row may come more than once."""
+    workload = gang.workload
+    queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    if queue is None:
+        return
+    for podset in workload.podsets:
+        placed = gang.placement.of(podset.name)
+        if placed is None:
+            continue
+        pods = placed.count if takes_nodes(snapshot, placed) else placed.pods_of(podset)
+        per_pod = snapshot.config.rules.charged(podset.shape.requests)
+        for resource, flavor, charged in placed.charges(pods):
+            yield (queue.name, flavor, resource), per_pod[resource] * charged
+
+
+def takes_nodes(snapshot: Snapshot, placed: PodSetPlacement) -> bool:
+    """Whether the pods sit on nodes: not when their flavors are quota only, nor when no node is known."""
+    if not snapshot.fleet.nodes:
+        return False
+    known = (snapshot.config.flavors.get(name) for name in placed.flavors.values())
+    return not placed.flavors or any(f is not None and f.topology is not None for f in known)

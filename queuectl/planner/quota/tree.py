@@ -1,0 +1,262 @@
+"""What a ClusterQueue may still use, through its cohorts: the one place that answers it.
+
+Kueue's rules. Every ClusterQueue and Cohort has a *subtree quota* per flavor and resource: its own nominal quota and what
+its members lend. What a lending limit withholds is its *local* quota: nobody else ever sees it. Use beyond the local quota
+is passed up and counts against the parent, so a cohort's use is what its members take from the common pool. A borrowing
+limit bounds what a member takes from there beyond what it put in.
+
+Amounts are those of :mod:`queuectl.domain.quantity`; a flavor and resource that nobody gave a quota has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from queuectl.domain.queues import WEIGHT_UNIT, Cohort, QueueConfig, ResourceGroup
+from queuectl.planner.cache import PlannerCache
+
+FlavorResource: TypeAlias = tuple[str, str]
+QuotaRow: TypeAlias = tuple[str, str, str]  # ClusterQueue, flavor, resource
+
+
+@dataclass(eq=False, slots=True)
+class Pool:
+    """A ClusterQueue or a Cohort as a node of its tree; compared by identity.
+
+    Attributes:
+        subtree: own nominal quota plus what the members lend.
+        local: the part of ``subtree`` that the parent never sees; absent = none of it.
+        borrowing: most taken from the parent beyond what was put in; absent = no limit.
+        height: 0 for a ClusterQueue; for a Cohort, levels of members below it.
+        weight: in fair sharing, in thousandths.
+        lendable: resource to what it could get hold of, over all flavors; filled by :mod:`queuectl.planner.quota.shares`.
+    """
+
+    name: str
+    parent: Pool | None = None
+    members: list[Pool] = field(default_factory=list)
+    subtree: dict[FlavorResource, int] = field(default_factory=dict)
+    local: dict[FlavorResource, int] = field(default_factory=dict)
+    borrowing: dict[FlavorResource, int] = field(default_factory=dict)
+    height: int = 0
+    weight: int = WEIGHT_UNIT
+    lendable: dict[str, int] | None = None
+    _queues: tuple[str, ...] | None = None
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Names of the ClusterQueues in it, itself included if it is one."""
+        if self._queues is None:
+            below = [name for member in self.members for name in member.queues]
+            own = [self.name] if not self.height and not self.members else []
+            self._queues = tuple(sorted(own + below))
+        return self._queues
+
+    def most(self, row: FlavorResource) -> int:
+        """What it could use if nothing else were used."""
+        subtree = self.subtree.get(row, 0)
+        if self.parent is None:
+            return subtree
+        most = self.local.get(row, 0) + self.parent.most(row)
+        limit = self.borrowing.get(row)
+        return most if limit is None else min(most, subtree + limit)
+
+    def passed_up(self, row: FlavorResource, used: int) -> int:
+        """The part of its use that counts against the parent."""
+        return max(0, used - self.local.get(row, 0))
+
+    def shifts_parent(self, row: FlavorResource, used: int, more: int) -> int:
+        """By how much the parent's use changes when this, which uses ``used``, uses so much more (or, below 0, less)."""
+        return self.passed_up(row, used + more) - self.passed_up(row, used)
+
+
+class Pools(dict[str, Pool]):
+    """ClusterQueue name to its pool."""
+
+
+def pools_of(config: QueueConfig, cache: PlannerCache) -> Pools:
+    """The pools of a configuration, built at first use."""
+    known = cache.get(config, Pools)
+    return known if known is not None else cache.keep(config, build_pools(config))
+
+
+def build_pools(config: QueueConfig) -> Pools:
+    """The pools of a configuration, for who looks at it once."""
+    named = {queue.cohort for queue in config.cluster_queues.values()}
+    named |= {cohort.parent for cohort in config.cohorts.values()} | config.cohorts.keys()
+    cohorts = {name: Pool(name) for name in sorted(n for n in named if n is not None)}
+    limits: dict[Pool, dict[FlavorResource, int]] = {}
+    for name, pool in cohorts.items():
+        stated = config.cohorts.get(name, Cohort(name))
+        pool.weight = stated.weight
+        limits[pool] = _own(pool, stated.groups)
+        _join(pool, cohorts, stated.parent)
+    queues = Pools({name: Pool(name) for name in sorted(config.cluster_queues)})
+    for name, pool in queues.items():
+        pool.weight = config.cluster_queues[name].weight
+        limits[pool] = _own(pool, config.cluster_queues[name].groups)
+        _join(pool, cohorts, config.cluster_queues[name].cohort)
+    for pool in [*cohorts.values(), *queues.values()]:
+        if pool.parent is None:
+            _add_up(pool, limits)
+    return queues
+
+
+def _own(pool: Pool, groups: Iterable[ResourceGroup]) -> dict[FlavorResource, int]:
+    """Note a pool's own quotas; its lending limits are returned."""
+    lending: dict[FlavorResource, int] = {}
+    for group in groups:
+        for quotas in group.flavors:
+            for resource in group.covered:
+                row = (quotas.flavor, resource)
+                pool.subtree[row] = quotas.nominal.get(resource, 0)
+                if resource in quotas.borrowing:
+                    pool.borrowing[row] = quotas.borrowing[resource]
+                if resource in quotas.lending:
+                    lending[row] = quotas.lending[resource]
+    return lending
+
+
+def _join(pool: Pool, cohorts: Mapping[str, Pool], parent: str | None) -> None:
+    if parent is not None:
+        pool.parent = cohorts[parent]
+        pool.parent.members.append(pool)
+
+
+def _add_up(pool: Pool, lending: Mapping[Pool, Mapping[FlavorResource, int]]) -> None:
+    """Subtree and local quotas and heights, members first."""
+    for member in pool.members:
+        _add_up(member, lending)
+        for row, amount in member.subtree.items():
+            lent = amount - member.local.get(row, 0)
+            pool.subtree[row] = pool.subtree.get(row, 0) + lent
+        pool.height = max(pool.height, member.height + 1)
+    for row, limit in lending[pool].items():
+        pool.local[row] = max(0, pool.subtree.get(row, 0) - limit)
+
+
+@dataclass(eq=False, slots=True)
+class QuotaUse:
+    """What is used of every pool of one configuration, in one view of time.
+
+    Attributes:
+        pools: ClusterQueue name to its pool.
+        used: per pool, flavor and resource.
+        changes: how often it was changed.
+    """
+
+    pools: Mapping[str, Pool]
+    used: dict[Pool, dict[FlavorResource, int]] = field(default_factory=dict)
+    changes: int = 0
+
+    def add(self, row: QuotaRow, amount: int) -> None:
+        """Use so much more (or, below 0, less) of a ClusterQueue's flavor and resource."""
+        self.changes += 1
+        pool = self.pools.get(row[0])
+        flavor_resource = row[1:]
+        while pool is not None and amount:
+            used = self.used.setdefault(pool, {})
+            before = used.get(flavor_resource, 0)
+            used[flavor_resource] = before + amount
+            amount = pool.shifts_parent(flavor_resource, before, amount)
+            pool = pool.parent
+
+    def copy(self) -> QuotaUse:
+        """The same, to be changed by itself."""
+        return QuotaUse(self.pools, {pool: dict(used) for pool, used in self.used.items()})
+
+    def shifts(
+        self, rows: Iterable[tuple[QuotaRow, int]]
+    ) -> dict[tuple[Pool, FlavorResource], int]:
+        """By how much the use of every pool would change with these amounts more (or, below 0, less)."""
+        shifts: dict[tuple[Pool, FlavorResource], int] = {}
+        for row, amount in rows:
+            pool, flavor_resource, more = self.pools.get(row[0]), row[1:], amount
+            while pool is not None and more:
+                key = pool, flavor_resource
+                before = self._used(*key) + shifts.get(key, 0)
+                shifts[key] = shifts.get(key, 0) + more
+                more = pool.shifts_parent(flavor_resource, before, more)
+                pool = pool.parent
+        return shifts
+
+    def owe(
+        self,
+        now: QuotaUse,
+        rows: Iterable[tuple[QuotaRow, int]],
+        back: Iterable[tuple[QuotaRow, int]],
+    ) -> None:
+        """Count what one gang is owed: in every pool, what ``rows`` take there beyond what ``back`` gives back first.
+
+        Judged twice, beside what the others are owed and beside what is used ``now`` alone; the more of the two counts,
+        for of those others nobody knows who takes his share first.
+        """
+        change = [*((row, -amount) for row, amount in back), *rows]
+        beside, alone = self.shifts(change), now.shifts(change)
+        self.changes += 1
+        for (pool, row), shift in beside.items():
+            used = self.used.setdefault(pool, {})
+            used[row] = used.get(row, 0) + max(0, shift, alone.get((pool, row), 0))
+
+    def of(self, queue: str, row: FlavorResource) -> int:
+        """What a ClusterQueue itself uses."""
+        return self._used(self.pools[queue], row)
+
+    def left(self, queue: str, row: FlavorResource, *, borrows: bool = True) -> int:
+        """What a ClusterQueue may still use; below 0 when more is used than quota allows.
+
+        One unit that the queue itself gives back adds exactly one to it, whatever the limits.
+
+        Args:
+            queue: name of the ClusterQueue.
+            row: flavor and resource.
+            borrows: whether it may use more than its nominal quota for this.
+        """
+        pool = self.pools[queue]
+        left = self._left(pool, row)
+        return left if borrows else min(left, pool.subtree.get(row, 0) - self._used(pool, row))
+
+    def fits(
+        self, queue: str, charges: Mapping[FlavorResource, int], *, borrows: bool = True
+    ) -> bool:
+        """Whether a ClusterQueue may use all of this more."""
+        return all(
+            not need or need <= self.left(queue, row, borrows=borrows)
+            for row, need in charges.items()
+        )
+
+    def reach(self, queue: str, row: FlavorResource, need: int) -> Pool:
+        """The lowest pool whose own subtree has room for ``need`` more; the root when none has.
+
+        The queue's own pool = nothing is borrowed; the higher the pool, the more of others' quota is used.
+        """
+        pool = self.pools[queue]
+        while pool.parent is not None and self._used(pool, row) + need > pool.subtree.get(row, 0):
+            need -= max(0, pool.local.get(row, 0) - self._used(pool, row))
+            pool = pool.parent
+        return pool
+
+    def _used(self, pool: Pool, row: FlavorResource) -> int:
+        used = self.used.get(pool)
+        return used.get(row, 0) if used is not None else 0
+
+    def _left(self, pool: Pool, row: FlavorResource) -> int:
+        subtree, used = pool.subtree.get(row, 0), self._used(pool, row)
+        if pool.parent is None:
+            return subtree - used
+        local = pool.local.get(row, 0)
+        common = self._left(pool.parent, row)
+        limit = pool.borrowing.get(row)
+        if limit is not None:
+            common = min(common, subtree - local - max(0, used - local) + limit)
+        return max(0, local - used) + common
+
+
+def use_of(pools: Pools, rows: Mapping[QuotaRow, int]) -> QuotaUse:
+    """The use that these amounts add up to."""
+    use = QuotaUse(pools)
+    for row, amount in rows.items():
+        use.add(row, amount)
+    return use

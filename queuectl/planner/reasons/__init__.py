@@ -1,0 +1,1 @@
+"""Reasons of refusals in numbers and in one sentence."""

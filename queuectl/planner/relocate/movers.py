@@ -1,0 +1,183 @@
+"""Who may be moved so that another gang fits, what that loses, and what each would ask of its new place.
+
+A mover runs whole on nodes, may be restarted, and nothing protects it. It keeps its flavors and the pods it runs with now,
+so its quota is the same before and after; a gang whose quota is overdrawn stays, because a lease could not be given to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from queuectl.domain.plan import Cost
+from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.planner.capacity.state import State
+from queuectl.planner.order.order import barred
+from queuectl.planner.placement.feasible import place
+from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.roster import Bench, rows_of
+from queuectl.planner.preempt.shield import protected_until
+from queuectl.planner.problem.partial import as_placed
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.quota.tree import QuotaRow
+from queuectl.planner.solver.solver import Solver, Status
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Limit:
+    """Lost work, in GPU-seconds, that moving these gangs (by number) may still cost."""
+
+    gangs: Ints
+    left: int
+
+
+@dataclass(eq=False, slots=True)
+class Movers:
+    """The gangs that may be moved, numbered by priority, then uid.
+
+    Attributes:
+        bench: the gangs, what each loses, what each holds of which node.
+        pods: pods of each. Shape (C,).
+        limits: one per ClusterQueue that has a budget.
+        costs: of each restart.
+    """
+
+    state: State
+    bench: Bench
+    pods: Ints
+    limits: tuple[Limit, ...]
+    costs: tuple[Cost, ...]
+    _demands: dict[int, GangRequest] = field(default_factory=dict)
+    _settled: dict[int, bool] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return self.bench.size
+
+    def key(self, moved: Iterable[int]) -> tuple[int, int, int]:
+        """What a set costs, layer by layer: lost work, gangs, pods."""
+        chosen = list(moved)
+        return int(self.bench.lost[chosen].sum()), len(chosen), int(self.pods[chosen].sum())
+
+    def allows(self, moved: Iterable[int]) -> bool:
+        """Whether a set stays within every budget."""
+        chosen = self.bench.mask(moved)
+        return all(
+            int(self.bench.lost[limit.gangs][chosen[limit.gangs]].sum()) <= limit.left
+            for limit in self.limits
+        )
+
+    def request(self, number: int) -> GangRequest:
+        """What a gang asks of its new place."""
+        if number not in self._demands:
+            gang = self.bench.gangs[number]
+            workload, problem = gang.workload, self.state.problem
+            queue = problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+            flavors = tuple(dict(placed.flavors) for placed in gang.placement.podsets)
+            asking = as_placed(Pending(workload), gang.placement)
+            self._demands[number] = request_of(problem, asking, queue, flavors)
+        return self._demands[number]
+
+    def settled(self, number: int, solver: Solver) -> bool:
+        """Whether a gang could be placed on exactly what it holds: then moving it never takes room from others."""
+        if number not in self._settled:
+            rows = self.bench.rows.select(self.bench.rows.gang == number)
+            own = np.zeros_like(self.state.later)
+            own[:, rows.node] = rows.use
+            answer = place(self.request(number), own, solver)
+            self._settled[number] = answer.status is Status.FOUND
+        return self._settled[number]
+
+
+def movers_of(
+    state: State, allowed: Callable[[Admitted], bool], budgets: Mapping[str, int]
+) -> Movers:
+    """Collect the movers.
+
+    Args:
+        state: at the point of the walk where room is wanted.
+        allowed: whether policy lets a gang be moved at all.
+        budgets: ClusterQueue to the GPU-seconds its moves may still cost; one that is absent has no limit.
+    """
+    gate = _Gate(state)
+    gangs = [
+        gang
+        for gang in state.evictable()
+        if gang.restartable
+        and not gang.lost
+        and allowed(gang)
+        and _whole(gang)
+        and gate.lets_go(gang)
+    ]
+    gangs.sort(key=lambda gang: (gang.workload.priority, gang.workload.uid))
+    priced = costs(gangs, state.problem.snapshot.now)
+    cost = tuple(priced[gang.workload.uid] for gang in gangs)
+    bench = Bench(
+        tuple(gangs),
+        np.ones(len(gangs), dtype=np.int64),
+        np.array([c.lost_work for c in cost], dtype=np.int64),
+        rows_of(state.problem, gangs),
+        {},
+    )
+    pods = np.array([sum(p.count for p in g.placement.podsets) for g in gangs], dtype=np.int64)
+    return Movers(state, bench, pods, tuple(_limits(state, gangs, budgets)), cost)
+
+
+def _whole(gang: Admitted) -> bool:
+    """Whether its placement has one entry per podset, none of them split over flavors, some of it on nodes."""
+    placed = gang.placement.podsets
+    names = [p.podset for p in placed]
+    if names != [p.name for p in gang.workload.podsets] or any(p.shares for p in placed):
+        return False
+    return any(p.nodes for p in placed)
+
+
+@dataclass(slots=True)
+class _Gate:
+    """Whom nothing protects; what depends on queues alone is looked up once, for there may be many thousand gangs."""
+
+    state: State
+    _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
+    _closed: set[tuple[str, str | None]] = field(default_factory=set)
+    _rows: dict[QuotaRow, bool] = field(default_factory=dict)
+
+    def lets_go(self, gang: Admitted) -> bool:
+        workload, snapshot = gang.workload, self.state.problem.snapshot
+        key = (workload.namespace, workload.queue)
+        if key not in self._queues:
+            self._queues[key] = snapshot.config.cluster_queue_of(*key)
+            if barred(snapshot, Pending(workload)) is not None:
+                self._closed.add(key)
+        queue = self._queues[key]
+        if key in self._closed:
+            return False  # it would not be let start again
+        if queue is None:
+            return workload.preemptible and gang.evictable
+        if protected_until(gang, queue, snapshot.now) is not None:
+            return False
+        return all(self._lasts(row) for row, _ in self.state.problem.usage.charges(gang))
+
+    def _lasts(self, row: QuotaRow) -> bool:
+        """Whether a charge could be made again: the flavor is still there, and its quota is not overdrawn."""
+        known = self._rows.get(row)
+        if known is None:
+            flavors = self.state.problem.snapshot.config.flavors
+            left = self.state.quota_after.left(row[0], row[1:])
+            known = self._rows[row] = row[1] in flavors and left >= 0
+        return known
+
+
+def _limits(state: State, gangs: list[Admitted], budgets: Mapping[str, int]) -> Iterable[Limit]:
+    config = state.problem.snapshot.config
+    members: dict[str, list[int]] = {}
+    for number, gang in enumerate(gangs):
+        queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        if queue is not None and queue.name in budgets:
+            members.setdefault(queue.name, []).append(number)
+    for name, numbers in members.items():
+        yield Limit(np.array(numbers, dtype=np.int64), budgets[name])

@@ -1,0 +1,298 @@
+"""The cheapest set of running gangs to move so that one blocked gang fits, each of them in a new place at once.
+
+Cost is layered: lost work of the restarts, then gangs, then pods. Moved gangs keep flavors and quota; what this plan starts
+stays where it is. A set that helps must first make room for the blocked gang, so the least *leaving* set bounds the cost
+from below; whoever leaves must then find a place beside it. In the order of what proves most for least:
+
+1. Less is free in all than the gang asks: no move helps.
+2. The least leaving set, by the search that finds victims (:mod:`queuectl.planner.preempt.search`). None: no move helps. If
+   all of it finds a place, it is the optimum.
+3. Domain by domain in the order of a lower bound, a model of who leaves and where they could go
+   (:mod:`queuectl.planner.relocate.model`), its suggestion settled exactly and cut off where it does not hold. Where only
+   the gangs that help a domain most are let leave, for the model's size, the answer is at best ``feasible``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.plan import Cost, Proof
+from queuectl.domain.snapshot import Admitted
+from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.planner.capacity.state import State
+from queuectl.planner.preempt.goal import Goal
+from queuectl.planner.preempt.mixed import MixedSearch
+from queuectl.planner.preempt.parts import parts_of
+from queuectl.planner.preempt.scene import Floats, Offers, Scene, floors, offers, scene_of
+from queuectl.planner.preempt.search import Found, Search
+from queuectl.planner.preempt.terms import Terms
+from queuectl.planner.problem.request import ANYWHERE, GangRequest
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.relocate.model import MoveModel
+from queuectl.planner.relocate.movers import Movers
+from queuectl.planner.relocate.settle import Settled, quick, settle
+from queuectl.planner.solver.solver import Solver, Status
+
+_RANGE: Final = 1 << 56  # of one goal's value
+_ALL: Final = 256  # movers up to which one model may let everybody leave
+_MODELLED: Final = 1_500  # nodes up to which it may
+_SCOPES: Final = 6  # domains tried where it may not
+_ROUNDS: Final = 24  # suggestions of one model that may turn out to find no place
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One gang that is moved: what it asks, where it goes, what that loses."""
+
+    gang: Admitted
+    request: GangRequest
+    node_counts: NodeCounts
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How room is made.
+
+    Attributes:
+        moved: who moves; empty and not UNDECIDED: nobody has to, the gang fits once those already leaving have left.
+        node_counts: where the blocked gang runs then; empty when undecided.
+        proof: OPTIMAL (no set is cheaper), FEASIBLE (a limit ended the search) or UNDECIDED (it ended without a set).
+        cost: lost work, gangs, pods.
+    """
+
+    moved: tuple[Moved, ...]
+    node_counts: NodeCounts
+    proof: Proof
+    cost: tuple[int, int, int] = (0, 0, 0)
+
+
+def find_room(state: State, request: GangRequest, movers: Movers, solver: Solver) -> Room | None:
+    """The cheapest moves after which ``request`` fits; None = proved that no moves help.
+
+    Args:
+        state: capacity and quota at this point of the walk.
+        request: the blocked gang under one choice of flavors; its own budget raises the solver's limits.
+        movers: who may be moved.
+        solver: limits and counters.
+    """
+    if not state.quota_allows(request, state.quota_after) or not request.units:
+        return None
+    if not movers.size or _more_than_free(state, request):
+        return None
+    search = MoveSearch(request, movers, state.later_free(), solver)
+    return search.run()
+
+
+def _more_than_free(state: State, request: GangRequest) -> bool:
+    """Whether the gang asks more of a resource than is free in all: moving others changes nothing about that."""
+    ready = state.problem.index.ready
+    free = np.maximum(state.later_free()[:, ready], 0).sum(axis=1)
+    asked = sum((pods.shape.vector * pods.count for pods in request.pods), np.zeros_like(free))
+    return bool((asked > free).any())
+
+
+def _goals(movers: Movers) -> list[Goal]:
+    """The layers as few weighted sums, each within the solver's range."""
+    layers = [movers.bench.lost, np.ones(movers.size, dtype=np.int64), movers.pods]
+    goals: list[Goal] = []
+    weight = np.zeros(movers.size, dtype=np.int64)
+    reach = 1
+    for number, layer in enumerate(layers):
+        scale = int(layer.sum()) + 1
+        if number and reach * scale >= _RANGE:
+            goals.append(Goal(weight))
+            weight, reach = np.zeros_like(weight), 1
+        weight, reach = weight * scale + layer, reach * scale
+    return [*goals, Goal(weight)]
+
+
+@dataclass(eq=False)
+class MoveSearch:
+    """One blocked gang, one set of movers."""
+
+    request: GangRequest
+    movers: Movers
+    free: Ints
+    solver: Solver
+    best: frozenset[int] | None = None
+    proved: bool = True
+    _spent: float = 0.0  # the solver's clock when the search began
+    _places: Settled | None = None
+    _misses: list[tuple[frozenset[int], tuple[int, ...]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.goals = _goals(self.movers)
+        self.parts = parts_of(self.request)
+        self.scenes = {
+            (number, shape.key): scene_of(part, shape, self.free, self.movers.bench)
+            for number, part in enumerate(self.parts)
+            for shape, _ in part.counts
+        }
+        self.offers = {key: offers(scene, self.movers.bench) for key, scene in self.scenes.items()}
+        self.by_domain = len(self.parts) == 1 and self.parts[0].level != ANYWHERE
+
+    def run(self) -> Room | None:
+        self._spent = self.solver.deterministic_time
+        least = self._least_leaving()
+        if least.victims is None:
+            return None if least.proved else self._undecided()
+        if self._try(least.victims) is Status.FOUND:
+            return self._room(Proof.OPTIMAL if least.proved else Proof.FEASIBLE)
+        floor = self._value(self.goals[0], least.victims) if least.proved else 0
+        self._model_all(floor)
+        if self.best is None:
+            return None if self.proved else self._undecided()
+        return self._room(Proof.OPTIMAL if self.proved else Proof.FEASIBLE)
+
+    @property
+    def budget(self) -> int:
+        return self.request.pending.budget
+
+    @property
+    def _tired(self) -> bool:
+        """Whether the models together took as long as one solve may; a cycle waits no longer."""
+        limits = self.solver.limits
+        most = limits.deterministic_time * limits.growth ** min(self.budget, limits.max_budget)
+        return self.solver.deterministic_time - self._spent > most
+
+    def _undecided(self) -> Room:
+        return Room((), (), Proof.UNDECIDED)
+
+    def _value(self, goal: Goal, moved: frozenset[int]) -> int:
+        return goal.value(self.movers.bench.mask(moved), self.movers.bench.rank)
+
+    def _least_leaving(self) -> Found:
+        """Who must leave at least, wherever they would go."""
+        bench = self.movers.bench
+        if len(self.scenes) == 1:
+            (scene,) = self.scenes.values()
+            return Search(scene, bench, Terms(bench, []), self.solver, self.budget).run(self.goals)
+        mixed = MixedSearch(
+            self.request, self.parts, self.free, bench, Terms(bench, []), self.solver, self.budget
+        )
+        return mixed.run(self.goals)
+
+    # A set, settled exactly.
+
+    def _try(self, moved: frozenset[int]) -> Status:
+        """Settle one set; it becomes the best if all find a place, else it is never suggested again."""
+        if not self.movers.allows(moved):
+            return Status.UNKNOWN
+        answer = settle(self._asking(moved), self._freed(moved), self.solver, self.budget)
+        if answer.status is Status.FOUND:
+            self.best, self._places = moved, answer
+        else:
+            self.proved &= answer.status is Status.REFUTED
+            unsettled = (g for g in sorted(moved) if not self.movers.settled(g, self.solver))
+            self._misses.append((moved, tuple(unsettled)))
+        return answer.status
+
+    def _asking(self, moved: frozenset[int]) -> list[GangRequest]:
+        return [self.request, *(self.movers.request(g) for g in sorted(moved))]
+
+    def _freed(self, moved: frozenset[int]) -> Ints:
+        bench = self.movers.bench
+        return self.free + bench.freed(self.free.shape[1], bench.mask(moved))
+
+    def _needed_only(self) -> None:
+        """Let stay, dearest first, whom the best set turns out not to need."""
+        assert self.best is not None
+        for gang in sorted(self.best, key=lambda g: (-int(self.movers.bench.lost[g]), g)):
+            fewer = self.best - {gang}
+            answer = quick(self._asking(fewer), self._freed(fewer))
+            if answer is not None:
+                self.best, self._places = fewer, answer
+
+    # Who leaves and where they go, as models.
+
+    def _model_all(self, floor: int) -> None:
+        touched = len(np.unique(self.movers.bench.rows.node))
+        everybody = self.movers.size <= _ALL and touched <= _MODELLED
+        earlier: list[tuple[Goal, int]] = []
+        for number, goal in enumerate(self.goals):
+            for tried, (by_domain, scope) in enumerate(self._scopes(goal)):
+                least = max(by_domain, floor if number == 0 else 0)
+                if self.best is not None and least >= self._value(goal, self.best):
+                    break
+                self.proved &= everybody and not self._tired
+                if self._tired or (tried == _SCOPES and not everybody):
+                    break
+                among = range(self.movers.size) if everybody else self._helpful(scope, goal)
+                self._solve(scope, list(among), goal, least, earlier)
+            if self.best is None:
+                return
+            earlier.append((goal, self._value(goal, self.best)))
+
+    def _scopes(self, goal: Goal) -> list[tuple[int, int]]:
+        """Least cost of the leaving set per domain of the blocked gang, cheapest first."""
+        if not self.by_domain:
+            return [(0, ANYWHERE)]
+        rows = [
+            floors(self.scenes[key], self.offers[key], goal.weight) for key in sorted(self.scenes)
+        ]
+        dearest = np.max(np.stack(rows), axis=0)
+        return sorted(
+            (max(0, int(np.ceil(least))), domain)
+            for domain, least in enumerate(dearest.tolist())
+            if np.isfinite(least)
+        )
+
+    def _helpful(self, scope: int, goal: Goal) -> Iterator[int]:
+        """Those that make most room in a domain for what they cost."""
+        share = np.zeros(self.movers.size)
+        for key, offer in self.offers.items():
+            _add_shares(share, self.scenes[key], offer, scope if self.by_domain else ANYWHERE)
+        useful = np.flatnonzero(share > 0)
+        order = np.argsort(goal.weight[useful] / share[useful], kind="stable")
+        yield from sorted(useful[order[:_ALL]].tolist())
+
+    def _solve(
+        self,
+        scope: int,
+        among: Sequence[int],
+        goal: Goal,
+        least: int,
+        earlier: Sequence[tuple[Goal, int]],
+    ) -> None:
+        """Ask one model for ever other sets until one finds a place, or none is left that is better than the best."""
+        building = MoveModel(self.request, self.movers, among, self.free, scope)
+        for miss in self._misses:
+            building.forbid(*miss)
+        most = self._value(goal, self.best) - 1 if self.best is not None else None
+        building.aim(goal.weight, least, most)
+        for before, value in earlier:
+            building.hold(before.weight, 0, value)
+        for _ in range(_ROUNDS):
+            outcome = self.solver.solve(building.model, self.budget)
+            if outcome.status is not Status.FOUND:
+                self.proved &= outcome.status is Status.REFUTED
+                return
+            if self._try(building.moved(outcome.values)) is Status.FOUND:
+                self.proved &= outcome.optimal
+                return
+            building.forbid(*self._misses[-1])
+        self.proved = False
+
+    def _room(self, proof: Proof) -> Room:
+        assert self.best is not None
+        if proof is not Proof.OPTIMAL:
+            self._needed_only()
+        assert self._places is not None
+        bench, (node_counts, *places) = self.movers.bench, self._places.node_counts
+        moved = (
+            Moved(bench.gangs[g], self.movers.request(g), place, self.movers.costs[g])
+            for g, place in zip(sorted(self.best), places, strict=True)
+        )
+        return Room(tuple(moved), node_counts, proof, self.movers.key(self.best))
+
+
+def _add_shares(share: Floats, scene: Scene, offer: Offers, scope: int) -> None:
+    """Add what part of the need each gang could fill, in the scope's domain or in its best one."""
+    part = np.minimum(offer.gain / np.maximum(scene.need, 1)[offer.domain], 1.0)
+    here = offer.domain == scope if scope != ANYWHERE else offer.domain >= 0
+    np.maximum.at(share, offer.gang[here], part[here])

@@ -1,0 +1,225 @@
+"""Gangs that lost nodes: exactly the lost pods are placed anew, beside the healthy ones that stay.
+
+Where no level is required they stay near the healthy ones if they can. If there is no room now, but there will be once
+those leaving have left, or once victims have left whom the queue's policy allows, the gang waits: its healthy pods stay, and
+the room is held for it as by a lease. Nothing of this is stored. A broken gang is looked at in every cycle before anybody
+who starts, and takes the first of: room that is free now; room that leaving gangs make; room that new victims make. So the
+room its victims free is its own until it moves there, and a restart of the controller changes nothing.
+
+A gang that provably cannot be repaired is evicted whole; an open question is left for the next cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from queuectl.domain.plan import Admission, Eviction, Preemption, Proof, Refusal
+from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, CapacityLease
+from queuectl.domain.workload import Placement
+from queuectl.planner.capacity import credit
+from queuectl.planner.capacity.leases import lease_end, waits_for_victims
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
+from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.state import State
+from queuectl.planner.placement import witness
+from queuectl.planner.placement.feasible import Decision, decide, place
+from queuectl.planner.preempt.find import Victims, find_victims
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import ANYWHERE, GangRequest
+from queuectl.planner.reasons import refusals
+from queuectl.planner.repair.pieces import Broken
+from queuectl.planner.solver.solver import Solver, Status
+
+_BUDGETS: Final = (0, 2)  # a running gang has no count of open answers to raise the limit by
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A gang whose lost pods found a place: ``kept`` holds those alone."""
+
+    broken: Broken
+    kept: TentativeAdmission
+
+    @property
+    def gang(self) -> Admitted:
+        return self.broken.gang
+
+    def apply(self, state: State) -> None:
+        """Take the room for its lost pods."""
+        state.keep(self.kept)
+        state.gone.add(self.gang.workload.uid)
+
+    def undo(self, state: State) -> None:
+        """Give the room back."""
+        state.drop(self.kept)
+        state.gone.discard(self.gang.workload.uid)
+
+    def admission(self, problem: Problem) -> Admission:
+        """The whole new placement."""
+        placement = _whole(problem, self.broken, self.kept.request, self.kept.node_counts)
+        return Admission(self.broken.gang.workload.uid, placement, repaired=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Awaiting:
+    """A gang whose lost pods will have a place once ``victims``, or those leaving already, have left."""
+
+    placement: Placement
+    gang: Admitted
+    victims: tuple[Preemption, ...]
+    proof: Proof
+    kept: TentativeAdmission
+    awaited: tuple[str, ...]  # uids of all whose leaving it waits for
+
+    def apply(self, state: State) -> None:
+        """Count its victims as leaving, and hold the room that there will be."""
+        for victim in self._leaving(state):
+            state.evict(victim)
+        credit.lease(state, self.kept.request, self.kept.node_counts, self.awaited)
+        state.gone.add(self.gang.workload.uid)
+
+    def undo(self, state: State) -> None:
+        """Let its victims stay, and the room go."""
+        credit.release(state, self.kept.request, self.kept.node_counts)
+        for victim in self._leaving(state):
+            state.spare(victim)
+        state.gone.discard(self.gang.workload.uid)
+
+    def _leaving(self, state: State) -> list[Admitted]:
+        leaving = {p.victim for p in self.victims}
+        return [g for g in state.problem.snapshot.admitted if g.workload.uid in leaving]
+
+    def refusal(self, problem: Problem) -> Refusal:
+        """It stands among those that wait, with the whole placement it will have."""
+        snapshot = problem.snapshot
+        until = lease_end(snapshot)
+        lease = CapacityLease(self.placement, self.awaited, snapshot.now, until)
+        waits = waits_for_victims(self.awaited)
+        text = f"{_lost(self.gang)}; the rest of it stays and {waits.message}"
+        reason = Reason(waits.code, text, waits.details)
+        return Refusal(self.gang.workload.uid, (reason,), lease, self.proof)
+
+
+def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:
+    """In which order broken gangs are looked at."""
+    return sorted(
+        gangs,
+        key=lambda g: (-g.workload.priority, g.started_at, g.workload.uid),
+    )
+
+
+def repair(
+    problem: Problem, state: State, gang: Admitted, solver: Solver
+) -> Repaired | Awaiting | Eviction | None:
+    """Place a gang's lost pods anew, now or later; None when the search ended open."""
+    broken = Broken(problem, gang)
+    if not broken.known:
+        return None
+    request = broken.request()
+    decision = _near(state, broken, request) or _decided(state, request, solver)
+    if decision.status is Status.FOUND:
+        return _placed(state, broken, request, decision)
+    if decision.status is not Status.REFUTED:
+        return None
+    room = _later(state, broken, request, solver)
+    if room is None:
+        return _give_up(state, gang, refusals.placement_failed(state, request).message)
+    if room.proof is Proof.UNDECIDED:
+        return None
+    return _wait(problem, state, broken, request, room)
+
+
+def _decided(state: State, request: GangRequest, solver: Solver) -> Decision:
+    """Now, beside everything kept so far; asked again with a larger limit before it is left open."""
+    decision = Decision(Status.UNKNOWN)
+    for budget in _BUDGETS:
+        decision = decide(state, _with(request, budget), solver)
+        if decision.status is not Status.UNKNOWN:
+            break
+    return decision
+
+
+def _with(request: GangRequest, budget: int) -> GangRequest:
+    return replace(request, pending=replace(request.pending, budget=budget))
+
+
+def _placed(state: State, broken: Broken, request: GangRequest, decision: Decision) -> Repaired:
+    for kept, node_counts in decision.moved:
+        state.move(kept, node_counts)
+    repaired = Repaired(broken, TentativeAdmission(request, decision.node_counts))
+    repaired.apply(state)
+    return repaired
+
+
+def _later(state: State, broken: Broken, request: GangRequest, solver: Solver) -> Victims | None:
+    """Room once those leaving have left, else once the least victims have; None = proved that there is none."""
+    queue = _queue(state.problem, broken.gang)
+    if queue is None:
+        return _left(place(request, state.later_free(), solver))
+    room = None
+    for budget in _BUDGETS:
+        room = find_victims(state, _with(request, budget), queue, solver)
+        if room is None or room.proof is not Proof.UNDECIDED:
+            break
+    return room
+
+
+def _left(decision: Decision) -> Victims | None:
+    """Room that those leaving make for a gang without queue, which may evict nobody."""
+    if decision.status is Status.REFUTED:
+        return None
+    found = decision.status is Status.FOUND
+    return Victims((), decision.node_counts, Proof.OPTIMAL if found else Proof.UNDECIDED)
+
+
+def _queue(problem: Problem, gang: Admitted) -> ClusterQueue | None:
+    workload = gang.workload
+    return problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+
+
+def _wait(
+    problem: Problem, state: State, broken: Broken, request: GangRequest, room: Victims
+) -> Awaiting:
+    placement = _whole(problem, broken, request, room.node_counts)
+    kept = TentativeAdmission(request, room.node_counts)
+    leaving = {p.victim for p in room.victims}
+    victims = [g for g in problem.snapshot.admitted if g.workload.uid in leaving]
+    awaited = credit.awaited(state, request, room.node_counts, victims)
+    awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, kept, awaited)
+    awaiting.apply(state)
+    return awaiting
+
+
+def _whole(
+    problem: Problem, broken: Broken, request: GangRequest, node_counts: NodeCounts
+) -> Placement:
+    return placement_of(problem, request, node_counts, broken.staying, broken.gang.placement)
+
+
+def _give_up(state: State, gang: Admitted, why: str) -> Eviction:
+    state.evict(gang)
+    text = f"{_lost(gang)} and they cannot be placed anew: {why}"
+    return Eviction(gang.workload.uid, Code.NODE_FAILURES, text)
+
+
+def _lost(gang: Admitted) -> str:
+    return f"lost pods on {', '.join(sorted({node for _, node, _ in gang.lost}))}"
+
+
+def _near(state: State, broken: Broken, request: GangRequest) -> Decision | None:
+    """A placement on the healthy pods' own nodes, or in the finest domains they hold, widening level by level.
+
+    Each time on as few nodes as can be that no healthy pod of the gang is on. None when there is none.
+    """
+    deepest = max((unit.tree.depth for unit in request.units), default=0)
+    near = broken.healthy_nodes
+    for level in range(deepest, ANYWHERE - 1, -1):
+        within = [broken.bounds(unit, min(level, unit.tree.depth)) for unit in request.units]
+        node_counts = witness.find_beside(request, state.free(), state.caps, within, near)
+        if node_counts is not None:
+            return Decision(Status.FOUND, node_counts)
+    return None

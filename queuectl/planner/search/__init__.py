@@ -1,0 +1,1 @@
+"""What one gang can get: flavors, counts of pods, and splits over flavors."""

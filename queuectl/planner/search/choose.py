@@ -1,0 +1,286 @@
+"""Which flavors one gang gets: its choices in order of preference, as its ClusterQueue's fungibility says.
+
+Quota and placement are judged together: a flavor fits when the gang has the quota *and* the nodes there. A choice of flavors
+either fits, fits by borrowing, would fit once victims leave, or is refuted. ``whenCanBorrow`` and ``whenCanPreempt`` say
+which of these end the search; what they pass over is compared at its end, by ``preference``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import TypeAlias
+
+from queuectl.domain.plan import Preemption, PreemptionReason, Proof
+from queuectl.domain.queues import (
+    ClusterQueue,
+    FlavorPreference,
+    Fungibility,
+    WhenCan,
+)
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Pending
+from queuectl.planner.capacity.entitlement import Heights, borrows, entitled
+from queuectl.planner.capacity.state import State
+from queuectl.planner.order.order import NEVER
+from queuectl.planner.placement.feasible import Decision, decide, place
+from queuectl.planner.placement.witness import fits_apart
+from queuectl.planner.preempt.find import Victims, find_victims
+from queuectl.planner.preempt.idle import Candidates, anybody_yields
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.reasons import refusals
+from queuectl.planner.reasons.shortage import short_of_quota
+from queuectl.planner.solver.solver import Solver, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """It fits now. ``heights``: how far up its cohorts each podset borrows; ``sure``: proved the best way to fit."""
+
+    request: GangRequest
+    decision: Decision
+    heights: Heights
+    sure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """It fits once victims have left; ``heights`` as they leave it."""
+
+    request: GangRequest
+    victims: Victims
+    heights: Heights
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A limit, or a defect (``alarm``), ended the search."""
+
+    alarm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted:
+    """Proved: it fits under no choice of flavors, not even after a legal eviction."""
+
+    why: tuple[Reason, ...]
+
+
+Outcome: TypeAlias = Fit | Clearing | Unknown | Refuted
+
+
+@dataclass(eq=False, slots=True)
+class Chooser:
+    """Searches for gangs of one walk. Nothing is kept here: the walk acts on the outcome.
+
+    ``dry``: it is asked who would leave if queues did not only do a dry run of taking idle gangs.
+    """
+
+    problem: Problem
+    state: State
+    solver: Solver
+    dry: bool = False
+
+    def choose(
+        self, pending: Pending, queue: ClusterQueue | None, templates: Iterable[GangRequest]
+    ) -> Outcome:
+        """The best choice of flavors for a gang.
+
+        Args:
+            pending: the gang.
+            queue: its ClusterQueue, None when it has no quota.
+            templates: what it asks under each choice, most preferred first.
+        """
+        search = _Search(self, queue, queue.fungibility if queue is not None else Fungibility())
+        for template in templates:
+            outcome = search.look(replace(template, pending=pending))
+            if outcome is not None:
+                return outcome
+        return search.end()
+
+    def fit(self, request: GangRequest) -> Fit | Unknown | Reason:
+        """Whether a gang fits now under one choice of flavors; if not, why."""
+        short = short_of_quota(self.state, request)
+        if short is not None:
+            return short
+        decision = self.decide(request)
+        if decision.status is Status.FOUND:
+            return Fit(request, decision, borrows(self.state, request))
+        if decision.status is not Status.REFUTED:
+            return Unknown(decision.alarm)
+        return self.why_nowhere(request)
+
+    def decide(self, request: GangRequest) -> Decision:
+        """Whether a gang that has the quota finds a place."""
+        return decide(self.state, request, self.solver)
+
+    def why_nowhere(self, request: GangRequest) -> Reason:
+        """Why it was refuted."""
+        return refusals.placement_failed(self.state, request)
+
+    def never(self, request: GangRequest, queue: ClusterQueue | None) -> Reason | None:
+        """Proof that the gang fits not even the empty fleet."""
+        asked = (request.pending.workload.podsets, self.problem.snapshot.config)
+        if not request.units or self.problem.index.fits_empty(asked, request.flavors):
+            return None
+        if fits_apart(request, self.problem.index.allocatable):
+            self.problem.index.note_fits_empty(asked, request.flavors)
+            return None
+        lasting = request_of(self.problem, request.pending, queue, request.flavors, lasting=True)
+        known = self.problem.index.never
+        key = lasting.signature()
+        if key not in known and fits_apart(lasting, self.problem.index.allocatable):
+            known[key] = False
+        if key not in known:
+            # Counted apart: whether it is known already depends on the cycles before, the plan must not.
+            aside = Solver(self.solver.limits, self.solver.stop)
+            decision = place(lasting, self.problem.index.allocatable, aside)
+            self.solver.cut |= aside.cut
+            if decision.status not in (Status.FOUND, Status.REFUTED):
+                return None
+            known[key] = decision.status is Status.REFUTED
+        if known[key]:
+            return refusals.never_fits(self.state, lasting)
+        self.problem.index.note_fits_empty(asked, request.flavors)
+        return None
+
+    def clear(
+        self, request: GangRequest, queue: ClusterQueue, candidates: Candidates
+    ) -> Clearing | Unknown | None:
+        """Victims for a gang under one choice of flavors; None = proved that there are none."""
+        found = find_victims(self.state, request, queue, self.solver, candidates)
+        if found is None:
+            return None
+        if found.proof is Proof.UNDECIDED:
+            return Unknown()
+        return Clearing(request, found, self._heights_after(request, found.victims))
+
+    def _heights_after(self, request: GangRequest, victims: Sequence[Preemption]) -> Heights:
+        """How far up its podsets borrow once these have left."""
+        gone = {v.victim for v in victims}
+        charges = [
+            charge
+            for gang in self.problem.snapshot.admitted
+            if gang.workload.uid in gone
+            for charge in self.problem.usage.charges(gang)
+        ]
+        views = (self.state.quota_now, self.state.quota_after)
+        for use, (row, amount) in product(views, charges):
+            use.add(row, -amount)
+        heights = borrows(self.state, request)
+        for use, (row, amount) in product(views, charges):
+            use.add(row, amount)
+        return heights
+
+
+@dataclass(eq=False, slots=True)
+class _Search:
+    """The walk through the choices of one gang."""
+
+    by: Chooser
+    queue: ClusterQueue | None
+    rule: Fungibility
+    passed: list[Fit] = field(default_factory=list)  # they fit, but borrow
+    cleared: list[Clearing] = field(default_factory=list)
+    blocked: list[tuple[GangRequest, Candidates]] = field(
+        default_factory=list
+    )  # victims may help; not asked yet
+    why: list[Reason] = field(default_factory=list)
+
+    def look(self, request: GangRequest) -> Outcome | None:
+        """Judge one more choice; an outcome ends the search."""
+        found = self.by.fit(request)
+        if isinstance(found, Unknown):
+            return found
+        if isinstance(found, Fit):
+            if not any(found.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
+                return found
+            self.passed.append(found)
+            return None
+        if found.code not in NEVER:
+            found = self.by.never(request, self.queue) or found
+        self.why.append(found)
+        candidates = None if found.code in NEVER else self._candidates(request, found)
+        if candidates is None:
+            return None
+        if self.rule.when_can_preempt is WhenCan.TRY_NEXT_FLAVOR:
+            self.blocked.append((request, candidates))
+            return None
+        return self._clear(request, candidates)
+
+    def _clear(self, request: GangRequest, candidates: Candidates) -> Outcome | None:
+        """Victims at once: where preemption may end the search."""
+        assert self.queue is not None
+        cleared = self.by.clear(request, self.queue, candidates)
+        if isinstance(cleared, Clearing):
+            if not any(cleared.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
+                return cleared
+            self.cleared.append(cleared)
+            return None
+        return cleared
+
+    def _candidates(self, request: GangRequest, why: Reason) -> Candidates | None:
+        """Who is asked to leave for it; None = there is nobody whom it may evict."""
+        if not self.by.dry and self._may_preempt(request, why):
+            return Candidates.LEGAL
+        workload, dry = request.pending.workload, self.by.dry
+        if not anybody_yields(self.by.problem, workload, self.queue, dry=dry):
+            return None
+        return Candidates.DRY_RUN if dry else Candidates.IDLE
+
+    def _may_preempt(self, request: GangRequest, why: Reason) -> bool:
+        """Kueue's rule: without the quota, only where the queue's own, or a cohort's below the root, is enough."""
+        queue = self.queue
+        if queue is None or not queue.preempts:
+            return False
+        if why.code is not Code.WAITING_FOR_QUOTA:
+            return True
+        return entitled(self.by.state, request)
+
+    def end(self) -> Outcome:
+        """The best of what was passed over."""
+        borrowing_first = self.rule.preference is FlavorPreference.BORROWING_OVER_PREEMPTION
+        if not (borrowing_first and self.passed):
+            for request, candidates in self.blocked:
+                assert self.queue is not None
+                cleared = self.by.clear(request, self.queue, candidates)
+                if isinstance(cleared, Unknown):
+                    return min(self.passed, key=_heights) if self.passed else cleared
+                if cleared is not None:
+                    self.cleared.append(cleared)
+                    if _mode(cleared) == _RECLAIMS and not any(cleared.heights):
+                        break  # nothing better can come
+        options: list[Fit | Clearing] = [*self.passed, *self.cleared]
+        if not options:
+            return Refuted(tuple(sorted(self.why, key=lambda e: _RANK.get(e.code, 0))))
+        if borrowing_first:
+            return min(options, key=lambda option: (_mode(option), option.heights))
+        return min(options, key=lambda option: (option.heights, _mode(option)))
+
+
+_FITS, _RECLAIMS, _PREEMPTS = range(3)
+
+
+def _mode(option: Fit | Clearing) -> int:
+    """As Kueue ranks flavors: fits, only others' gangs leave, gangs of the own ClusterQueue leave."""
+    if isinstance(option, Fit):
+        return _FITS
+    own = PreemptionReason.IN_CLUSTER_QUEUE
+    return _PREEMPTS if any(v.reason == own for v in option.victims.victims) else _RECLAIMS
+
+
+def _heights(option: Fit | Clearing) -> Heights:
+    """Kueue's comparison, podset after podset: the earlier ones choose first."""
+    return option.heights
+
+
+# What could still change comes before what never will; in order of preference otherwise.
+_RANK = {
+    Code.TOPOLOGY_PLACEMENT_FAILED: 0,
+    Code.WAITING_FOR_QUOTA: 1,
+    Code.SHAPE_NEVER_FITS: 2,
+    Code.EXCEEDS_MAX_QUOTA: 3,
+}

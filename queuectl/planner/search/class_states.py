@@ -1,0 +1,134 @@
+"""Gangs alike in everything but name, priority and age: what is known of one is known of all."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+
+from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.reasons import Reason
+from queuectl.domain.snapshot import Pending
+from queuectl.domain.workload import Workload
+from queuectl.planner.order.classes import Kind, kind_of
+from queuectl.planner.order.order import NEVER
+from queuectl.planner.problem.flavors import Choice, Options, options_of
+from queuectl.planner.problem.partial import admissible
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.reasons import refusals
+
+
+@dataclass(slots=True)
+class Class:
+    """What is known of all gangs of one kind.
+
+    Attributes:
+        requests: what they ask under each choice of flavors, in order of preference.
+        flavors: all flavors of these choices; in a StrictFIFO queue, those of which it could ever get enough.
+        refusal: why none of them fits, once proved.
+        undecided: the largest budget under which the search ended without an answer, -1 if none did.
+        alarm: what broke in that search, if anything did.
+    """
+
+    options: Options
+    requests: list[tuple[Choice, GangRequest]]
+    flavors: frozenset[str]
+    refusal: tuple[Reason, ...] | None = None
+    undecided: int = -1
+    alarm: str = ""
+
+
+@dataclass(slots=True)
+class Classes:
+    """The classes met so far in one walk.
+
+    Attributes:
+        kinds: of the gangs of the snapshot, by id.
+        reopened: how often refutations were dropped.
+    """
+
+    problem: Problem
+    kinds: Mapping[int, Kind] = field(default_factory=dict)
+    reopened: int = 0
+    _known: dict[Kind, Class] = field(default_factory=dict)
+    _alike: dict[Hashable, Class] = field(default_factory=dict)  # by what is asked of which flavors
+
+    def of(self, pending: Pending, queue: ClusterQueue | None) -> Class:
+        kind = self.kinds.get(id(pending)) or kind_of(
+            pending, queue.name if queue is not None else None
+        )
+        known = self._known.get(kind)
+        if known is None:
+            known = self._known[kind] = self._make(pending, kind, queue)
+        return known
+
+    def _make(self, pending: Pending, kind: Kind, queue: ClusterQueue | None) -> Class:
+        if queue is None:
+            request = request_of(self.problem, pending, None, ({},) * len(pending.workload.podsets))
+            return Class(
+                options_of(pending.workload, None, self.problem), [({}, request)], frozenset()
+            )
+        offers = tuple((g.covered, tuple(q.flavor for q in g.flavors)) for g in queue.groups)
+        alike = self._alike.get((kind.asks, offers))
+        if alike is None:
+            alike = self._alike[kind.asks, offers] = self._charged(pending, queue)
+        requests = [(choice, replace(d, queue=queue.name)) for choice, d in alike.requests]
+        impossible = alike.options.impossible
+        refusal = (refusals.no_flavor(queue, alike.options),) if impossible else None
+        flavors = alike.flavors
+        if queue.strategy is QueueingStrategy.STRICT_FIFO and not queue.split_flavors:
+            flavors &= self._usable(pending.workload, queue, alike.options)
+        return Class(alike.options, requests, flavors, refusal)
+
+    def _usable(self, workload: Workload, queue: ClusterQueue, options: Options) -> frozenset[str]:
+        """Flavors of which some podset, with the fewest pods it may start with, would get enough if nothing were used."""
+        pool = self.problem.pools[queue.name]
+
+        def enough(podset: int, number: int, flavor: str) -> bool:
+            least = admissible(workload.podsets[podset])[0]
+            return all(
+                least * amount <= pool.most((flavor, resource))
+                for resource, amount in options.charged[podset].items()
+                if resource in queue.groups[number].covered
+            )
+
+        return frozenset(
+            name
+            for (unit, number), names in options.allowed.items()
+            for name in names
+            if all(enough(podset, number, name) for podset in options.members[unit].podsets)
+        )
+
+    def _charged(self, pending: Pending, queue: ClusterQueue) -> Class:
+        """What a gang asks of any ClusterQueue that offers the same flavors."""
+        options = options_of(pending.workload, queue, self.problem)
+        requests = []
+        for choice in options.choices() if not options.impossible else ():
+            flavors = options.flavors_by_podset(choice, queue, pending.workload)
+            requests.append((choice, request_of(self.problem, pending, queue, flavors)))
+        taken = frozenset(name for choice, _ in requests for name in choice.values())
+        return Class(options, requests, taken)
+
+    def share(self, other: Classes) -> None:
+        """Ask for gangs what is asked for them in ``other``, of the same nodes, flavors and topologies."""
+        self._alike = other._alike
+
+    def set_aside(self) -> dict[Kind, tuple[Reason, ...]]:
+        """Take out what was proved on the capacity there is, for a look at more."""
+        proved = {k: known.refusal for k, known in self._known.items() if known.refusal is not None}
+        for kind in proved:
+            self._known[kind].refusal = None
+        return proved
+
+    def put_back(self, proved: Mapping[Kind, tuple[Reason, ...]]) -> None:
+        """The capacity is again what it was when these were set aside."""
+        for kind, refusal in proved.items():
+            self._known[kind].refusal = refusal
+
+    def forget_refusals(self) -> None:
+        """Drop what was proved on less capacity than there is now; what is too large for ever stays so."""
+        self.reopened += 1
+        for known in self._known.values():
+            if known.refusal is not None and known.refusal[0].code not in NEVER:
+                known.refusal = None

@@ -1,0 +1,101 @@
+"""How much of a gang is asked for: the whole, else the largest part of it that may start (partial admission).
+
+What is learnt of one gang is kept for the equal ones that follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.snapshot import Pending
+from queuectl.planner.order.limits import Limits
+from queuectl.planner.order.order import StrictOrder
+from queuectl.planner.problem.flavors import Choice
+from queuectl.planner.problem.partial import Largest, admissible, at_least, shrinks, with_counts
+from queuectl.planner.search.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
+from queuectl.planner.search.class_states import Class, Classes
+from queuectl.planner.search.split import split
+from queuectl.planner.solver.probing import Counts
+from queuectl.planner.solver.solver import Solver
+
+
+@dataclass(eq=False, slots=True)
+class Sizing:
+    """Searches for gangs of one walk, which acts on the outcome.
+
+    Attributes:
+        chooser: may be another for a walk that is repeated or looks ahead.
+        doubt: told of gangs whose part may not be the largest.
+    """
+
+    chooser: Chooser
+    classes: Classes
+    strict: StrictOrder
+    limits: Limits
+    solver: Solver
+    doubt: Callable[[Pending], None]
+
+    def outcome(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
+        """What becomes of a gang: whole, else the largest part of it that may start."""
+        if not shrinks(pending.workload):
+            return self._ask(pending, queue, kind)
+        if self.limits.short(pending.workload) is not None:
+            return self._largest(pending, queue)
+        outcome = self._ask(pending, queue, kind)
+        return self._largest(pending, queue) if isinstance(outcome, Refuted) else outcome
+
+    def _ask(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
+        """What becomes of a gang with exactly these pods."""
+        open_choices = [
+            d for choice, d in kind.requests if self.strict.ahead(queue, choice) is None
+        ]
+        outcome = self.chooser.choose(pending, queue, open_choices)
+        if isinstance(outcome, Refuted) and not kind.options.complete:
+            outcome = Unknown()
+        if isinstance(outcome, Fit) or queue is None or not queue.split_flavors:
+            return outcome
+
+        def usable(choice: Choice) -> bool:
+            return self.strict.ahead(queue, choice) is None
+
+        return split(self.chooser, pending, queue, kind.options, usable, outcome)
+
+    def learn(self, pending: Pending, kind: Class, outcome: Outcome) -> None:
+        """Keep for the equal gangs that follow what is known of this one."""
+        if isinstance(outcome, Refuted):
+            kind.refusal = outcome.why
+        elif isinstance(outcome, Unknown):
+            kind.undecided, kind.alarm = max(kind.undecided, pending.budget), outcome.alarm
+
+    def _largest(self, pending: Pending, queue: ClusterQueue | None) -> Outcome:
+        """What becomes of a gang that does not fit whole: the largest part of it that may start does."""
+        outcomes: dict[Counts, Outcome] = {}
+
+        def fits(counts: Counts) -> bool:
+            part = with_counts(pending, counts)
+            if self.limits.short(part.workload) is not None:
+                return False
+            kind = self.classes.of(part, queue)
+            if kind.refusal is not None:
+                outcomes[counts] = Refuted(kind.refusal)
+            elif pending.budget <= kind.undecided:
+                outcomes[counts] = Unknown(kind.alarm)
+            else:
+                outcomes[counts] = self._ask(part, queue, kind)
+                self.learn(part, kind, outcomes[counts])
+            return isinstance(outcomes[counts], Fit | Clearing)
+
+        choices = [admissible(podset) for podset in pending.workload.podsets]
+        search = Largest(choices, fits, whole=False)
+        counts = search.find()
+        unknown = [o for o in outcomes.values() if isinstance(o, Unknown)]
+        if unknown and (counts is None or pending.budget < self.solver.limits.max_budget):
+            return unknown[0]
+        if counts is None:
+            (least,) = (o for o in outcomes.values() if isinstance(o, Refuted))
+            return Refuted(tuple(at_least(why, choices) for why in least.why))
+        if unknown or not search.exact:
+            self.doubt(pending)
+        return outcomes[counts]

@@ -1,0 +1,267 @@
+"""Splitting podsets over flavors, where the ClusterQueue says that it may be done (``splitFlavors``).
+
+Tried when a gang fits now under no choice of whole flavors, before anybody is evicted and before it starts with fewer pods.
+A *portion* is the pods of one podset under one flavor of each resource group. Of all ways to split, the one with the most
+pods in the first podset's most preferred portion wins, then in its next, and so on through the podsets. Fewer pods fit
+wherever more do, in quota and on nodes, kept gangs moved or not; so :mod:`queuectl.planner.solver.lexicographic` finds it with few
+questions, each answered by the same counting, witness and model as for whole flavors.
+
+What is never split: podsets of a group, for they share their flavors; a slice, so a share ends where a slice ends. Shares of
+a podset all take nodes or none does; where it requires a domain, they name the same topology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice, product
+from math import prod
+from typing import Final
+
+from queuectl.domain.queues import ClusterQueue, WhenCan
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Pending
+from queuectl.domain.workload import PodSet, TopologyMode
+from queuectl.planner.capacity.entitlement import borrows
+from queuectl.planner.order.order import NEVER
+from queuectl.planner.placement.feasible import decide, place
+from queuectl.planner.problem.flavors import Choice, Flavors, Options
+from queuectl.planner.problem.parts import Cut, part_of, topologies
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.search.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
+from queuectl.planner.solver.lexicographic import (
+    MOST_ASKED,
+    Column,
+    Greatest,
+)
+from queuectl.planner.solver.probing import Counts
+from queuectl.planner.solver.solver import Solver, Status
+
+MOST_PORTIONS: Final = 64  # of one podset: combinations of one flavor of each resource group
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Pods of one unit under one choice of flavors.
+
+    Attributes:
+        unit: its number in the gang.
+        flavors: per podset of the gang, resource to flavor; empty for podsets of other units.
+        step: pods that stay together; 0 where the unit is not split.
+    """
+
+    unit: int
+    flavors: Flavors
+    step: int
+
+
+def split(
+    by: Chooser,
+    pending: Pending,
+    queue: ClusterQueue,
+    options: Options,
+    usable: Callable[[Choice], bool],
+    whole: Outcome,
+) -> Outcome:
+    """What becomes of a gang whose podsets may be split, once no choice of whole flavors lets it start.
+
+    Args:
+        by: the chooser of the walk.
+        pending: the gang.
+        queue: its ClusterQueue, which lets podsets be split.
+        options: all flavors it could take.
+        usable: whether no gang ahead of it in a StrictFIFO queue waits for these flavors.
+        whole: what was found with whole flavors.
+    """
+    last_try = pending.budget >= by.solver.limits.max_budget
+    if isinstance(whole, Unknown) and not last_try:
+        return whole
+    search = _Search(by, pending, queue, options, usable)
+    if not search.possible:
+        return whole
+    found = search.find()
+    if isinstance(found, Fit):
+        return replace(found, sure=found.sure and not isinstance(whole, Unknown))
+    if isinstance(found, Unknown):
+        return whole if isinstance(whole, Clearing) and last_try else found
+    if isinstance(whole, Refuted):
+        return Refuted(search.explained(whole.why))
+    return whole
+
+
+@dataclass(eq=False, slots=True)
+class _Search:
+    """The ways to split one gang."""
+
+    by: Chooser
+    pending: Pending
+    queue: ClusterQueue
+    options: Options
+    usable: Callable[[Choice], bool]
+    portions: list[Portion] = field(init=False)
+    totals: list[int] = field(init=False)
+    columns: list[Column] = field(init=False)
+    most: list[int] = field(default_factory=list)  # of each portion alone, in steps
+    _complete: bool = True
+    _unknown: Unknown | None = None
+    _found: dict[Counts, Fit] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.portions = [p for unit in range(len(self.options.members)) for p in self._of(unit)]
+        steps = [self._step(unit) for unit in range(len(self.options.members))]
+        self.totals = [
+            self._podsets(unit)[0].count // step if step else 1 for unit, step in enumerate(steps)
+        ]
+        self.columns = [Column(p.unit, self._kind(p)) for p in self.portions]
+
+    def _podsets(self, unit: int) -> list[PodSet]:
+        podsets = self.pending.workload.podsets
+        return [podsets[i] for i in self.options.members[unit].podsets]
+
+    def _step(self, unit: int) -> int:
+        first = self._podsets(unit)[0]
+        slices = first.topology.slices if first.topology is not None else ()
+        step = slices[0].size if slices else 1
+        alone = first.group is None and first.count >= step and first.count % step == 0
+        return step if alone else 0
+
+    def _of(self, unit: int) -> list[Portion]:
+        """The portions of a unit, most preferred first."""
+        keys = [key for key in self.options.allowed if key[0] == unit]
+        rows = [self.options.allowed[key] for key in keys]
+        self._complete &= prod(map(len, rows)) <= MOST_PORTIONS
+        choices = (dict(zip(keys, names, strict=True)) for names in product(*rows))
+        workload = self.pending.workload
+        return [
+            Portion(
+                unit,
+                self.options.flavors_by_podset(choice, self.queue, workload),
+                self._step(unit),
+            )
+            for choice in islice(choices, MOST_PORTIONS)
+            if not choice or self.usable(choice)
+        ]
+
+    def _kind(self, portion: Portion) -> object:
+        """Portions of a podset go together if it says the same of them."""
+        if not portion.step:
+            return None
+        (number,) = self.options.members[portion.unit].podsets
+        request = self.pending.workload.podsets[number].topology
+        named = topologies(portion.flavors[number], self.by.problem.snapshot.config)
+        required = request is not None and request.mode is TopologyMode.REQUIRED
+        return named if required else bool(named)
+
+    @property
+    def possible(self) -> bool:
+        """Whether anything can be split at all."""
+        several = [p.unit for p in self.portions if p.step and self.totals[p.unit] > 1]
+        return len(several) > len(set(several))
+
+    # Asking.
+
+    def find(self) -> Fit | Unknown | None:
+        """The best way to split the gang that fits now; None = proved that there is none."""
+        sure = True
+        lenient = self.queue.fungibility.when_can_borrow is WhenCan.MAY_STOP_SEARCH
+        for borrowing in (True,) if lenient else (False, True):
+            counts, exact = self._greatest(partial(self._fits, borrowing=borrowing))
+            sure &= exact and self._complete
+            if counts is not None:
+                return replace(self._found[counts], sure=sure and self._unknown is None)
+        if self._unknown is not None:
+            return self._unknown
+        return None if sure else Unknown()
+
+    def _greatest(self, fits: Callable[[Counts], bool]) -> tuple[Counts | None, bool]:
+        asked = MOST_ASKED << self.pending.budget
+        search = Greatest(self.totals, self.columns, fits, asked)
+        counts = search.find()
+        self.most = search.most
+        return counts, search.exact
+
+    def _fits(self, counts: Counts, *, borrowing: bool) -> bool:
+        """Whether so much of each portion fits now, beside everybody kept."""
+        state, solver = self.by.state, self.by.solver
+        if solver.stop.stopped:
+            self._unknown = Unknown()
+            return False
+        request = self._demand(counts)
+        if not state.quota_fits(request):
+            return False
+        heights = borrows(state, request)
+        if not borrowing and any(heights):
+            return False
+        decision = decide(state, request, solver)
+        if decision.status is Status.FOUND:
+            self._found[counts] = Fit(request, decision, heights)
+            return True
+        if decision.status is not Status.REFUTED:
+            self._unknown = Unknown(decision.alarm)
+        return False
+
+    def _demand(self, counts: Counts, *, lasting: bool = False) -> GangRequest:
+        """What the gang asks when it is split so: a part for each portion that has pods."""
+        config = self.by.problem.snapshot.config
+        workload = self.pending.workload
+        parts: list[tuple[int, PodSet, dict[str, str]]] = []
+        for at, (portion, count) in enumerate(zip(self.portions, counts, strict=True)):
+            for number in self.options.members[portion.unit].podsets if count else ():
+                podset, flavors = workload.podsets[number], dict(portion.flavors[number])
+                if portion.step:
+                    podset = part_of(podset, at, count * portion.step, flavors, config)
+                parts.append((number, podset, flavors))
+        parts.sort(key=lambda part: part[0])
+        podsets = tuple(podset for _, podset, _ in parts)
+        asked = replace(self.pending, workload=replace(workload, podsets=podsets))
+        flavors_of = tuple(flavors for _, _, flavors in parts)
+        request = request_of(self.by.problem, asked, self.queue, flavors_of, lasting=lasting)
+        return replace(request, cut=Cut(workload, tuple(number for number, _, _ in parts)))
+
+    # Explaining.
+
+    def explained(self, whole: Sequence[Reason]) -> tuple[Reason, ...]:
+        """Why it cannot be split either, beside why it does not fit whole.
+
+        What is too large for each flavor may still fit several of them one day: then it waits, and that comes first.
+        """
+        most = list(self.most)
+        quota, _ = self._greatest(lambda c: self.by.state.quota_fits(self._demand(c)))
+        code = Code.WAITING_FOR_QUOTA if quota is None else Code.TOPOLOGY_PLACEMENT_FAILED
+        why = self._reason(code, most)
+        if not whole or whole[0].code not in NEVER:
+            return (*whole, why)
+        ever, exact = self._greatest(self._fits_ever)
+        return (why, *whole) if ever is not None or not exact else tuple(whole)
+
+    def _fits_ever(self, counts: Counts) -> bool:
+        """Whether so much of each portion fits the empty fleet and the quota if nobody else used it."""
+        request = self._demand(counts, lasting=True)
+        limits = self.by.state.quota_most(self.queue.name)
+        if any(need > limits.get(row, 0) for row, need in request.charges.items()):
+            return False
+        aside = Solver(self.by.solver.limits, self.by.solver.stop)
+        decision = place(request, self.by.problem.index.allocatable, aside)
+        self.by.solver.cut |= aside.cut
+        return decision.status is not Status.REFUTED
+
+    def _reason(self, code: Code, most: Sequence[int]) -> Reason:
+        rows = list(zip(self.portions, most, strict=True))
+        for unit, total in enumerate(self.totals):
+            own = [(p, count) for p, count in rows if p.unit == unit and p.step]
+            if own and sum(count for _, count in own) < total:
+                (podset,) = self._podsets(unit)
+                (number,) = self.options.members[unit].podsets
+                room = {"+".join(_names(p.flavors[number])): n * p.step for p, n in own}
+                said = ", ".join(f"{pods} with flavor {name}" for name, pods in room.items())
+                text = f"{podset.count} pods of podset {podset.name}, split over flavors: room for {said}"
+                details = {"podset": podset.name, "pods": podset.count, "room": room}
+                return Reason(code, text, details)
+        text = "split over flavors: each flavor has room for some pods, but not for all at once"
+        return Reason(code, text)
+
+
+def _names(flavors: Mapping[str, str]) -> list[str]:
+    return list(dict.fromkeys(flavors.values()))

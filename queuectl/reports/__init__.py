@@ -1,0 +1,1 @@
+"""Reports about a snapshot or a plan that no plan depends on."""

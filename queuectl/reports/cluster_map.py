@@ -1,0 +1,142 @@
+"""The floor plan of a snapshot: what stands where, and what is free in which domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from queuectl.domain.floor import (
+    Domain,
+    Floor,
+    Layout,
+    Level,
+    Resident,
+    Spot,
+    Tenant,
+    utilization_of,
+)
+from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.utilization import GangUse
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.problem.fleet import FleetIndex, index_of
+from queuectl.planner.problem.topology import Tree
+from queuectl.reports.fragmentation import fragmented_on_nodes, left_on_nodes
+
+_Seats = list[list[Tenant]]
+_WHOLE: Final = 6  # digits: sevenths of GPUs add up to whole ones
+
+
+def floor_of(
+    snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache | None = None
+) -> Floor:
+    """The floor plan. ``uses``: what gangs do with their GPUs, by uid, as far as it is known."""
+    cache = cache or PlannerCache()
+    index = index_of(snapshot.fleet, cache)
+    gangs, seats = _seated(snapshot, index, uses)
+    node_counts = _spots(snapshot, index, seats, cache)
+    layouts = tuple(
+        Layout(name, _levels(index.tree(topology.levels), node_counts, gangs))
+        for name, topology in sorted(snapshot.config.topologies.items())
+    )
+    return Floor(snapshot.now, gangs, node_counts, layouts)
+
+
+def _seated(
+    snapshot: Snapshot, index: FleetIndex, uses: Mapping[str, GangUse]
+) -> tuple[tuple[Resident, ...], _Seats]:
+    weights = snapshot.config.rules.accounting.gpus
+    gangs: list[Resident] = []
+    seats: _Seats = [[] for _ in index.nodes]
+    for gang in sorted(snapshot.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
+        workload = gang.workload
+        queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+        held = _held(gang, weights)
+        here = {name: on for name, on in held.items() if name in index.position}
+        for name, (pods, gpus) in here.items():
+            seats[index.position[name]].append(Tenant(len(gangs), pods, round(gpus, _WHOLE)))
+        gangs.append(
+            Resident(
+                workload=workload,
+                cluster_queue=queue.name if queue is not None else "",
+                gpus=round(sum(gpus for _, gpus in here.values()), _WHOLE),
+                pods=sum(pods for pods, _ in here.values()),
+                leaving=gang.leaving,
+                use=uses.get(workload.uid),
+            )
+        )
+    return tuple(gangs), seats
+
+
+def _held(gang: Admitted, weights: GpuWeights) -> dict[str, tuple[int, float]]:
+    """Pods and GPUs by node."""
+    held: dict[str, tuple[int, float]] = {}
+    for podset in gang.workload.podsets:
+        placed = gang.placement.of(podset.name)
+        each = weights.counted(podset.shape.requests)
+        for node, count in placed.nodes if placed is not None else ():
+            pods, gpus = held.get(node, (0, 0.0))
+            held[node] = (pods + count, gpus + each * count)
+    return held
+
+
+def _spots(
+    snapshot: Snapshot, index: FleetIndex, seats: _Seats, cache: PlannerCache
+) -> tuple[Spot, ...]:
+    weights = snapshot.config.rules.accounting.gpus
+    left = left_on_nodes(snapshot, index, cache)
+    fragmented = fragmented_on_nodes(snapshot, index, left).tolist()
+    node_counts = []
+    for node, amounts, lost, tenants in zip(
+        index.nodes, left.T.tolist(), fragmented, seats, strict=True
+    ):
+        free = Resources(zip(index.resources, amounts, strict=True))
+        node_counts.append(
+            Spot(
+                node=node,
+                free=free,
+                gpus=round(weights.counted(node.allocatable), _WHOLE),
+                free_gpus=round(weights.counted(free), _WHOLE),
+                fragmented=round(lost, _WHOLE),
+                tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
+                others=snapshot.strangers.get(node.name, NOTHING),
+            )
+        )
+    return tuple(node_counts)
+
+
+def _levels(
+    tree: Tree, node_counts: Sequence[Spot], gangs: Sequence[Resident]
+) -> tuple[Level, ...]:
+    return tuple(
+        Level(
+            label,
+            tuple(
+                _domain(path, [node_counts[i] for i in tree.nodes_in(level, d).tolist()], gangs)
+                for d, path in enumerate(tree.names[level])
+            ),
+            tuple(tree.domain[level].tolist()),
+        )
+        for level, label in enumerate(tree.levels)
+    )
+
+
+def _domain(
+    path: tuple[str, ...], node_counts: Sequence[Spot], gangs: Sequence[Resident]
+) -> Domain:
+    """What its nodes come to together."""
+    takes = [spot for spot in node_counts if spot.open]
+    most = max(takes, key=lambda spot: spot.free_gpus, default=None)
+    tenants = [tenant for spot in node_counts for tenant in spot.tenants]
+    return Domain(
+        path=path,
+        nodes=len(node_counts),
+        open=len(takes),
+        gpus=round(sum(spot.gpus for spot in node_counts), _WHOLE),
+        free=round(sum(spot.free_gpus for spot in takes), _WHOLE),
+        fragmented=round(sum(spot.fragmented for spot in takes), _WHOLE),
+        largest=(most.node.name, most.free_gpus) if most is not None else None,
+        gangs=len({tenant.gang for tenant in tenants}),
+        utilization=utilization_of(tenants, gangs),
+    )

@@ -1,0 +1,160 @@
+"""Free GPUs, and how many of them the gangs that want GPUs cannot use where they are.
+
+The measure is that of fragmentation gradient descent (FGD): a node's free GPUs are fragments for a pod shape that does not
+fit the node, because other resources are used up, too few GPUs are left, or its labels and taints forbid it. Averaged over
+the shapes, each weighed by how many pods want it, that is how many free GPUs the next pod is expected not to be able to
+use. Shapes are those of gangs that wait and that run. A shape that fits no node of a flavor even when it is empty says
+nothing of that flavor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queuectl.domain.accounting import Free
+from queuectl.domain.fleet import NodeRules
+from queuectl.domain.queues import ResourceFlavor
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.workload import PodShape
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.problem.fleet import FleetIndex, index_of
+from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.problem.usage import beside_strangers, usage_of
+
+Floats: TypeAlias = NDArray[np.float64]
+
+MOST_SHAPES: Final = 64  # the most wanted ones; a cluster's jobs come in few shapes
+
+
+def free_gpus(snapshot: Snapshot, cache: PlannerCache | None = None) -> Mapping[str, Free]:
+    """GPUs on nodes that take pods, by the ResourceFlavor whose labels the nodes carry; flavors without GPUs are left out.
+
+    Where there are several resources that are GPUs (whole ones, instances, another vendor's), each is looked at with the
+    shapes that ask for it, and counts by its weight.
+    """
+    cache = cache or PlannerCache()
+    index = index_of(snapshot.fleet, cache)
+    kinds = _kinds(snapshot, index)
+    if not kinds:
+        return {}
+    free = left_on_nodes(snapshot, index, cache)
+    found = {}
+    for name, flavor, nodes in _open_nodes(snapshot, index):
+        sums = np.zeros(4)
+        for row, weight, shapes in kinds:
+            capacity, left = index.allocatable[row, nodes].sum(), free[row, nodes].sum()
+            lost = (0.0, 0)
+            if capacity:
+                parts = _fragments(shapes, flavor, nodes, free, row, index)
+                lost = (int(parts.times.sum()) / parts.pods, int(parts.stranded.sum()))
+            sums += weight * np.array([capacity, left, *lost])
+        if sums[0]:
+            found[name] = Free(*map(float, sums))
+    return found
+
+
+def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Ints) -> Floats:
+    """(N,): free GPUs of each node that the next pod is expected not to be able to use, under the flavor that uses most.
+
+    0 on nodes that take no pods, and where no flavor has its labels.
+
+    Args:
+        snapshot: which gangs want what.
+        index: of its fleet.
+        free: what :func:`left_on_nodes` says of it.
+    """
+    kinds = _kinds(snapshot, index)
+    least = np.full(index.size, np.inf)
+    for _, flavor, nodes in _open_nodes(snapshot, index):
+        lost = np.zeros(index.size)
+        for row, weight, shapes in kinds:
+            parts = _fragments(shapes, flavor, nodes, free, row, index)
+            lost += weight * parts.times / parts.pods
+        least[nodes] = np.minimum(least, lost)[nodes]
+    found: Floats = np.where(np.isfinite(least), least, 0.0)
+    return found
+
+
+def _kinds(
+    snapshot: Snapshot, index: FleetIndex
+) -> list[tuple[int, float, Mapping[PodShape, int]]]:
+    """Row, weight and wanted shapes of each resource that is a GPU."""
+    weights = snapshot.config.rules.accounting.gpus
+    return [
+        (row, weights.of(resource), shapes_wanted(snapshot, resource))
+        for resource, row in index.column.items()
+        if weights.of(resource)
+    ]
+
+
+def _open_nodes(
+    snapshot: Snapshot, index: FleetIndex
+) -> Iterator[tuple[str, ResourceFlavor, Mask]]:
+    """Each flavor with those of its nodes that take pods."""
+    takes = np.array([n.ready and not n.unschedulable for n in index.nodes], dtype=np.bool_)
+    for name, flavor in sorted(snapshot.config.flavors.items()):
+        yield name, flavor, takes & index.labelled(flavor.node_labels)
+
+
+def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
+    """Pod shapes of all gangs that ask for these GPUs, with how many pods want each: the most wanted ones."""
+    wanted: Counter[PodShape] = Counter()
+    gangs = (
+        *(p.workload for p in snapshot.pending),
+        *(a.workload for a in snapshot.admitted),
+    )
+    for workload in gangs:
+        for podset in workload.podsets:
+            if podset.shape.requests[resource]:
+                wanted[podset.shape] += podset.count
+    return dict(wanted.most_common(MOST_SHAPES))
+
+
+def left_on_nodes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) -> Ints:
+    """(R, N): what nobody holds on each node; never below 0."""
+    left: Ints = np.maximum(beside_strangers(usage_of(snapshot, cache).free, snapshot, index), 0)
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class _Fragments:
+    """Of each node: free GPUs times the pods that cannot use them, of ``pods`` in all; those no shape can use."""
+
+    times: Ints
+    pods: int
+    stranded: Ints
+
+
+def _fragments(
+    shapes: Mapping[PodShape, int],
+    flavor: ResourceFlavor,
+    nodes: Mask,
+    free: Ints,
+    row: int,
+    index: FleetIndex,
+) -> _Fragments:
+    none = np.zeros(index.size, dtype=np.int64)
+    times, pods = none.copy(), 0
+    usable = np.zeros(index.size, dtype=np.bool_)
+    for shape, count in shapes.items():
+        request = index.vector(shape.requests)
+        if request is None:
+            continue
+        rules = shape.rules
+        tolerant = NodeRules(rules.selector, rules.affinity, rules.tolerations + flavor.tolerations)
+        may = nodes & index.mask(tolerant)
+        if not (may & (index.allocatable >= request[:, None]).all(axis=0)).any():
+            continue
+        fits = may & (free >= request[:, None]).all(axis=0)
+        usable |= fits
+        times += count * np.where(nodes & ~fits, free[row], 0)
+        pods += count
+    if not pods:
+        return _Fragments(none, 1, none)
+    return _Fragments(times, pods, np.where(nodes & ~usable, free[row], 0))
