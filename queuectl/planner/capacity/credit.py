@@ -125,12 +125,8 @@ def _allowed_without(
 ) -> bool:
     usage = state.problem.usage
     charges = [charge for gang in victims for charge in usage.charges(gang)]
-    for row, amount in charges:
-        use.add(row, -amount)
-    allowed = state.quota_allows(request, use)
-    for row, amount in charges:
-        use.add(row, amount)
-    return allowed
+    with use.hypothetically(charges, -1):
+        return state.quota_allows(request, use)
 
 
 def _on_nodes(

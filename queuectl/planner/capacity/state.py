@@ -152,6 +152,17 @@ class State:
         """Whether a demand without a lease fits its quota, in both views."""
         return all(self.quota_allows(request, use) for use in self.quota_views)
 
+    def quota_short(self, request: GangRequest) -> dict[FlavorResource, int]:
+        """Of what a request without a lease has too little quota in one of the views, and how much is left of it."""
+        left: dict[FlavorResource, int] = {}
+        if request.queue is None:
+            return left
+        borrows = self.may_borrow(request)
+        for use in self.quota_views:
+            for row, amount in use.short(request.queue, request.charges, borrows=borrows):
+                left[row] = min(amount, left.get(row, amount))
+        return {row: left[row] for row in request.charges if row in left}
+
     def evictable(self) -> Iterator[Admitted]:
         """Gangs neither leaving, nor evicted or repaired by this plan; whether policy allows it is not judged."""
         for gang in self.problem.snapshot.admitted:

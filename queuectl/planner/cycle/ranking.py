@@ -72,7 +72,6 @@ class _Heads:
         self._ledger = cycle.state
         self.order = cycle.strict.order
         self.use = cycle.state.quota_after
-        self._roots: dict[str, Pool] = {}
 
     def asks(self, ranked: Ranked) -> tuple[GangRequest | None, int]:
         """The flavors its head would get first, and how far up its cohorts it would borrow with them."""
@@ -105,19 +104,11 @@ class _Heads:
         within = all(need <= nominal.get(row, 0) for row, need in request.charges.items())
         return 0 if within else max(borrows(self._ledger, request), default=0)
 
-    def root(self, queue: str) -> Pool:
-        """The pool at the top of a ClusterQueue's tree."""
-        if queue not in self._roots:
-            pool = self.use.pools[queue]
-            while pool.parent is not None:
-                pool = pool.parent
-            self._roots[queue] = pool
-        return self._roots[queue]
-
     def sharing(self, queues: Iterable[str], ranked: Iterable[R]) -> list[R]:
         """Those of ``ranked`` that share quota with one of these ClusterQueues."""
-        roots = {self.root(name) for name in set(queues)}
-        return [r for r in ranked if r.name is not None and self.root(r.name) in roots]
+        pools = self.use.pools
+        roots = {pools[name].root for name in set(queues)}
+        return [r for r in ranked if r.name is not None and pools[r.name].root in roots]
 
 
 _Key: TypeAlias = tuple[int, Rank]

@@ -62,7 +62,6 @@ class Refutations:
     _changed: set[Pool | None] = field(default_factory=set)  # roots of trees, since the last plan
     _stirred: set[Pool | None] = field(default_factory=set)  # likewise, by this walk or a lease
     _searched: tuple[Kind, int] | None = None  # whose turn it is, and solves so far
-    _roots: dict[str | None, Pool | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.cycle.problem
@@ -154,12 +153,8 @@ class Refutations:
 
     def _root(self, queue: str | None) -> Pool | None:
         """The top of a ClusterQueue's tree; None for gangs without a ClusterQueue."""
-        if queue not in self._roots:
-            pool = self.cycle.problem.pools.get(queue or "")
-            while pool is not None and pool.parent is not None:
-                pool = pool.parent
-            self._roots[queue] = pool
-        return self._roots[queue]
+        pool = self.cycle.problem.pools.get(queue or "")
+        return pool.root if pool is not None else None
 
 
 def _who(problem: Problem, pending: Pending, queue: ClusterQueue | None) -> _Who:

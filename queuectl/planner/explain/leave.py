@@ -38,7 +38,7 @@ from queuectl.planner.preempt.search import Found
 from queuectl.planner.preempt.shield import opts_out, protected_until
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.quota.tree import Pool, QuotaRow
+from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons.words import some
 from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
 
@@ -219,7 +219,10 @@ def _within(queue: ClusterQueue, gang: Admitted, own: Workload) -> str:
 def _across(turn: Turn, queue: ClusterQueue, theirs: ClusterQueue, gang: Admitted) -> str:
     """The same for a gang of another ClusterQueue."""
     priority = turn.pending.workload.priority
-    if queue.cohort is None or _root(turn, queue.name) is not _root(turn, theirs.name):
+    if (
+        queue.cohort is None
+        or turn.problem.pools[queue.name].root is not turn.problem.pools[theirs.name].root
+    ):
         return f"ClusterQueue {theirs.name} shares no cohort with {queue.name}"
     if queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
         return f"reclaimWithinCohort of {queue.name} is Never"
@@ -238,10 +241,3 @@ def _across(turn: Turn, queue: ClusterQueue, theirs: ClusterQueue, gang: Admitte
     if any(would_return(state, request, queue, gang) for request in asked):
         return f"it is within the nominal quota of ClusterQueue {theirs.name} before lower gangs of that queue"
     return f"{queue.name} would have to borrow, and may not evict it then"
-
-
-def _root(turn: Turn, name: str) -> Pool:
-    pool = turn.problem.pools[name]
-    while pool.parent is not None:
-        pool = pool.parent
-    return pool

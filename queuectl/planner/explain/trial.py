@@ -173,14 +173,7 @@ def _healthy(
 
 def shortage(state: State, request: GangRequest) -> dict[FlavorResource, int]:
     """Quota rows with less left than the demand charges, and how much less."""
-    if request.queue is None:
-        return {}
-    left = state.quota_left(request.queue, borrows=state.may_borrow(request))
-    return {
-        row: need - left.get(row, 0)
-        for row, need in request.charges.items()
-        if need and need > left.get(row, 0)
-    }
+    return {row: request.charges[row] - left for row, left in state.quota_short(request).items()}
 
 
 def _release(state: State, gang: Admitted) -> None:

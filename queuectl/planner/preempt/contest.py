@@ -177,15 +177,8 @@ class Contest:
     def met_without(self, victims: Iterable[int], charges: Charges) -> bool:
         """Whether the gang has its quota once these have left: exact."""
         rows = [charge for victim in victims for charge in charges[victim]]
-        for row, amount in rows:
-            self.use.add(row, -amount)
-        fits = all(
-            not need or need <= self.use.left(self.queue, row, borrows=self.borrows)
-            for row, need in self.needs.items()
-        )
-        for row, amount in reversed(rows):
-            self.use.add(row, amount)
-        return fits
+        with self.use.hypothetically(rows, -1):
+            return self.use.fits(self.queue, self.needs, borrows=self.borrows)
 
     def exactly(self, building: VictimModel) -> None:
         """Rows for what lending limits keep: the deficits count it as free for others, though it never was."""
@@ -262,19 +255,12 @@ def _keeps(pool: Pool, row: FlavorResource) -> bool:
 def contest_of(state: State, request: GangRequest, queue: str) -> Contest:
     """What a demand contends for, with a ClusterQueue's name to be used where it is charged nothing (a repair)."""
     use = state.quota_after
-    path: list[Pool] = []
-    pool: Pool | None = use.pools.get(queue)
-    while pool is not None:
-        path.append(pool)
-        pool = pool.parent
+    pool = use.pools.get(queue)
+    path = pool.path if pool is not None else ()
     needs = dict(request.charges) if request.queue is not None else {}
     borrows = state.may_borrow(request)
-    rows = {
-        row
-        for row, need in needs.items()
-        if need and path and need > use.left(queue, row, borrows=borrows)
-    }
+    rows = {row for row, _ in use.short(queue, needs, borrows=borrows)} if path else set()
     for pods in request.pods:
         rows |= {(flavor, resource) for resource, flavor in request.flavors[pods.podset].items()}
     asked = dict.fromkeys(sorted(rows), 0) | needs
-    return Contest(use, tuple(path), asked, frozenset(rows), borrows)
+    return Contest(use, path, asked, frozenset(rows), borrows)

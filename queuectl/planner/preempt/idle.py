@@ -75,10 +75,8 @@ def in_reach(
     least = least_priorities(problem, dry=dry)
     if not least or queue is None:
         return
-    pool = problem.pools[queue.name]
-    while pool.parent is not None:
-        pool = pool.parent
-    yield from (n for n in pool.queues if least.get(n, NO_PRIORITY) <= workload.priority)
+    queues = problem.pools[queue.name].root.queues
+    yield from (n for n in queues if least.get(n, NO_PRIORITY) <= workload.priority)
 
 
 def anybody_yields(

@@ -144,11 +144,8 @@ class Foreign:
         left = ((gangs[g], charges[g]) for g in gone)
         yields = self.comeback.yields(gangs[victim], self.owner[victim], left)
         self.remove(use, (victim,), 1)
-        for row, amount in yields.items():
-            use.add(row, -amount)
-        held = holds()
-        for row, amount in yields.items():
-            use.add(row, amount)
+        with use.hypothetically(yields.items(), -1):
+            held = holds()
         self.remove(use, (victim,))
         return held
 

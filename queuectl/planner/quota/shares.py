@@ -90,11 +90,8 @@ def _dominant(parent: Pool, borrowed: Mapping[str, int]) -> tuple[str, Fraction]
 def lendable_at(pool: Pool) -> Mapping[str, int]:
     """Resource to what a pool could get hold of if nothing were used, over all flavors of its tree."""
     if pool.lendable is None:
-        root = pool
-        while root.parent is not None:
-            root = root.parent
         sums: dict[str, int] = {}
-        for row in root.subtree:
+        for row in pool.root.subtree:
             sums[row[1]] = sums.get(row[1], 0) + pool.most(row)
         pool.lendable = sums
     return pool.lendable
@@ -104,11 +101,9 @@ def shares_above(
     use: QuotaUse, queue: str, charges: Mapping[FlavorResource, int] = _NONE_ADDED
 ) -> Iterator[tuple[Pool, Share]]:
     """Each pool from a ClusterQueue up to its root with its share if the queue used so much more (or less)."""
-    pool: Pool | None = use.pools[queue]
-    while pool is not None:
+    for pool in use.pools[queue].path:
         yield pool, share_of(pool, use, charges)
         charges = passed_up(pool, use, charges)
-        pool = pool.parent
 
 
 def passed_up(

@@ -10,7 +10,8 @@ Amounts are those of :mod:`queuectl.domain.quantity`; a flavor and resource that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -53,6 +54,16 @@ class Pool:
             own = [self.name] if not self.height and not self.members else []
             self._queues = tuple(sorted(own + below))
         return self._queues
+
+    @property
+    def path(self) -> tuple[Pool, ...]:
+        """Itself and every pool above it, the root last."""
+        return (self,) if self.parent is None else (self, *self.parent.path)
+
+    @property
+    def root(self) -> Pool:
+        """The pool at the top of its tree; itself if it has no parent."""
+        return self.path[-1]
 
     def most(self, row: FlavorResource) -> int:
         """What it could use if nothing else were used."""
@@ -154,13 +165,34 @@ class QuotaUse:
     def add(self, row: QuotaRow, amount: int) -> None:
         """Use so much more (or, below 0, less) of a ClusterQueue's flavor and resource."""
         self.changes += 1
-        pool = self.pools.get(row[0])
-        flavor_resource = row[1:]
-        while pool is not None and amount:
+        for pool, more in self._shifts(row, amount, {}):
             used = self.used.setdefault(pool, {})
-            before = used.get(flavor_resource, 0)
-            used[flavor_resource] = before + amount
-            amount = pool.shifts_parent(flavor_resource, before, amount)
+            used[row[1:]] = used.get(row[1:], 0) + more
+
+    @contextmanager
+    def hypothetically(self, rows: Iterable[tuple[QuotaRow, int]], sign: int = 1) -> Iterator[None]:
+        """Use these amounts more (with ``sign`` -1: less) for the time of a ``with`` block."""
+        changes = list(rows)
+        for row, amount in changes:
+            self.add(row, sign * amount)
+        try:
+            yield
+        finally:
+            for row, amount in reversed(changes):
+                self.add(row, -sign * amount)
+
+    def _shifts(
+        self, row: QuotaRow, amount: int, more: Mapping[tuple[Pool, FlavorResource], int]
+    ) -> Iterator[tuple[Pool, int]]:
+        """The pools whose use changes with an amount of a ClusterQueue, lowest first, and by how much each.
+
+        ``more``: what is used besides.
+        """
+        pool, flavor_resource = self.pools.get(row[0]), row[1:]
+        while pool is not None and amount:
+            used = self.used_of(pool, flavor_resource) + more.get((pool, flavor_resource), 0)
+            yield pool, amount
+            amount = pool.shifts_parent(flavor_resource, used, amount)
             pool = pool.parent
 
     def copy(self) -> QuotaUse:
@@ -173,13 +205,8 @@ class QuotaUse:
         """By how much the use of every pool would change with these amounts more (or, below 0, less)."""
         shifts: dict[tuple[Pool, FlavorResource], int] = {}
         for row, amount in rows:
-            pool, flavor_resource, more = self.pools.get(row[0]), row[1:], amount
-            while pool is not None and more:
-                key = pool, flavor_resource
-                before = self._used(*key) + shifts.get(key, 0)
-                shifts[key] = shifts.get(key, 0) + more
-                more = pool.shifts_parent(flavor_resource, before, more)
-                pool = pool.parent
+            for pool, more in self._shifts(row, amount, shifts):
+                shifts[pool, row[1:]] = shifts.get((pool, row[1:]), 0) + more
         return shifts
 
     def owe(
@@ -202,7 +229,7 @@ class QuotaUse:
 
     def of(self, queue: str, row: FlavorResource) -> int:
         """What a ClusterQueue itself uses."""
-        return self._used(self.pools[queue], row)
+        return self.used_of(self.pools[queue], row)
 
     def left(self, queue: str, row: FlavorResource, *, borrows: bool = True) -> int:
         """What a ClusterQueue may still use; below 0 when more is used than quota allows.
@@ -216,16 +243,21 @@ class QuotaUse:
         """
         pool = self.pools[queue]
         left = self._left(pool, row)
-        return left if borrows else min(left, pool.subtree.get(row, 0) - self._used(pool, row))
+        return left if borrows else min(left, pool.subtree.get(row, 0) - self.used_of(pool, row))
 
     def fits(
         self, queue: str, charges: Mapping[FlavorResource, int], *, borrows: bool = True
     ) -> bool:
         """Whether a ClusterQueue may use all of this more."""
-        return all(
-            not need or need <= self.left(queue, row, borrows=borrows)
-            for row, need in charges.items()
-        )
+        return not any(True for _ in self.short(queue, charges, borrows=borrows))
+
+    def short(
+        self, queue: str, charges: Mapping[FlavorResource, int], *, borrows: bool = True
+    ) -> Iterator[tuple[FlavorResource, int]]:
+        """Of what a ClusterQueue may not use this much more, and how much is left of it."""
+        for row, need in charges.items():
+            if need and need > (left := self.left(queue, row, borrows=borrows)):
+                yield row, left
 
     def reach(self, queue: str, row: FlavorResource, need: int) -> Pool:
         """The lowest pool whose own subtree has room for ``need`` more; the root when none has.
@@ -233,17 +265,18 @@ class QuotaUse:
         The queue's own pool = nothing is borrowed; the higher the pool, the more of others' quota is used.
         """
         pool = self.pools[queue]
-        while pool.parent is not None and self._used(pool, row) + need > pool.subtree.get(row, 0):
-            need -= max(0, pool.local.get(row, 0) - self._used(pool, row))
+        while pool.parent is not None and self.used_of(pool, row) + need > pool.subtree.get(row, 0):
+            need -= max(0, pool.local.get(row, 0) - self.used_of(pool, row))
             pool = pool.parent
         return pool
 
-    def _used(self, pool: Pool, row: FlavorResource) -> int:
+    def used_of(self, pool: Pool, row: FlavorResource) -> int:
+        """What a pool uses: what its members pass up, or what a ClusterQueue itself uses."""
         used = self.used.get(pool)
         return used.get(row, 0) if used is not None else 0
 
     def _left(self, pool: Pool, row: FlavorResource) -> int:
-        subtree, used = pool.subtree.get(row, 0), self._used(pool, row)
+        subtree, used = pool.subtree.get(row, 0), self.used_of(pool, row)
         if pool.parent is None:
             return subtree - used
         local = pool.local.get(row, 0)

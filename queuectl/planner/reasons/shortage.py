@@ -112,12 +112,10 @@ def _shorts(state: State, request: GangRequest) -> Iterator[_Short]:
         return
     pool = state.quota_after.pools[request.queue]
     borrows = state.may_borrow(request)
-    for row, need in request.charges.items():
-        left = min(use.left(request.queue, row, borrows=borrows) for use in state.quota_views)
-        if need and need > left:
-            nominal = pool.subtree.get(row, 0)
-            used = max(
-                use.of(request.queue, row) for use in (state.quota_now, state.quota_after)
-            )  # what leaves, and what is leased
-            until = None if borrows or pool.parent is None else request.pending.borrows_at
-            yield _Short(row, pool, need, nominal, used, pool.most(row), left, until)
+    for row, left in state.quota_short(request).items():
+        need, nominal = request.charges[row], pool.subtree.get(row, 0)
+        used = max(
+            use.of(request.queue, row) for use in (state.quota_now, state.quota_after)
+        )  # what leaves, and what is leased
+        until = None if borrows or pool.parent is None else request.pending.borrows_at
+        yield _Short(row, pool, need, nominal, used, pool.most(row), left, until)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import TypeAlias
 
 from queuectl.domain.plan import Preemption, PreemptionReason, Proof
@@ -167,13 +166,11 @@ class Chooser:
             if gang.workload.uid in gone
             for charge in self.problem.usage.charges(gang)
         ]
-        views = (self.state.quota_now, self.state.quota_after)
-        for use, (row, amount) in product(views, charges):
-            use.add(row, -amount)
-        heights = borrows(self.state, request)
-        for use, (row, amount) in product(views, charges):
-            use.add(row, amount)
-        return heights
+        with (
+            self.state.quota_now.hypothetically(charges, -1),
+            self.state.quota_after.hypothetically(charges, -1),
+        ):
+            return borrows(self.state, request)
 
 
 @dataclass(eq=False, slots=True)
