@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from queuectl.domain.plan import Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.capacity.leases import standing_leases
+from queuectl.planner.capacity.reservations import standing_leases
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.consolidate.tidy import tidy
 from queuectl.planner.cycle.ahead import look_ahead

@@ -89,7 +89,7 @@ def test_a_place_found_before_its_turn_is_taken() -> None:
 def test_a_place_that_others_took_meanwhile_is_not() -> None:
     chooser, request = at_its_turn(ROOMY)
     foreseen_on_b(chooser, request)
-    chooser.state.now[:, chooser.problem.index.position["b"]] = 0
+    chooser.state.now.free[:, chooser.problem.index.position["b"]] = 0
     assert on(chooser, chooser.decide(request)) == ["a"]
 
 

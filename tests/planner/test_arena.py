@@ -165,7 +165,7 @@ def test_counts_of_changed_nodes_are_those_of_a_fresh_count() -> None:
     (running,) = list(state.evictable())
     state.evict(running)
     assert state.caps(shape).tolist() == [2, 2, 2, 1]  # it has not left yet
-    assert caps(state.later_free(), shape).tolist() == [2, 2, 2, 2]
+    assert caps(state.later.free, shape).tolist() == [2, 2, 2, 2]
     assert list(state.evictable()) == []
 
 

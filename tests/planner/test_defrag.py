@@ -66,7 +66,7 @@ def agrees_with_brute_force(snapshot: Snapshot, budget: int | None = None) -> st
 
 def everybody_fits(snapshot: Snapshot, request: GangRequest, room: Room) -> None:
     problem = survey(snapshot)
-    free = open_state(problem).later_free().copy()
+    free = open_state(problem).later.free.copy()
     for moved in room.moved:
         nodes, amounts = problem.use_of(moved.gang)
         for row, amount in zip(free, amounts, strict=True):

@@ -73,5 +73,5 @@ def ground_and_weight(snapshot: Snapshot) -> tuple[Ground, Ints]:
     state = open_state(problem)
     bench = schemes(state, request, main)[0][0].bench
     (part,) = parts_of(request)
-    scene = scene_of(part, part.counts[0][0], state.later_free(), bench)
+    scene = scene_of(part, part.counts[0][0], state.later.free, bench)
     return ground_of(scene, 0, Terms(bench, [])), bench.lost

@@ -80,7 +80,7 @@ def test_the_quota_model_holds_everybody_exactly_where_each_has_quota_beside_the
         some = tuple(p for p in snapshot.pending if random.Random(seed).random() < 0.6)
         state = _with_all_kept(replace(snapshot, pending=some))
         fits = all(
-            not need or state.quota_now.left(kept.request.queue or "", row) >= 0
+            not need or state.now.quota.left(kept.request.queue or "", row) >= 0
             for kept in state.kept
             for row, need in kept.request.charges.items()
         )

@@ -75,7 +75,7 @@ def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.
     pending = next(turns(prepared))
     turn = turn_of(prepared.cycle, pending)
     for request in requests(turn, as_it_is(turn), problem):
-        free, solver = prepared.cycle.state.later_free(), Solver(snapshot.limits)
+        free, solver = prepared.cycle.state.later.free, Solver(snapshot.limits)
         search = MixedSearch(request, parts_of(request), free, bench, Terms(bench, []), solver, 0)
         gone = (
             data.draw(st.frozensets(st.integers(0, bench.size - 1))) if bench.size else frozenset()

@@ -166,7 +166,7 @@ def _shared(draw: st.DrawFn) -> Snapshot:
 
 def _tournament(cycle: AdmissionCycle, heads: Mapping[str, Pending]) -> str:
     """The winning queue, everything counted afresh."""
-    use, config = cycle.state.quota_after, cycle.problem.snapshot.config
+    use, config = cycle.state.later.quota, cycle.problem.snapshot.config
 
     def entry(pool: Pool) -> tuple[Any, ...] | None:
         """Key in the parent's tournament, whether it borrows below, charges here, rows asked, queue and place."""

@@ -15,7 +15,7 @@ Heights: TypeAlias = tuple[int, ...]  # per podset, how far up the cohorts it bo
 def borrows(state: State, request: GangRequest) -> Heights:
     """How far up its cohorts each podset borrows, those before it charged already, in the tighter of the two views."""
     heights = [0] * len(request.flavors)
-    if request.queue is None or state.quota_after.pools[request.queue].parent is None:
+    if request.queue is None or state.later.quota.pools[request.queue].parent is None:
         return tuple(heights)
     charged_for = state.problem.snapshot.config.rules.charged
     charged: dict[FlavorResource, int] = {}
@@ -27,7 +27,7 @@ def borrows(state: State, request: GangRequest) -> Heights:
             need = amounts[resource] * podset.count
             row = (flavor, resource)
             charged[row] = charged.get(row, 0) + need
-            for use in (state.quota_now, state.quota_after):
+            for use in (state.now.quota, state.later.quota):
                 reach = use.reach(request.queue, row, charged[row])
                 heights[i] = max(heights[i], reach.height if need else 0)
     return tuple(heights)
@@ -39,7 +39,7 @@ def entitled(state: State, request: GangRequest) -> bool:
     Kueue's rule: what fits the queue's own nominal quota, or that of a cohort below the root, is; more than that only
     where the queue may preempt to borrow, or where shares decide.
     """
-    queue, use = request.queue, state.quota_after
+    queue, use = request.queue, state.later.quota
     if queue is None:
         return False
     config = state.problem.snapshot.config

@@ -41,20 +41,25 @@ class TentativeAdmission:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class LeaseCredit:
-    """A lease that can be claimed as soon as its own victims have left, whoever else still leaves.
+class Reservation:
+    """Capacity kept for a pending gang that can start as soon as its own victims have left.
 
     Attributes:
         victims: those of them that still hold something.
         nodes: indexes (K,) of the nodes it is on, each once.
-        amounts: (R, K) it is owed there of what is free now.
+        owed: (R, K) what it is owed there of what is free now.
     """
 
     request: GangRequest
     node_counts: NodeCounts
     victims: tuple[Admitted, ...]
     nodes: Ints
-    amounts: Ints
+    owed: Ints
+
+    @property
+    def uid(self) -> str:
+        """Of the gang that waits."""
+        return self.request.pending.workload.uid
 
 
 def use_of_counts(pods: Sequence[Pods], node_counts: NodeCounts) -> Iterator[tuple[Ints, Ints]]:

@@ -1,26 +1,25 @@
-"""Capacity and quota as the walk goes: what is free now, what will be, who was kept, what is leased.
+"""Capacity and quota during one cycle, at each of a list of instants (invariants I2 and I4).
 
-Two views of every amount, of nodes and of quota (invariants I2, I4):
+Two instants are known today: *now*, when everything that holds capacity counts, leaving gangs included, and *later*, when
+everything that leaves has left. What starts is used at both, what is reserved is used later, what is evicted is used now.
+A gang must fit at all of them to start, and a reservation must fit later.
 
-- *now*: less everything that holds capacity, leaving gangs included. What starts must fit here.
-- *later*: once everything leaving has left, less the leases. A lease must fit here.
-
-A gang that is not a lease's holder may use the smaller of the two, resource by resource, and of *now* only what is *open*:
-leases are owed the rest (:mod:`queuectl.planner.capacity.credit`). What quota leaves it, through its cohorts,
-:mod:`queuectl.planner.quota.tree` says.
+A reservation is also owed a part of what is free now (:mod:`queuectl.planner.capacity.reservations`). A gang without a
+reservation may use the rest, which is *open*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.node_counts import (
-    LeaseCredit,
     NodeCounts,
+    Reservation,
     TentativeAdmission,
     add_at,
     give_back,
@@ -32,28 +31,41 @@ from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, QuotaRow, QuotaUse, use_of
 
 
+@dataclass(eq=False, slots=True)
+class Instant:
+    """One time: ``free`` capacity of each node, (R, N), and the use of ``quota``."""
+
+    free: Ints
+    quota: QuotaUse
+
+
 @dataclass(eq=False)
 class State:
-    """Starts from an arena; changed only by the walk.
+    """Starts from a problem; only the cycle changes it.
 
-    While ``now`` and ``later`` are the same they are one matrix (:attr:`one`), and nothing of this size is made that nobody asks for.
+    Attributes:
+        now: all that holds capacity counts.
+        later: what leaves has left. While ``free`` is the same at both instants, it is one matrix.
+        kept: gangs that this plan starts.
+        gone: uids that this plan evicts or repairs.
+        leaving: gangs that leave, by uid; those that this plan evicts are among them.
+        released: ClusterQueues of which quota was given back.
+        reservations: by uid of the gang that waits; only those that are owed a part of what is free now.
+        owed: what they are owed of each node, (R, N); None = nothing.
+        quota_open: the use of quota now, and what reservations are owed of it.
     """
 
     problem: Problem
-    now: Ints
-    later: Ints
-    quota_now: QuotaUse
-    quota_after: QuotaUse
+    now: Instant
+    later: Instant
     kept: list[TentativeAdmission] = field(default_factory=list)
-    gone: set[str] = field(default_factory=set)  # uids evicted or repaired by this plan
-    released: list[str] = field(default_factory=list)  # ClusterQueues whose quota came free
-    leaving: dict[str, Admitted] = field(
-        init=False
-    )  # by uid; those told to leave by this plan, too
-    credits: dict[str, LeaseCredit] = field(default_factory=dict)  # by uid of the lease's holder
-    owed: Ints | None = None  # (R, N) that they add up to; None = nothing is owed
-    quota_open: QuotaUse = field(init=False)  # the view of now, and what promises are owed of quota
-    _moved: Ints | None = None  # use of the kept gangs that may be placed anew, once asked for
+    gone: set[str] = field(default_factory=set)
+    leaving: dict[str, Admitted] = field(init=False)
+    released: list[str] = field(default_factory=list)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+    owed: Ints | None = None
+    quota_open: QuotaUse = field(init=False)
+    _moved: Ints | None = None  # use of the kept gangs that can move, once asked for
     _free: Ints | None = None
     _caps: dict[int, tuple[int, Ints]] = field(default_factory=dict)
     _log: list[Ints] = field(default_factory=list)
@@ -61,36 +73,31 @@ class State:
 
     def __post_init__(self) -> None:
         self.leaving = {gang.workload.uid: gang for gang in self.problem.usage.leaving}
-        self.quota_open = self.quota_now
+        self.quota_open = self.now.quota
 
     # What is free.
 
     def free(self) -> Ints:
-        """(R, N) free for a gang that holds no lease."""
+        """(R, N) free at every instant for a gang without a reservation."""
         if self._free is None:
-            if self.one and self.owed is None:
-                return self.now
-            self._free = np.minimum(self.open_now(slice(None)), self.later)
+            if self._one and self.owed is None:
+                return self.now.free
+            self._free = np.minimum(self.open_now(slice(None)), self.later.free)
         return self._free
 
     @property
-    def one(self) -> bool:
-        """Whether what is free now and what will be is one matrix."""
-        return self.later is self.now
+    def _one(self) -> bool:
+        return self.later.free is self.now.free
 
     def open_now(self, nodes: Ints | slice) -> Ints:
-        """(R, K) free now on these nodes and owed to nobody."""
-        now: Ints = self.now[:, nodes]
+        """(R, K) free now on these nodes and owed to no reservation."""
+        now: Ints = self.now.free[:, nodes]
         return now if self.owed is None else now - self.owed[:, nodes]
 
-    def later_free(self) -> Ints:
-        """(R, N) free once everything leaving has left; leases and kept gangs taken off."""
-        return self.later
-
     def free_without_kept(self) -> Ints:
-        """(R, N) free if the kept gangs that may be placed anew stood nowhere."""
+        """(R, N) free if the kept gangs that can move were nowhere."""
         if self._moved is None:
-            self._moved = np.zeros_like(self.now)
+            self._moved = np.zeros_like(self.now.free)
             for kept in self.kept:
                 if not kept.fixed:
                     give_back(self._moved, kept.request.pods, kept.node_counts)
@@ -111,6 +118,8 @@ class State:
         self._caps[shape.key] = (version, fits)
         return fits
 
+    # What quota allows.
+
     def nominal(self, queue: str) -> Mapping[FlavorResource, int]:
         """(flavor, resource) to the nominal quota of a ClusterQueue."""
         if queue not in self._nominal:
@@ -127,7 +136,7 @@ class State:
         return request.pending.may_borrow(self.problem.snapshot.now)
 
     def quota_left(self, queue: str, *, borrows: bool = True) -> Mapping[FlavorResource, int]:
-        """(flavor, resource) to the quota left for a gang that holds no lease, and may borrow or not."""
+        """(flavor, resource) to the quota left for a gang without a reservation that may borrow, or may not."""
         return {
             row: min(use.left(queue, row, borrows=borrows) for use in self.quota_views)
             for row in self.nominal(queue)
@@ -135,25 +144,25 @@ class State:
 
     @property
     def quota_views(self) -> tuple[QuotaUse, QuotaUse]:
-        """The views in which a gang that holds no lease must find its quota."""
-        return self.quota_open, self.quota_after
+        """The uses of quota beside which a gang without a reservation must find its own."""
+        return self.quota_open, self.later.quota
 
     def quota_most(self, queue: str) -> Mapping[FlavorResource, int]:
-        """(flavor, resource) to what a ClusterQueue could use if nobody used anything."""
-        pool = self.quota_after.pools[queue]
+        """(flavor, resource) to what a ClusterQueue could use if nothing were used."""
+        pool = self.problem.pools[queue]
         return {row: pool.most(row) for row in self.nominal(queue)}
 
     def quota_allows(self, request: GangRequest, used: QuotaUse) -> bool:
-        """Whether a demand's charges fit its quota, borrowed quota if it may borrow, beside ``used`` (one of the two views)."""
+        """Whether a request's charges fit its quota, borrowed quota if it may borrow, beside ``used``."""
         borrows = self.may_borrow(request)
         return request.queue is None or used.fits(request.queue, request.charges, borrows=borrows)
 
     def quota_fits(self, request: GangRequest) -> bool:
-        """Whether a demand without a lease fits its quota, in both views."""
+        """Whether a request without a reservation fits its quota at every instant."""
         return all(self.quota_allows(request, use) for use in self.quota_views)
 
     def quota_short(self, request: GangRequest) -> dict[FlavorResource, int]:
-        """Of what a request without a lease has too little quota in one of the views, and how much is left of it."""
+        """Of what a request without a reservation has too little quota, and how much is left of it."""
         left: dict[FlavorResource, int] = {}
         if request.queue is None:
             return left
@@ -163,47 +172,128 @@ class State:
                 left[row] = min(amount, left.get(row, amount))
         return {row: left[row] for row in request.charges if row in left}
 
+    @contextmanager
+    def quota_without(self, gangs: Sequence[Admitted], *uses: QuotaUse) -> Iterator[None]:
+        """For the time of a ``with`` block, these gangs are charged nothing in some uses of quota."""
+        charges = [charge for gang in gangs for charge in self.problem.usage.charges(gang)]
+        with ExitStack() as stack:
+            for use in {id(use): use for use in uses}.values():
+                stack.enter_context(use.hypothetically(charges, -1))
+            yield
+
     def evictable(self) -> Iterator[Admitted]:
-        """Gangs neither leaving, nor evicted or repaired by this plan; whether policy allows it is not judged."""
+        """Gangs that neither leave nor are evicted or repaired by this plan; policy is not judged."""
         for gang in self.problem.snapshot.admitted:
             if not gang.leaving and gang.workload.uid not in self.gone:
                 yield gang
 
-    # What changes.
+    # What starts.
 
     def keep(self, kept: TentativeAdmission) -> None:
-        """Start a gang: it uses capacity and quota in both views."""
+        """Start a gang: it uses capacity and quota at every instant."""
         self.kept.append(kept)
-        self._apply(kept, -1)
-        self.charge(kept.request, 1)
+        self._place(kept, -1)
+        self._charge(kept.request, 1, self.now.quota, self.later.quota)
 
     def drop(self, kept: TentativeAdmission) -> None:
         """The opposite: it does not start after all."""
         self.kept.remove(kept)
-        self._apply(kept, 1)
-        self.charge(kept.request, -1)
+        self._place(kept, 1)
+        self._charge(kept.request, -1, self.now.quota, self.later.quota)
 
-    def charge(self, request: GangRequest, sign: int, *, now: bool = True) -> None:
-        """Add (or take off) a demand's quota, in the later view and, unless it is a lease, in the one of now."""
-        if sign < 0 and request.queue is not None:
-            self.released.append(request.queue)
-        for row, amount in request.rows():
-            self.quota_after.add(row, sign * amount)
-            if now:
-                self.charge_now(row, sign * amount)
+    def move(self, kept: TentativeAdmission, node_counts: NodeCounts) -> None:
+        """Place a kept gang elsewhere; its quota stays as it is."""
+        self.lift(kept)
+        self.put(kept, node_counts)
 
-    def charge_now(self, row: QuotaRow, amount: int) -> None:
-        """Add to what is used of quota now."""
-        self.quota_now.add(row, amount)
-        if self.quota_open is not self.quota_now:
-            self.quota_open.add(row, amount)
+    def lift(self, kept: TentativeAdmission) -> None:
+        """Take a kept gang off its nodes until it is put elsewhere; until then only what is free may be asked."""
+        self._place(kept, 1)
 
-    def reserve(self, request: GangRequest) -> list[tuple[QuotaRow, int]]:
+    def put(self, kept: TentativeAdmission, node_counts: NodeCounts) -> None:
+        """Place a gang that was lifted."""
+        kept.node_counts = node_counts
+        self._place(kept, -1)
+
+    # What leaves.
+
+    def evict(self, gang: Admitted) -> None:
+        """Count a gang as leaving."""
+        self.gone.add(gang.workload.uid)
+        self.leaving[gang.workload.uid] = gang
+        self._stay(gang, 1)
+        self.released.extend({row[0] for row, _ in self.problem.usage.charges(gang)})
+
+    def undo_evict(self, gang: Admitted) -> None:
+        """The opposite: a gang that was to be evicted stays."""
+        self.gone.discard(gang.workload.uid)
+        del self.leaving[gang.workload.uid]
+        self._stay(gang, -1)
+
+    def forget(self, gang: Admitted) -> None:
+        """Use nothing for a running gang, at any instant: as if it had ended."""
+        nodes, amounts = self.problem.use_of(gang)
+        charges = self.problem.usage.charges(gang)
+        if not gang.leaving and gang.workload.uid not in self.gone:
+            self._stay(gang, 1)
+        if self._one:
+            self.later.free = self.now.free.copy()
+        add_at(self.now.free, nodes, amounts)
+        for use in {id(use): use for use in (self.now.quota, self.quota_open)}.values():
+            for row, amount in charges:
+                use.add(row, -amount)
+        self._touch(nodes)
+
+    # What is reserved.
+
+    def hold(self, request: GangRequest, node_counts: NodeCounts, sign: int = 1) -> None:
+        """Use capacity and quota later, or, with ``sign`` -1, give it back."""
+        for nodes, amounts in use_of_counts(request.pods, node_counts):
+            self._change_later(nodes, -sign * amounts)
+        self._charge(request, sign, self.later.quota)
+
+    def owe(self, reservation: Reservation) -> None:
+        """Keep what a reservation is owed of what is free now from all others."""
+        self.reservations[reservation.uid] = reservation
+        if self.owed is None:
+            self.owed = np.zeros_like(self.now.free)
+        if self.quota_open is self.now.quota:
+            self.quota_open = self.now.quota.copy()
+        self.quota_open.owe(self.now.quota, *self._owed_quota(reservation))
+        self.owed[:, reservation.nodes] += reservation.owed
+        self._touch(reservation.nodes)
+
+    def disown(self, uid: str) -> None:
+        """The opposite, by uid of the gang that waits; nothing where nothing is owed."""
+        reservation = self.reservations.pop(uid, None)
+        if reservation is None or self.owed is None:
+            return
+        self.owed[:, reservation.nodes] -= reservation.owed
+        self.quota_open = self.quota_open_to(uid)
+        self._touch(reservation.nodes)
+
+    def quota_open_to(self, uid: str) -> QuotaUse:
+        """The use of quota now, and what is owed of it to other reservations than this gang's."""
+        others = [known for name, known in self.reservations.items() if name != uid]
+        use = self.now.quota.copy() if others else self.now.quota
+        for reservation in others:
+            use.owe(self.now.quota, *self._owed_quota(reservation))
+        return use
+
+    def _owed_quota(
+        self, reservation: Reservation
+    ) -> tuple[list[tuple[QuotaRow, int]], list[tuple[QuotaRow, int]]]:
+        """What it will be charged, and what its victims still are."""
+        usage = self.problem.usage
+        still = [charge for gang in reservation.victims for charge in usage.charges(gang)]
+        return list(reservation.request.rows()), still
+
+    def withhold(self, request: GangRequest) -> list[tuple[QuotaRow, int]]:
         """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it; what is kept."""
         if request.queue is None:
             return []
         kept: list[tuple[QuotaRow, int]] = []
-        nominal, use = self.nominal(request.queue), self.quota_after
+        nominal, use = self.nominal(request.queue), self.later.quota
         for row, need in request.charges.items():
             unused = nominal.get(row, 0) - use.of(request.queue, row)
             amount = min(need, unused, use.left(request.queue, row))
@@ -211,83 +301,27 @@ class State:
             use.add(*kept[-1])
         return kept
 
-    def move(self, kept: TentativeAdmission, node_counts: NodeCounts) -> None:
-        """Place a kept gang anew; its quota stays as it is."""
-        self.lift(kept)
-        self.put(kept, node_counts)
+    # Changes of the matrices.
 
-    def lift(self, kept: TentativeAdmission) -> None:
-        """A kept gang stands nowhere until it is put somewhere; till then only what is free may be asked."""
-        self._apply(kept, 1)
+    def _charge(self, request: GangRequest, sign: int, *uses: QuotaUse) -> None:
+        """Add a request's quota to some uses, or take it off; what is used now is not open either."""
+        if sign < 0 and request.queue is not None:
+            self.released.append(request.queue)
+        if self.now.quota in uses and self.quota_open is not self.now.quota:
+            uses = (*uses, self.quota_open)
+        for row, amount in request.rows():
+            for use in uses:
+                use.add(row, sign * amount)
 
-    def put(self, kept: TentativeAdmission, node_counts: NodeCounts) -> None:
-        """Where a gang that was lifted stands now."""
-        kept.node_counts = node_counts
-        self._apply(kept, -1)
-
-    def hold(self, request: GangRequest, node_counts: NodeCounts, sign: int = 1) -> None:
-        """Hold (or, with ``sign`` -1, give back) capacity and quota for later: leases are :mod:`queuectl.planner.capacity.credit`'s."""
-        for nodes, amounts in use_of_counts(request.pods, node_counts):
-            self._change_later(nodes, -sign * amounts)
-        self.charge(request, sign, now=False)
-
-    def evict(self, gang: Admitted) -> None:
-        """Count a gang as leaving from here on."""
-        self.gone.add(gang.workload.uid)
-        self.leaving[gang.workload.uid] = gang
+    def _stay(self, gang: Admitted, sign: int) -> None:
+        """Free what a gang uses later, or, with ``sign`` -1, use it again."""
         nodes, amounts = self.problem.use_of(gang)
-        self._change_later(nodes, amounts)
-        charges = self.problem.usage.charges(gang)
-        for row, amount in charges:
-            self.quota_after.add(row, -amount)
-        self.released.extend({row[0] for row, _ in charges})
-
-    def spare(self, gang: Admitted) -> None:
-        """The opposite: a gang that was to be evicted stays."""
-        self.gone.discard(gang.workload.uid)
-        del self.leaving[gang.workload.uid]
-        nodes, amounts = self.problem.use_of(gang)
-        self._change_later(nodes, -amounts)
+        self._change_later(nodes, sign * amounts)
         for row, amount in self.problem.usage.charges(gang):
-            self.quota_after.add(row, amount)
+            self.later.quota.add(row, -sign * amount)
 
-    def credit(self, credit: LeaseCredit) -> None:
-        """Keep what a lease is owed of what is free now from everybody else."""
-        self.credits[credit.request.pending.workload.uid] = credit
-        if self.owed is None:
-            self.owed = np.zeros_like(self.now)
-        if self.quota_open is self.quota_now:
-            self.quota_open = self.quota_now.copy()
-        self.quota_open.owe(self.quota_now, *self._charges(credit))
-        self.owed[:, credit.nodes] += credit.amounts
-        self._touch(credit.nodes)
-
-    def drop_credit(self, uid: str) -> None:
-        """The opposite, for the holder of a lease; nothing where nothing is owed."""
-        credit = self.credits.pop(uid, None)
-        if credit is None or self.owed is None:
-            return
-        self.owed[:, credit.nodes] -= credit.amounts
-        self.quota_open = self.quota_open_to(uid)
-        self._touch(credit.nodes)
-
-    def quota_open_to(self, uid: str) -> QuotaUse:
-        """What is used of quota now and owed to others than this holder of a lease."""
-        others = [credit for name, credit in self.credits.items() if name != uid]
-        use = self.quota_now.copy() if others else self.quota_now
-        for credit in others:
-            use.owe(self.quota_now, *self._charges(credit))
-        return use
-
-    def _charges(
-        self, credit: LeaseCredit
-    ) -> tuple[list[tuple[QuotaRow, int]], list[tuple[QuotaRow, int]]]:
-        """What it will be charged, and what its victims still are."""
-        still = [charge for gang in credit.victims for charge in self.problem.usage.charges(gang)]
-        return list(credit.request.rows()), still
-
-    def _apply(self, kept: TentativeAdmission, sign: int) -> None:
-        matrices = (self.now,) if self.one else (self.now, self.later)
+    def _place(self, kept: TentativeAdmission, sign: int) -> None:
+        matrices = (self.now.free,) if self._one else (self.now.free, self.later.free)
         for nodes, amounts in use_of_counts(kept.request.pods, kept.node_counts):
             for matrix in matrices:
                 matrix[:, nodes] += sign * amounts
@@ -296,26 +330,25 @@ class State:
             self._touch(nodes)
 
     def _change_later(self, nodes: Ints, amounts: Ints) -> None:
-        if self.one:
-            self.later = self.now.copy()
-        add_at(self.later, nodes, amounts)
+        if self._one:
+            self.later.free = self.now.free.copy()
+        add_at(self.later.free, nodes, amounts)
         self._touch(nodes)
 
     def _touch(self, nodes: Ints) -> None:
         """What is free there has changed."""
         self._log.append(nodes)
         if self._free is not None:
-            self._free[:, nodes] = np.minimum(self.open_now(nodes), self.later[:, nodes])
+            self._free[:, nodes] = np.minimum(self.open_now(nodes), self.later.free[:, nodes])
 
 
 def open_state(problem: Problem) -> State:
-    """The ledger at the start of a walk."""
+    """The state when a cycle begins."""
     usage, pools = problem.usage, problem.pools
     now = problem.now.copy()
+    later = now if problem.later is problem.now else problem.later.copy()
     return State(
         problem,
-        now,
-        now if problem.later is problem.now else problem.later.copy(),
-        use_of(pools, usage.quota_held),
-        use_of(pools, usage.quota_staying),
+        Instant(now, use_of(pools, usage.quota_held)),
+        Instant(later, use_of(pools, usage.quota_staying)),
     )

@@ -19,11 +19,11 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
-from queuectl.planner.capacity import credit
+from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.entitlement import entitled
-from queuectl.planner.capacity.leases import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.order import NEVER, Head, StrictOrder, barred
@@ -247,10 +247,10 @@ class AdmissionCycle:
             self.doubted.add(pending.workload.uid)
         gangs = {g.workload.uid: g for g in self.problem.snapshot.admitted}
         evicted = [gangs[v.victim] for v in found.victims]
-        victims = credit.awaited(self.state, request, found.node_counts, evicted)
+        victims = reservations.awaited(self.state, request, found.node_counts, evicted)
         for gang in evicted:
             self.state.evict(gang)
-        credit.lease(self.state, request, found.node_counts, victims)
+        reservations.reserve(self.state, request, found.node_counts, victims)
         self.limits.take(pending.workload)
         self.strict.order.start(pending.workload, request.charges)
         self.preempted.extend(found.victims)
@@ -290,12 +290,12 @@ class AdmissionCycle:
                 # the first flavor its own quota would do for
                 wanted = next((d for _, d in kind.requests if entitled(self.state, d)), None)
                 if wanted is not None:
-                    self.reserved[pending.workload.uid] = self.state.reserve(wanted)
+                    self.reserved[pending.workload.uid] = self.state.withhold(wanted)
 
     def give_back_reserved(self, uid: str) -> None:
         """Let go of the quota that was kept from borrowers for a gang."""
         for row, amount in self.reserved.pop(uid, ()):
-            self.state.quota_after.add(row, -amount)
+            self.state.later.quota.add(row, -amount)
 
     def _keeps_its_quota(self, queue: ClusterQueue) -> bool:
         """Whether others may not borrow what a waiting head of it could use: not if it can take that back from anybody."""

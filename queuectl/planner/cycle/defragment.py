@@ -17,9 +17,9 @@ from queuectl.domain.queues import ClusterQueue, Defragment, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.words import counted
-from queuectl.planner.capacity import credit
-from queuectl.planner.capacity.leases import lease_end
+from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.order import NEVER, Place, barred, place
 from queuectl.planner.problem.request import GangRequest
@@ -184,10 +184,10 @@ def _commit(cycle: AdmissionCycle, request: GangRequest, room: Room) -> tuple[Mo
     problem, state = cycle.problem, cycle.state
     uid, now = request.pending.workload.uid, problem.snapshot.now
     movers = [moved.gang for moved in room.moved]
-    leavers = credit.awaited(state, request, room.node_counts, movers)
+    leavers = reservations.awaited(state, request, room.node_counts, movers)
     for gang in movers:
         state.evict(gang)
-    credit.lease(state, request, room.node_counts, leavers)
+    reservations.reserve(state, request, room.node_counts, leavers)
     for moved in room.moved:
         state.hold(moved.request, moved.node_counts)
     cycle.unproved |= room.proof is not Proof.OPTIMAL

@@ -17,7 +17,7 @@ from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import ClusterQueue, ReclaimMode
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
-from queuectl.planner.capacity import credit
+from queuectl.planner.capacity import reservations
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.idle import anybody_yields, least_priorities
 from queuectl.planner.problem.request import GangRequest
@@ -101,7 +101,7 @@ def _hold(cycle: AdmissionCycle, cleared: Clearing) -> None:
     request, node_counts = cleared.request, cleared.victims.node_counts
     leaving = {victim.victim for victim in cleared.victims.victims}
     gangs = [g for g in cycle.problem.snapshot.admitted if g.workload.uid in leaving]
-    victims = credit.awaited(cycle.state, request, node_counts, gangs)
+    victims = reservations.awaited(cycle.state, request, node_counts, gangs)
     for gang in gangs:
         cycle.state.evict(gang)
-    credit.lease(cycle.state, request, node_counts, victims)
+    reservations.reserve(cycle.state, request, node_counts, victims)

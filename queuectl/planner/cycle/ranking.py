@@ -71,7 +71,7 @@ class _Heads:
         self._classes = cycle.classes
         self._ledger = cycle.state
         self.order = cycle.strict.order
-        self.use = cycle.state.quota_after
+        self.use = cycle.state.later.quota
 
     def asks(self, ranked: Ranked) -> tuple[GangRequest | None, int]:
         """The flavors its head would get first, and how far up its cohorts it would borrow with them."""

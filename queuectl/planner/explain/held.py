@@ -15,8 +15,8 @@ import numpy as np
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Pending
-from queuectl.planner.capacity.node_counts import LeaseCredit, NodeCounts, add_at, use_of_counts
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.node_counts import NodeCounts, Reservation, add_at, use_of_counts
+from queuectl.planner.capacity.state import Instant, State
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
@@ -34,7 +34,7 @@ class Held:
     later: Ints
     quota_now: Counter[QuotaRow]
     quota_after: Counter[QuotaRow]
-    owed: tuple[LeaseCredit, ...] = ()
+    owed: tuple[Reservation, ...] = ()
 
     def equals(self, other: Held) -> bool:
         quota = (self.quota_now, self.quota_after) == (other.quota_now, other.quota_after)
@@ -65,7 +65,11 @@ def books_of(problem: Problem, config: QueueConfig, shown: Iterable[Held]) -> St
     if config is not problem.snapshot.config:
         problem = replace(problem, snapshot=replace(problem.snapshot, config=config))
     pools = problem.pools
-    return State(problem, now, later, use_of(pools, quota_now), use_of(pools, quota_after))
+    return State(
+        problem,
+        Instant(now, use_of(pools, quota_now)),
+        Instant(later, use_of(pools, quota_after)),
+    )
 
 
 def evicted(cycle: AdmissionCycle) -> list[Admitted]:
@@ -92,7 +96,7 @@ def _running(cycle: AdmissionCycle) -> Held:
 def _leased(cycle: AdmissionCycle, leases: Iterable[tuple[str, GangRequest, NodeCounts]]) -> Held:
     """What leases hold: all of it later, and now what they are owed."""
     zeros, leases = np.zeros_like(cycle.problem.now), list(leases)
-    known = cycle.state.credits
+    known = cycle.state.reservations
     owed = tuple(known[uid] for uid, _, _ in leases if uid in known)
     held = Held(zeros, zeros.copy(), Counter(), Counter(), owed)
     for _, request, node_counts in leases:
@@ -105,8 +109,11 @@ def _leased(cycle: AdmissionCycle, leases: Iterable[tuple[str, GangRequest, Node
 def _promised(cycle: AdmissionCycle, known: list[Held]) -> Held:
     """What this walk keeps for gangs before that do not start now: all the books hold beyond what is known and kept."""
     problem, books = cycle.problem, cycle.state
-    now, later = problem.index.allocatable - books.now, problem.index.allocatable - books.later
-    quota_now, quota_after = _rows(books.quota_now), _rows(books.quota_after)
+    now, later = (
+        problem.index.allocatable - books.now.free,
+        problem.index.allocatable - books.later.free,
+    )
+    quota_now, quota_after = _rows(books.now.quota), _rows(books.later.quota)
     for held in known:
         now, later = now - held.now, later - held.later
         quota_now.subtract(held.quota_now)
@@ -117,7 +124,9 @@ def _promised(cycle: AdmissionCycle, known: list[Held]) -> Held:
             add_at(later, nodes, -amounts)
         quota_now.subtract(dict(kept.request.rows()))
         quota_after.subtract(dict(kept.request.rows()))
-    owed = tuple(p for p in books.credits.values() if not any(p in held.owed for held in known))
+    owed = tuple(
+        p for p in books.reservations.values() if not any(p in held.owed for held in known)
+    )
     return Held(now, later, +quota_now, +quota_after, owed)
 
 

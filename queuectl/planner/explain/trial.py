@@ -13,7 +13,7 @@ from queuectl.domain.diagnosis import Limit
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.node_counts import NodeCounts, add_at
+from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.capacity.state import State
 from queuectl.planner.explain.held import HOLDERS
 from queuectl.planner.explain.merge import fits_in_pieces
@@ -142,7 +142,7 @@ def books(turn: Turn, world: World) -> State:
         return turn.state(world.holders, world.config)
     state = turn.fresh_ledger(world.holders, world.config, world.gone)
     for gang in world.gone:
-        _release(state, gang)
+        state.forget(gang)
     return state
 
 
@@ -174,16 +174,3 @@ def _healthy(
 def shortage(state: State, request: GangRequest) -> dict[FlavorResource, int]:
     """Quota rows with less left than the demand charges, and how much less."""
     return {row: request.charges[row] - left for row, left in state.quota_short(request).items()}
-
-
-def _release(state: State, gang: Admitted) -> None:
-    """Take a running gang off the books."""
-    usage = state.problem.usage
-    nodes, amounts = usage.slots(gang)
-    staying = not gang.leaving and gang.workload.uid not in state.gone
-    for matrix in (state.now, state.later) if staying else (state.now,):
-        add_at(matrix, nodes, amounts)
-    for row, amount in usage.charges(gang):
-        state.charge_now(row, -amount)
-        if staying:
-            state.quota_after.add(row, -amount)

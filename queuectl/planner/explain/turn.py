@@ -17,7 +17,7 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.credit import credit_of
+from queuectl.planner.capacity.reservations import reservation_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.held import HOLDERS, Held, books_of, evicted, held_before
@@ -165,7 +165,7 @@ class Turn:
             for known in self.held[limit].owed if limit in holders else ():
                 there = known.victims if Limit.RUNNING in holders else ()
                 still = [gang for gang in there if gang.workload.uid not in out]
-                state.credit(credit_of(state.problem, known.request, known.node_counts, still))
+                state.owe(reservation_of(state.problem, known.request, known.node_counts, still))
 
         state = books_of(self.problem, config, [self.held[h] for h in sorted(HOLDERS & holders)])
         state.gone.update(g.workload.uid for g in evicted(self.cycle))

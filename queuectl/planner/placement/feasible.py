@@ -181,7 +181,7 @@ def _free_without(state: State, near: Sequence[TentativeAdmission]) -> Ints:
 
 def _free_there(state: State, nodes: Ints) -> Ints:
     """(R, N) free without any kept gang on these nodes, among which are all they stand on; nothing elsewhere."""
-    free = np.zeros(state.now.shape, dtype=np.int64)
+    free = np.zeros(state.now.free.shape, dtype=np.int64)
     free[:, nodes] = state.free()[:, nodes]
     for kept in state.kept:
         give_back(free, kept.request.pods, kept.node_counts)

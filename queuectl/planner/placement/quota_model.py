@@ -49,7 +49,7 @@ class _Building:
     def start(self, queue: str, charges: Mapping[FlavorResource, int], gangs: int) -> None:
         """So many gangs of a ClusterQueue, charged the same."""
         number = self._var(gangs, gangs, gangs, before=0)
-        pool = self.state.quota_now.pools[queue]
+        pool = self.state.now.quota.pools[queue]
         for row, amount in charges.items():
             if amount:
                 self._started.setdefault(row, {}).setdefault(pool, {})[number] = amount
@@ -66,7 +66,7 @@ class _Building:
 
     def _passes(self, pool: Pool, row: FlavorResource, terms: _Terms) -> int:
         """What a pool passes up, as a variable; at the top, nothing may be."""
-        used = self.state.quota_now.used.get(pool, {}).get(row, 0)
+        used = self.state.now.quota.used.get(pool, {}).get(row, 0)
         others = used - sum(c * self.hint[v] for v, c in terms.items())
         subtree, local = pool.subtree.get(row, 0), pool.local.get(row, 0)
         brought = sum(c * self.before[v] for v, c in terms.items())

@@ -254,7 +254,7 @@ def _keeps(pool: Pool, row: FlavorResource) -> bool:
 
 def contest_of(state: State, request: GangRequest, queue: str) -> Contest:
     """What a demand contends for, with a ClusterQueue's name to be used where it is charged nothing (a repair)."""
-    use = state.quota_after
+    use = state.later.quota
     pool = use.pools.get(queue)
     path = pool.path if pool is not None else ()
     needs = dict(request.charges) if request.queue is not None else {}

@@ -103,7 +103,7 @@ def patient(request: GangRequest, solver: Solver) -> bool:
 def _answer(state: State, request: GangRequest, scheme: Scheme, found: Found) -> Victims:
     bench = scheme.bench
     victims = sorted(found.victims or ())
-    free = state.later_free()
+    free = state.later.free
     if victims:
         free = free + bench.freed(free.shape[1], bench.mask(victims))
     node_counts = _spots(request, free)
@@ -146,7 +146,7 @@ class Blocked:
     scheme: Scheme | None = None
 
     def __post_init__(self) -> None:
-        self.free = self.state.later_free()
+        self.free = self.state.later.free
         self.parts = parts_of(self.request)
 
     def solve(self) -> Found:

@@ -13,9 +13,9 @@ Contract with :mod:`queuectl.planner.preempt.find` (called for one blocked gang 
 (UNDECIDED: a limit ended the search without a set; ``victims`` is empty then). It may build on
 
 - ``state.problem.snapshot``, ``.fleet``, ``.resources``;
-- ``state.later_free()``: (R, N) free for this gang once everything leaving has left, leases and gangs kept in this plan
+- ``state.later.free``: (R, N) free for this gang once everything leaving has left, leases and gangs kept in this plan
   taken off; the use of victims is added to it;
-- ``state.quota_after``: what is used of quota then, of every ClusterQueue and cohort;
+- ``state.later.quota``: what is used of quota then, of every ClusterQueue and cohort;
 - ``state.evictable()``: gangs neither leaving, nor victims already, nor lost slots being repaired in this plan
   (legality by queue, priority and ``preemptible`` is for preempt.py to judge);
 - ``state.problem.use_of(gang)``: (node indexes (K,), amounts (R, K)) of its slots on known nodes;

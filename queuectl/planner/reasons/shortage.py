@@ -110,12 +110,12 @@ def _shorts(state: State, request: GangRequest) -> Iterator[_Short]:
     """What is short for a gang that holds no lease: the tighter of the two views counts."""
     if request.queue is None:
         return
-    pool = state.quota_after.pools[request.queue]
+    pool = state.later.quota.pools[request.queue]
     borrows = state.may_borrow(request)
     for row, left in state.quota_short(request).items():
         need, nominal = request.charges[row], pool.subtree.get(row, 0)
         used = max(
-            use.of(request.queue, row) for use in (state.quota_now, state.quota_after)
+            use.of(request.queue, row) for use in (state.now.quota, state.later.quota)
         )  # what leaves, and what is leased
         until = None if borrows or pool.parent is None else request.pending.borrows_at
         yield _Short(row, pool, need, nominal, used, pool.most(row), left, until)

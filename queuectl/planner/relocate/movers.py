@@ -87,7 +87,7 @@ class Movers:
         """Whether a gang could be placed on exactly what it holds: then moving it never takes room from others."""
         if number not in self._settled:
             rows = self.bench.rows.select(self.bench.rows.gang == number)
-            own = np.zeros_like(self.state.later)
+            own = np.zeros_like(self.state.later.free)
             own[:, rows.node] = rows.use
             answer = place(self.request(number), own, solver)
             self._settled[number] = answer.status is Status.FOUND
@@ -167,7 +167,7 @@ class _Gate:
         known = self._rows.get(row)
         if known is None:
             flavors = self.state.problem.snapshot.config.flavors
-            left = self.state.quota_after.left(row[0], row[1:])
+            left = self.state.later.quota.left(row[0], row[1:])
             known = self._rows[row] = row[1] in flavors and left >= 0
         return known
 

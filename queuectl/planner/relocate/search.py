@@ -80,18 +80,18 @@ def find_room(state: State, request: GangRequest, movers: Movers, solver: Solver
         movers: who may be moved.
         solver: limits and counters.
     """
-    if not state.quota_allows(request, state.quota_after) or not request.units:
+    if not state.quota_allows(request, state.later.quota) or not request.units:
         return None
     if not movers.size or _more_than_free(state, request):
         return None
-    search = MoveSearch(request, movers, state.later_free(), solver)
+    search = MoveSearch(request, movers, state.later.free, solver)
     return search.run()
 
 
 def _more_than_free(state: State, request: GangRequest) -> bool:
     """Whether the gang asks more of a resource than is free in all: moving others changes nothing about that."""
     ready = state.problem.index.ready
-    free = np.maximum(state.later_free()[:, ready], 0).sum(axis=1)
+    free = np.maximum(state.later.free[:, ready], 0).sum(axis=1)
     asked = sum((pods.shape.vector * pods.count for pods in request.pods), np.zeros_like(free))
     return bool((asked > free).any())
 

@@ -20,10 +20,10 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease
 from queuectl.domain.workload import Placement
-from queuectl.planner.capacity import credit
-from queuectl.planner.capacity.leases import lease_end, waits_for_victims
+from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.reservations import lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement import witness
 from queuectl.planner.placement.feasible import Decision, decide, place
@@ -79,14 +79,14 @@ class Awaiting:
         """Count its victims as leaving, and hold the room that there will be."""
         for victim in self._leaving(state):
             state.evict(victim)
-        credit.lease(state, self.kept.request, self.kept.node_counts, self.awaited)
+        reservations.reserve(state, self.kept.request, self.kept.node_counts, self.awaited)
         state.gone.add(self.gang.workload.uid)
 
     def undo(self, state: State) -> None:
         """Let its victims stay, and the room go."""
-        credit.release(state, self.kept.request, self.kept.node_counts)
+        reservations.release(state, self.kept.request, self.kept.node_counts)
         for victim in self._leaving(state):
-            state.spare(victim)
+            state.undo_evict(victim)
         state.gone.discard(self.gang.workload.uid)
 
     def _leaving(self, state: State) -> list[Admitted]:
@@ -159,7 +159,7 @@ def _later(state: State, broken: Broken, request: GangRequest, solver: Solver) -
     """Room once those leaving have left, else once the least victims have; None = proved that there is none."""
     queue = _queue(state.problem, broken.gang)
     if queue is None:
-        return _left(place(request, state.later_free(), solver))
+        return _left(place(request, state.later.free, solver))
     room = None
     for budget in _BUDGETS:
         room = find_victims(state, _with(request, budget), queue, solver)
@@ -188,7 +188,7 @@ def _wait(
     kept = TentativeAdmission(request, room.node_counts)
     leaving = {p.victim for p in room.victims}
     victims = [g for g in problem.snapshot.admitted if g.workload.uid in leaving]
-    awaited = credit.awaited(state, request, room.node_counts, victims)
+    awaited = reservations.awaited(state, request, room.node_counts, victims)
     awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, kept, awaited)
     awaiting.apply(state)
     return awaiting

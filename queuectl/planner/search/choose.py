@@ -160,16 +160,8 @@ class Chooser:
     def _heights_after(self, request: GangRequest, victims: Sequence[Preemption]) -> Heights:
         """How far up its podsets borrow once these have left."""
         gone = {v.victim for v in victims}
-        charges = [
-            charge
-            for gang in self.problem.snapshot.admitted
-            if gang.workload.uid in gone
-            for charge in self.problem.usage.charges(gang)
-        ]
-        with (
-            self.state.quota_now.hypothetically(charges, -1),
-            self.state.quota_after.hypothetically(charges, -1),
-        ):
+        gangs = [g for g in self.problem.snapshot.admitted if g.workload.uid in gone]
+        with self.state.quota_without(gangs, self.state.now.quota, self.state.later.quota):
             return borrows(self.state, request)
 
 

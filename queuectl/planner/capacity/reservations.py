@@ -1,0 +1,296 @@
+"""Reservations: capacity and quota that are kept for pending gangs until gangs that leave have left.
+
+A reservation waits for its *victims*. When they have left, its gang can start, whatever else still leaves. So a reservation
+is owed now what it needs beyond what its victims still hold, on each node and in each pool of quota. Without this, other
+gangs could take what the victims leave, and the reservation would wait for the slowest of all gangs that leave.
+
+If the victims' leaving would not let its gang start, because something outside changed, a reservation is owed nothing now,
+and waits until everything that leaves has left. If even that is not enough, it ends. Among reservations the earlier one in
+the queue order is owed first.
+
+The CapacityLeases of a snapshot are the reservations of earlier plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.planner.capacity.node_counts import (
+    NodeCounts,
+    Reservation,
+    TentativeAdmission,
+    add_at,
+    fits,
+    use_of_counts,
+)
+from queuectl.planner.capacity.placing import node_counts_of
+from queuectl.planner.capacity.state import State
+from queuectl.planner.order.order import QueueOrder, barred, place
+from queuectl.planner.problem.partial import as_placed
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.quota.tree import QuotaUse
+
+
+def reserve(
+    state: State, request: GangRequest, node_counts: NodeCounts, victims: Iterable[str]
+) -> None:
+    """Keep capacity and quota for a gang: all of it later, and now what it is owed.
+
+    Args:
+        state: of the cycle.
+        request: of the gang.
+        node_counts: where its pods go.
+        victims: uids of the gangs it waits for; those that do not leave hold nothing.
+    """
+    state.hold(request, node_counts)
+    still = [state.leaving[uid] for uid in dict.fromkeys(victims) if uid in state.leaving]
+    if _enough(state, request, node_counts, still):
+        state.owe(reservation_of(state.problem, request, node_counts, still))
+
+
+def release(state: State, request: GangRequest, node_counts: NodeCounts) -> None:
+    """End a reservation."""
+    state.hold(request, node_counts, -1)
+    state.disown(request.pending.workload.uid)
+
+
+def reservation_of(
+    problem: Problem, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
+) -> Reservation:
+    """A reservation, and what it is owed while these victims still hold what they hold."""
+    nodes, need, held = _on_nodes(problem, request, node_counts, victims)
+    return Reservation(request, node_counts, tuple(victims), nodes, np.maximum(need - held, 0))
+
+
+def awaited(
+    state: State, request: GangRequest, node_counts: NodeCounts, evicted: Sequence[Admitted]
+) -> tuple[str, ...]:
+    """Uids of the victims of a new reservation: those evicted for it, and those leaving already that it needs besides.
+
+    No more of the latter than it takes, and first those that no other reservation waits for.
+    """
+    named = tuple(gang.workload.uid for gang in evicted)
+    more: list[Admitted] = []
+    for gang in _others(state, request, node_counts, named):
+        if _enough(state, request, node_counts, [*evicted, *more]):
+            break
+        more.append(gang)
+    for gang in more[-2::-1]:
+        fewer = [other for other in more if other is not gang]
+        if _enough(state, request, node_counts, [*evicted, *fewer]):
+            more = fewer
+    return (*named, *(gang.workload.uid for gang in more))
+
+
+def waits_for_victims(victims: Sequence[str]) -> Reason:
+    """Its capacity is leased; the gangs that hold it are leaving."""
+    whom = f"{len(victims)} workload{'s' if len(victims) != 1 else ''}"
+    text = f"waits for {whom} to leave; their capacity is leased to it"
+    if not victims:
+        text = "waits for workloads that are leaving already; their capacity is leased to it"
+    return Reason(Code.WAITING_FOR_PREEMPTED, text, {"victims": sorted(victims)})
+
+
+def lease_end(snapshot: Snapshot) -> float:
+    """When a lease given now ends: its time starts once the notice is over that its victims may be given."""
+    return snapshot.now + snapshot.config.rules.eviction_grace + snapshot.limits.lease_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    lease: CapacityLease
+    request: GangRequest
+    node_counts: NodeCounts
+
+
+@dataclass(slots=True)
+class Leases:
+    """The leases of the snapshot that still stand; each is reserved until it is claimed or given up."""
+
+    state: State
+    _standing: dict[str, _Standing] = field(default_factory=dict)
+
+    def holds(self, uid: str) -> bool:
+        return uid in self._standing
+
+    def workload(self, uid: str) -> Workload:
+        """The gang with as many pods as its lease is for."""
+        return self._standing[uid].request.pending.workload
+
+    def held(self) -> Iterator[tuple[str, GangRequest, NodeCounts]]:
+        """Every lease: uid of its gang, and what it holds."""
+        for uid, standing in self._standing.items():
+            yield uid, standing.request, standing.node_counts
+
+    def behind(self, pending: Pending, queue: ClusterQueue, order: QueueOrder) -> list[GangRequest]:
+        """Of gangs that wait in its queue at later places; the place of a gang that migrates is kept."""
+        here = order.within(pending.workload, queue)
+        return [
+            request
+            for uid, request, _ in self.held()
+            if uid not in self.state.leaving
+            and request.queue == queue.name
+            and order.within(request.pending.workload, queue) > here
+        ]
+
+    @property
+    def returning(self) -> tuple[str, ...]:
+        """Gangs that migrate, whose new place is kept."""
+        migrating = _migrating(self.state.problem)
+        return tuple(p.workload.uid for p in migrating if self.holds(p.workload.uid))
+
+    def claim(self, uid: str) -> TentativeAdmission | None:
+        """The gang on its leased placement if all of it is free now, in capacity and quota; else None."""
+        standing = self._standing[uid]
+        if not _claimable(self.state, standing.request, standing.node_counts):
+            return None
+        self.give_up(uid)
+        return TentativeAdmission(standing.request, standing.node_counts, fixed=True)
+
+    def give_up(self, uid: str) -> None:
+        """Return the leased capacity and quota."""
+        standing = self._standing.pop(uid)
+        release(self.state, standing.request, standing.node_counts)
+
+    def reason(self, uid: str) -> Reason:
+        return waits_for_victims(self._standing[uid].lease.victims)
+
+
+def standing_leases(problem: Problem, state: State, in_order: Iterable[Pending]) -> Leases:
+    """Reserve what every lease holds that would fit once everything that leaves has left, in queue order."""
+    leases = Leases(state)
+    leased = [pending for pending in in_order if pending.lease is not None]
+    for pending in sorted([*leased, *_migrating(problem)], key=lambda p: place(p.workload)):
+        lease = pending.lease
+        if lease is None or lease.expires_at <= problem.snapshot.now:
+            continue
+        if barred(problem.snapshot, pending) is not None:
+            continue
+        standing = _read(problem, pending, lease)
+        if (
+            standing is not None
+            and fits(state.later.free, standing.request.pods, standing.node_counts)
+            and state.quota_allows(standing.request, state.later.quota)
+        ):
+            uid = pending.workload.uid
+            # A gang that migrates leaves its own place, too, before it can start.
+            reserve(state, standing.request, standing.node_counts, (*lease.victims, uid))
+            leases._standing[uid] = standing
+    return leases
+
+
+def _claimable(state: State, request: GangRequest, node_counts: NodeCounts) -> bool:
+    """Whether a gang with a reservation can start now, beside what is used and what other reservations are owed."""
+    uid = request.pending.workload.uid
+    if not (
+        fits(state.now.free, request.pods, node_counts)
+        and state.quota_allows(request, state.now.quota)
+    ):
+        return False
+    if not state.reservations.keys() - {uid}:
+        return True
+    nodes, need, _ = _on_nodes(state.problem, request, node_counts, ())
+    own = state.reservations.get(uid)
+    free = state.open_now(nodes) + (own.owed if own is not None else 0)
+    return _covers(free, need) and state.quota_allows(request, state.quota_open_to(uid))
+
+
+def _others(
+    state: State, request: GangRequest, node_counts: NodeCounts, named: tuple[str, ...]
+) -> Iterator[Admitted]:
+    """Gangs that leave and hold something of what a reservation needs."""
+    usage, nodes = state.problem.usage, _nodes(node_counts)
+    rows = {row for row, amount in request.charges.items() if amount and request.queue is not None}
+    taken = {g.workload.uid for known in state.reservations.values() for g in known.victims}
+    for uid in sorted(state.leaving.keys() - named, key=lambda uid: (uid in taken, uid)):
+        gang = state.leaving[uid]
+        charged = any(row[1:] in rows for row, _ in usage.charges(gang))
+        if charged or np.isin(usage.slots(gang)[0], nodes).any():
+            yield gang
+
+
+def _enough(
+    state: State, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
+) -> bool:
+    """Whether a gang can start once these have left, beside all that is used now and owed to others.
+
+    Of quota this is judged as :meth:`QuotaUse.owe` does: beside what is owed, and beside what is used alone.
+    """
+    nodes, need, held = _on_nodes(state.problem, request, node_counts, victims)
+    if not _covers(state.open_now(nodes) + held, need):
+        return False
+    views: tuple[QuotaUse, ...] = (state.quota_open, state.now.quota)
+    with state.quota_without(victims, *views):
+        return all(state.quota_allows(request, use) for use in views)
+
+
+def _on_nodes(
+    problem: Problem, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
+) -> tuple[Ints, Ints, Ints]:
+    """The nodes of a reservation (K,), what it needs there (R, K), and what these victims hold there (R, K)."""
+    nodes = _nodes(node_counts)
+    need = np.zeros((len(problem.resources), len(nodes)), dtype=np.int64)
+    held = np.zeros_like(need)
+    for at, used in use_of_counts(request.pods, node_counts):
+        add_at(need, np.searchsorted(nodes, at), used)
+    for gang in victims:
+        at, used = problem.use_of(gang)
+        inside = np.isin(at, nodes)
+        add_at(held, np.searchsorted(nodes, at[inside]), used[:, inside])
+    return nodes, need, held
+
+
+def _nodes(node_counts: NodeCounts) -> Ints:
+    """Indexes of the nodes it is on, each once."""
+    if not node_counts:
+        return np.zeros(0, dtype=np.int64)
+    return np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
+
+
+def _covers(free: Ints, need: Ints) -> bool:
+    return bool(np.all((need <= free) | (need == 0)))
+
+
+def _migrating(problem: Problem) -> Iterator[Pending]:
+    """Gangs that leave only to start again elsewhere, as they will queue."""
+    for gang in problem.usage.leaving:
+        if gang.lease is not None:
+            yield Pending(gang.workload, gang.lease)
+
+
+def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _Standing | None:
+    """A lease as a request confined to its own nodes; None when a node is lost or no longer allowed."""
+    pending = as_placed(pending, lease.placement)
+    workload = pending.workload
+    placed = [p for s in workload.podsets if (p := lease.placement.of(s.name)) is not None]
+    flavors = tuple(dict(p.flavors) for p in placed)
+    known = problem.snapshot.config.flavors
+    if len(placed) < len(workload.podsets) or any(
+        name not in known for row in flavors for name in row.values()
+    ):
+        return None  # the configuration has changed since the lease was given
+    within = {
+        number: _mask(problem, [name for name, _ in p.nodes])
+        for number, p in enumerate(placed)
+        if p.nodes
+    }
+    queue = problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    request = request_of(problem, pending, queue, flavors, within=within)
+    node_counts = node_counts_of(problem, request, lease.placement)
+    return None if node_counts is None else _Standing(lease, request, node_counts)
+
+
+def _mask(problem: Problem, names: list[str]) -> Mask:
+    mask = np.zeros(problem.size, dtype=np.bool_)
+    mask[[problem.index.position[n] for n in names if n in problem.index.position]] = True
+    return mask
