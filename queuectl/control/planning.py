@@ -31,7 +31,7 @@ from queuectl.objects.catalog import diverted
 from queuectl.objects.refused import Broken
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.order.classes import Lines, lines_of
+from queuectl.planner.order.classes import PendingGangs, pending_gangs
 from queuectl.planner.preempt.patience import next_turn
 from queuectl.planner.verify import Violation, verify
 from queuectl.reports.domains import spreads
@@ -163,10 +163,10 @@ class Planning:
         self._exposed_at = None
         return True
 
-    def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...], Lines]:
+    def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...], PendingGangs]:
         with self._metrics.stage(Stage.PLAN):
             decision = plan(snapshot, self._stop, self._cache)
-            lines = lines_of(snapshot, self._cache)  # the planner's own, that it has just made
+            lines = pending_gangs(snapshot, self._cache)  # the planner's own, that it has just made
         with self._metrics.stage(Stage.VERIFY):
             return decision, verify(snapshot, decision), lines
 

@@ -17,16 +17,16 @@ from queuectl.planner.cycle.balance import uneven
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.defragment import defragment
 from queuectl.planner.cycle.dryrun import dry_run
-from queuectl.planner.cycle.heads import Turns
-from queuectl.planner.cycle.repair_precedence import Mending
-from queuectl.planner.order.classes import Lines, lines_of
+from queuectl.planner.cycle.heads import HeadScheduler
+from queuectl.planner.cycle.repair_precedence import Repairs
+from queuectl.planner.order.classes import PendingGangs, pending_gangs
 from queuectl.planner.order.order import StrictOrder
 from queuectl.planner.placement.feasible import confirm, draw_together
 from queuectl.planner.placement.unpack import Answer
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.reasons import refusals
 from queuectl.planner.repair.repair import Repaired
-from queuectl.planner.search.class_states import Classes
+from queuectl.planner.search.class_states import GangClasses
 from queuectl.planner.solver.solver import Solver, Status, StopSignal
 
 
@@ -44,7 +44,7 @@ def plan(
     """
     prepared = begin(survey(snapshot, cache), stop)
     look_ahead(prepared.cycle, prepared.in_order)
-    for pending in Turns(prepared.cycle, prepared.lines):
+    for pending in HeadScheduler(prepared.cycle, prepared.lines):
         prepared.cycle.strict.come_to(pending)
         prepared.look(pending)
     cleared = defragment(prepared.cycle, prepared.in_order)
@@ -68,8 +68,8 @@ class Prepared:
     """A walk about to begin: broken gangs are repaired, standing leases taken off, nobody has been looked at."""
 
     cycle: AdmissionCycle
-    mending: Mending
-    lines: Lines
+    mending: Repairs
+    lines: PendingGangs
 
     @property
     def in_order(self) -> Sequence[Pending]:
@@ -87,18 +87,18 @@ def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:
     snapshot = problem.snapshot
     solver = Solver(snapshot.limits, stop or StopSignal())
     state = open_state(problem)
-    lines = lines_of(snapshot, problem.cache)
+    lines = pending_gangs(snapshot, problem.cache)
     leases = standing_leases(problem, state, lines.in_order)
     cycle = AdmissionCycle(
-        problem, state, solver, leases, Classes(problem, lines.kinds), StrictOrder(problem)
+        problem, state, solver, leases, GangClasses(problem, lines.kinds), StrictOrder(problem)
     )
-    return Prepared(cycle, Mending(cycle), lines)
+    return Prepared(cycle, Repairs(cycle), lines)
 
 
 def turns(prepared: Prepared) -> Iterator[Pending]:
     """Each pending gang at a turn of its own: it is looked at when the next one is asked for."""
     cycle = prepared.cycle
-    for pending in Turns(cycle, prepared.lines, singly=True):
+    for pending in HeadScheduler(cycle, prepared.lines, singly=True):
         cycle.strict.come_to(pending)
         yield pending
         prepared.look(pending)

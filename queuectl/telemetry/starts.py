@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from queuectl.domain.ledger import Entry, State
 from queuectl.objects.keys import GATE
-from queuectl.planner.order.classes import Kind, Lines
+from queuectl.planner.order.classes import ClassKey, PendingGangs
 from queuectl.telemetry.gauges import gauge
 from queuectl.telemetry.lives import START_BUCKETS
 from queuectl.telemetry.standing import pending_status
@@ -43,10 +43,10 @@ class Kinds(Collector):
     """
 
     def __init__(self) -> None:
-        self._lines: Lines | None = None
+        self._lines: PendingGangs | None = None
         self._entry: Callable[[str], Entry | None] = lambda _: None
 
-    def planned(self, lines: Lines, entry: Callable[[str], Entry | None]) -> None:
+    def planned(self, lines: PendingGangs, entry: Callable[[str], Entry | None]) -> None:
         """What the last plan looked at; ``entry`` gives a workload of the ledger by uid."""
         self._lines, self._entry = lines, entry
 
@@ -60,7 +60,7 @@ class Kinds(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The gauge, of those that still wait."""
-        lines, told = self._lines, set[tuple[str, str, Kind]]()
+        lines, told = self._lines, set[tuple[str, str, ClassKey]]()
         if lines is None:
             return
         for queue, its in lines.by_queue.items():

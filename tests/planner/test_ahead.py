@@ -10,7 +10,7 @@ import pytest
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan, plan_cycle
-from queuectl.planner.cycle.ahead import Foreseeing, look_ahead
+from queuectl.planner.cycle.ahead import LookAhead, look_ahead
 from queuectl.planner.placement.feasible import Decision
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest
@@ -48,19 +48,19 @@ def test_looking_ahead_starts_the_same_gangs_by_fewer_solves(
     assert sum(p.stats["solves"] for p in ahead) < sum(p.stats["solves"] for p in one_by_one)
 
 
-def at_its_turn(taken: Snapshot) -> tuple[Foreseeing, GangRequest]:
+def at_its_turn(taken: Snapshot) -> tuple[LookAhead, GangRequest]:
     """The chooser of a walk that has come to its only gang, and what that asks."""
     prepared = plan_cycle.begin(survey(taken))
     look_ahead(prepared.cycle, prepared.in_order)
     chooser = prepared.cycle.sizing.chooser
-    assert isinstance(chooser, Foreseeing)
+    assert isinstance(chooser, LookAhead)
     (pending,) = prepared.in_order
     queue = taken.config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
     ((_, asked),) = prepared.cycle.classes.of(pending, queue).requests
     return chooser, replace(asked, pending=pending)
 
 
-def on(chooser: Foreseeing, decision: Decision) -> list[str]:
+def on(chooser: LookAhead, decision: Decision) -> list[str]:
     assert decision.status is Status.FOUND
     return [
         chooser.problem.index.nodes[at].name for nodes, _ in decision.node_counts for at in nodes
@@ -72,7 +72,7 @@ ROOMY = world(
 )
 
 
-def foreseen_on_b(chooser: Foreseeing, request: GangRequest) -> None:
+def foreseen_on_b(chooser: LookAhead, request: GangRequest) -> None:
     """The gang would go to the tighter node; another was told to be waiting for it."""
     position = chooser.problem.index.position
     ((nodes, counts),) = chooser.decide(request).node_counts

@@ -12,13 +12,13 @@ from queuectl.planner.solver.lexicographic import (
     Column,
     Greatest,
 )
-from queuectl.planner.solver.probing import Counts
+from queuectl.planner.solver.probing import PodCounts
 from tests.support.examples import examples
 
 Corners = Sequence[tuple[int, ...]]
 
 
-def below(counts: Counts, corners: Corners) -> bool:
+def below(counts: PodCounts, corners: Corners) -> bool:
     """What fits is what lies below one of the corners; anything closed downwards can be said so."""
     return any(all(c <= k for c, k in zip(counts, corner, strict=True)) for corner in corners)
 
@@ -42,7 +42,7 @@ def test_the_greatest_of_all_counts_is_found(
 ) -> None:
     totals, columns, corners = question
 
-    def complete(counts: Counts) -> bool:
+    def complete(counts: PodCounts) -> bool:
         own = [
             [(n, columns[at].kind) for at, n in enumerate(counts) if columns[at].group == group]
             for group in range(len(totals))
@@ -59,11 +59,11 @@ def test_the_greatest_of_all_counts_is_found(
     assert search.exact
 
 
-def asked(total: int, corners: Corners) -> tuple[Counts | None, int]:
+def asked(total: int, corners: Corners) -> tuple[PodCounts | None, int]:
     """The answer, and how many questions it took."""
     questions = 0
 
-    def fits(counts: Counts) -> bool:
+    def fits(counts: PodCounts) -> bool:
         nonlocal questions
         questions += 1
         return below(counts, corners)

@@ -17,7 +17,7 @@ from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.state import State, open_state
-from queuectl.planner.order.classes import Lines, lines_of
+from queuectl.planner.order.classes import PendingGangs, pending_gangs
 from queuectl.planner.placement.quota_model import confirm_quota
 from queuectl.planner.preempt.prospect import Prospect
 from queuectl.planner.problem.problem import survey
@@ -111,7 +111,7 @@ def test_gangs_that_take_no_nodes_start_on_a_solution_of_the_solver() -> None:
     assert made.stats["solves"] == 1
 
 
-def _seen(lines: Lines) -> object:
+def _seen(lines: PendingGangs) -> object:
     """All that a walk sees of them."""
     queues = {name: [line.gangs for line in found] for name, found in lines.by_queue.items()}
     kinds = {gang.workload.uid: lines.kinds[id(gang)] for gang in lines.in_order}
@@ -142,8 +142,8 @@ def test_lines_kept_from_cycle_to_cycle_are_those_made_afresh(seed: int) -> None
             )
             waiting[uid] = replace(waiting[uid], **change)
         now = replace(snapshot, pending=tuple(waiting.values()))
-        kept = lines_of(now, cache)
-        assert _seen(kept) == _seen(lines_of(now, PlannerCache()))
+        kept = pending_gangs(now, cache)
+        assert _seen(kept) == _seen(pending_gangs(now, PlannerCache()))
 
 
 def test_what_fits_the_empty_fleet_under_one_configuration_need_not_under_another() -> None:

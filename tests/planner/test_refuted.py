@@ -15,7 +15,7 @@ from queuectl.domain.queues import Protection, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.search.choose import Chooser
+from queuectl.planner.search.choose import FlavorChooser
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.queues import cq, gpus, quota_only, running
 from tests.support.examples import examples
@@ -25,13 +25,13 @@ from tests.support.examples import examples
 def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Uids of the gangs that were searched for, in order."""
     uids: list[str] = []
-    choose = Chooser.choose
+    choose = FlavorChooser.choose
 
-    def counted(self: Chooser, pending: Pending, *rest: Any) -> Any:
+    def counted(self: FlavorChooser, pending: Pending, *rest: Any) -> Any:
         uids.append(pending.workload.uid)
         return choose(self, pending, *rest)
 
-    monkeypatch.setattr(Chooser, "choose", counted)
+    monkeypatch.setattr(FlavorChooser, "choose", counted)
     return uids
 
 

@@ -32,7 +32,7 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.utilization import Trouble, UseState
 from queuectl.objects.config import build
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.order.classes import lines_of
+from queuectl.planner.order.classes import pending_gangs
 from queuectl.reports.domains import Spread
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
 from queuectl.telemetry.reclaim import IdleResult
@@ -168,7 +168,7 @@ def looked_at(metrics: Metrics, *lives: str) -> None:
     workloads = (replace(gang(uid), namespace="team-a", queue="default") for uid in entries)
     pending = tuple(map(Pending, workloads))
     snapshot = Snapshot(0.0, Fleet(()), build(documents(), 1), pending=pending)
-    metrics.kinds.planned(lines_of(snapshot, PlannerCache()), entries.get)
+    metrics.kinds.planned(pending_gangs(snapshot, PlannerCache()), entries.get)
 
 
 def families(metrics: Metrics) -> Iterator[Metric]:

@@ -23,7 +23,7 @@ from queuectl.planner.placement.rearrange import arrange
 from queuectl.planner.problem.partial import shrinks
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.search.choose import Chooser
+from queuectl.planner.search.choose import FlavorChooser
 from queuectl.planner.solver.solver import Solver, Status
 
 _MOST: Final = 48  # gangs in one model, kept ones included
@@ -40,13 +40,13 @@ _FEWER: Final = (
 
 def look_ahead(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> None:
     """Let a walk that has not begun do so."""
-    cycle.sizing.chooser = Foreseeing(
+    cycle.sizing.chooser = LookAhead(
         cycle.problem, cycle.state, cycle.solver, cycle=cycle, in_order=in_order
     )
 
 
 @dataclass(eq=False)
-class Foreseeing(Chooser):
+class LookAhead(FlavorChooser):
     """A chooser that places gangs before their turn.
 
     Attributes:

@@ -35,9 +35,16 @@ from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons import refusals
-from queuectl.planner.search.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
-from queuectl.planner.search.class_states import Class, Classes
-from queuectl.planner.search.sizing import Sizing
+from queuectl.planner.search.choose import (
+    Fit,
+    FitsAfterEviction,
+    FlavorChooser,
+    Outcome,
+    Refuted,
+    Unknown,
+)
+from queuectl.planner.search.class_states import GangClass, GangClasses
+from queuectl.planner.search.sizing import SizeSearch
 from queuectl.planner.solver.solver import Solver
 
 _NOT_YET = Reason(Code.PENDING_EVALUATION, "behind others; not looked at yet")
@@ -51,10 +58,10 @@ class AdmissionCycle:
     state: State
     solver: Solver
     leases: Leases
-    classes: Classes
+    classes: GangClasses
     strict: StrictOrder
     limits: Limits = field(init=False)
-    sizing: Sizing = field(init=False)
+    sizing: SizeSearch = field(init=False)
     starting: dict[str, TentativeAdmission] = field(default_factory=dict)  # uid -> where it starts
     refused: dict[str, Refusal] = field(default_factory=dict)
     preempted: list[Preemption] = field(default_factory=list)
@@ -72,12 +79,12 @@ class AdmissionCycle:
     moved: set[str] = field(default_factory=set)  # uids of kept gangs that made room for others
     opened: int = 0  # gangs looked at and not refuted: what the window counts
     # Repairs of gangs that a refuted one may evict are undone for a second look (:mod:`queuectl.planner.cycle.repair_precedence`).
-    give_way: Callable[[Pending, ClusterQueue | None, Class, Refuted], Outcome] | None = None
+    give_way: Callable[[Pending, ClusterQueue | None, GangClass, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:
-        chooser = Chooser(self.problem, self.state, self.solver)
+        chooser = FlavorChooser(self.problem, self.state, self.solver)
         self.limits = Limits(self.problem.snapshot)
-        self.sizing = Sizing(
+        self.sizing = SizeSearch(
             chooser, self.classes, self.strict, self.limits, self.solver, self._doubt
         )
 
@@ -125,7 +132,7 @@ class AdmissionCycle:
 
     # Order.
 
-    def _head(self, queue: ClusterQueue | None, kind: Class) -> Head | None:
+    def _head(self, queue: ClusterQueue | None, kind: GangClass) -> Head | None:
         """The head that holds back every choice of flavors, None when some choice is open."""
         first: Head | None = None
         for choice, _ in kind.requests:
@@ -136,7 +143,7 @@ class AdmissionCycle:
         return first
 
     def _leased(
-        self, pending: Pending, queue: ClusterQueue | None, kind: Class, head: Head | None
+        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass, head: Head | None
     ) -> bool:
         """Start a gang on its lease, or let it go on waiting; False when the lease was given up."""
         uid = pending.workload.uid
@@ -157,7 +164,7 @@ class AdmissionCycle:
 
     # Search.
 
-    def _search(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> None:
+    def _search(self, pending: Pending, queue: ClusterQueue | None, kind: GangClass) -> None:
         outcome = self.sizing.outcome(pending, queue, kind)
         if isinstance(outcome, Refuted) and self._overtakes(pending, queue, kind, outcome):
             outcome = self.sizing.outcome(pending, queue, kind)
@@ -167,7 +174,7 @@ class AdmissionCycle:
             if not outcome.sure:
                 self._doubt(pending)
             self._start(outcome.request, outcome.decision)
-        elif isinstance(outcome, Clearing):
+        elif isinstance(outcome, FitsAfterEviction):
             if outcome.victims.proof is not Proof.OPTIMAL:
                 self._doubt(pending)
             self._clear(outcome, queue, kind)
@@ -181,7 +188,7 @@ class AdmissionCycle:
                 self._refute(pending, queue, kind)
 
     def _overtakes(
-        self, pending: Pending, queue: ClusterQueue | None, kind: Class, refuted: Refuted
+        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass, refuted: Refuted
     ) -> bool:
         """End the leases of those whom it would hold back in its StrictFIFO queue if it waits; whether there are any."""
         if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
@@ -221,7 +228,7 @@ class AdmissionCycle:
         self.starting[workload.uid] = kept
         self.opened += 1
 
-    def _clear(self, found: Clearing, queue: ClusterQueue | None, kind: Class) -> None:
+    def _clear(self, found: FitsAfterEviction, queue: ClusterQueue | None, kind: GangClass) -> None:
         """Take the room of victims, unless it waits before it takes quota back."""
         wait = self.waits(found, queue)
         if wait is None:
@@ -231,7 +238,7 @@ class AdmissionCycle:
         self._wait(pending, queue, kind, wait)
         self.opened += 1
 
-    def waits(self, found: Clearing, queue: ClusterQueue | None) -> Reason | None:
+    def waits(self, found: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
         """Why a gang does not evict yet; None = it does."""
         if queue is None:
             return None
@@ -239,7 +246,7 @@ class AdmissionCycle:
         return reclaim_wait(pending, queue, found.victims.victims, self.problem.snapshot.now)
 
     def _hold(
-        self, request: GangRequest, queue: ClusterQueue | None, kind: Class, found: Victims
+        self, request: GangRequest, queue: ClusterQueue | None, kind: GangClass, found: Victims
     ) -> None:
         """Lease what the victims free; refutations so far may no longer hold where they free more than that."""
         pending = request.pending
@@ -273,13 +280,13 @@ class AdmissionCycle:
         self.doubted.add(pending.workload.uid)
 
     def _leave_open(
-        self, pending: Pending, queue: ClusterQueue | None, kind: Class, why: Reason
+        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass, why: Reason
     ) -> None:
         self.undecided = True
         self.opened += 1
         self._wait(pending, queue, kind, why, proof=Proof.UNDECIDED)
 
-    def _refute(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> None:
+    def _refute(self, pending: Pending, queue: ClusterQueue | None, kind: GangClass) -> None:
         assert kind.refusal is not None
         reasons = kind.refusal
         if reasons[0].code in NEVER:
@@ -310,7 +317,7 @@ class AdmissionCycle:
         self,
         pending: Pending,
         queue: ClusterQueue | None,
-        kind: Class,
+        kind: GangClass,
         *reasons: Reason,
         proof: Proof = Proof.OPTIMAL,
         lease: CapacityLease | None = None,

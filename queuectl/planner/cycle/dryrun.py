@@ -21,8 +21,8 @@ from queuectl.planner.capacity import reservations
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.idle import anybody_yields, least_priorities
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.search.choose import Chooser, Clearing
-from queuectl.planner.search.class_states import Class
+from queuectl.planner.search.choose import FitsAfterEviction, FlavorChooser
+from queuectl.planner.search.class_states import GangClass
 from queuectl.planner.solver.solver import Solver
 
 _MOST: Final = 16  # gangs asked for in one plan: a long queue costs no more than a short one
@@ -41,7 +41,7 @@ def dry_run(
     """
     if cycle.solver.ended() or not _somewhere(cycle):
         return
-    chooser = Chooser(cycle.problem, cycle.state, solver, dry=True)
+    chooser = FlavorChooser(cycle.problem, cycle.state, solver, dry=True)
     hopeless: set[int] = set()  # classes, by id: whoever comes later yields no more to them
     asked = 0
     for pending, queue in _blocked(cycle, in_order):
@@ -53,7 +53,7 @@ def dry_run(
         asked += 1
         if solver.ended():
             return
-        if isinstance(outcome, Clearing):
+        if isinstance(outcome, FitsAfterEviction):
             yield from outcome.victims.victims
             _hold(cycle, outcome)
         else:
@@ -87,7 +87,7 @@ def _blocked(
 
 
 def _open_choices(
-    cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue, kind: Class
+    cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue, kind: GangClass
 ) -> Iterator[GangRequest]:
     """What it asks under the choices of flavors that nobody before it in a StrictFIFO queue holds back."""
     for choice, request in kind.requests:
@@ -96,7 +96,7 @@ def _open_choices(
             yield request
 
 
-def _hold(cycle: AdmissionCycle, cleared: Clearing) -> None:
+def _hold(cycle: AdmissionCycle, cleared: FitsAfterEviction) -> None:
     """From here on its victims count as leaving, and what they free as promised."""
     request, node_counts = cleared.request, cleared.victims.node_counts
     leaving = {victim.victim for victim in cleared.victims.victims}

@@ -26,15 +26,15 @@ from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refuted import Refutations
-from queuectl.planner.order.classes import Line, Lines
+from queuectl.planner.order.classes import EqualGangs, PendingGangs
 from queuectl.planner.order.order import NEVER, QueueOrder, Rank
 
 
 @dataclass(eq=False, slots=True)
-class Standing:
+class Position:
     """A line in one walk; gangs before ``at`` have been decided."""
 
-    line: Line
+    line: EqualGangs
     at: int = 0
 
     @property
@@ -43,7 +43,7 @@ class Standing:
 
 
 @dataclass(eq=False, slots=True)
-class Waiting:
+class QueueHeads:
     """The lines of one ClusterQueue in one walk.
 
     Attributes:
@@ -54,8 +54,8 @@ class Waiting:
     name: str | None
     queue: ClusterQueue | None
     order: QueueOrder
-    lines: list[tuple[Rank, Standing]]  # a heap; places differ by uid at least
-    parked: list[tuple[Standing, Refusal]] = field(default_factory=list)
+    lines: list[tuple[Rank, Position]]  # a heap; places differ by uid at least
+    parked: list[tuple[Position, Refusal]] = field(default_factory=list)
     opened: int = 0
 
     @property
@@ -70,11 +70,11 @@ class Waiting:
             heappush(self.lines, (now, standing))
         return None
 
-    def take(self) -> Standing:
+    def take(self) -> Position:
         """Its first line, out of the order until it is put back."""
         return heappop(self.lines)[1]
 
-    def put(self, standing: Standing) -> None:
+    def put(self, standing: Position) -> None:
         """A line by the gang that is its first now, if there is one."""
         if standing.at < len(standing.line.gangs):
             rank = self.order.within(standing.first.workload, self.queue)
@@ -85,36 +85,36 @@ class Waiting:
         return self.queue is not None and self.queue.strategy is QueueingStrategy.STRICT_FIFO
 
 
-def waiting_in(
-    name: str | None, queue: ClusterQueue | None, order: QueueOrder, lines: Sequence[Line]
-) -> Waiting:
+def queue_heads(
+    name: str | None, queue: ClusterQueue | None, order: QueueOrder, lines: Sequence[EqualGangs]
+) -> QueueHeads:
     """All lines of a queue, nobody decided."""
-    ranked = [(order.within(line.gangs[0].workload, queue), Standing(line)) for line in lines]
+    ranked = [(order.within(line.gangs[0].workload, queue), Position(line)) for line in lines]
     heapify(ranked)
-    return Waiting(name, queue, order, ranked)
+    return QueueHeads(name, queue, order, ranked)
 
 
-class Turns:
+class HeadScheduler:
     """The turns of one walk."""
 
-    def __init__(self, cycle: AdmissionCycle, lines: Lines, *, singly: bool = False) -> None:
+    def __init__(self, cycle: AdmissionCycle, lines: PendingGangs, *, singly: bool = False) -> None:
         """``singly``: give a turn to every gang, and search for it as if nothing were known of it."""
         snapshot = cycle.problem.snapshot
         self._walk = cycle
         self._lines = lines
         self._singly = singly
         self._queues = [
-            waiting_in(
+            queue_heads(
                 name, snapshot.config.cluster_queues.get(name or ""), cycle.strict.order, of_queue
             )
             for name, of_queue in lines.by_queue.items()
         ]
         by_share = bool(snapshot.config.rules.fair_sharing)
-        self._ranking: Ranking[Waiting] = ByShare(cycle) if by_share else ByBorrowing(cycle)
+        self._ranking: Ranking[QueueHeads] = ByShare(cycle) if by_share else ByBorrowing(cycle)
         self._refuted = None if singly else Refutations(cycle)
         self._seen = 0  # releases of quota the ranking knows of
         self._reopened = cycle.classes.reopened
-        self._resting: list[Waiting] = []
+        self._resting: list[QueueHeads] = []
         window = snapshot.limits.window
         scarce = len(lines.in_order) > window and len(self._queues) > 1
         self._part = max(1, window // len(self._queues)) if scarce else len(lines.in_order) + 1
@@ -137,7 +137,7 @@ class Turns:
         if self._refuted is not None:
             self._refuted.keep()
 
-    def _next(self) -> Waiting | None:
+    def _next(self) -> QueueHeads | None:
         waiting = self._ranking.take()
         if waiting is None and self._resting:
             self._laps += 1
@@ -147,7 +147,7 @@ class Turns:
             return self._next()
         return waiting
 
-    def _enter(self, waiting: Waiting) -> None:
+    def _enter(self, waiting: QueueHeads) -> None:
         """Rank the head of a queue, unless it has none or has had its part."""
         if waiting.head is not None and waiting.opened >= self._part * self._laps:
             self._ranking.drop(waiting)
@@ -155,7 +155,7 @@ class Turns:
         else:
             self._ranking.put(waiting)
 
-    def _turn(self, waiting: Waiting) -> Iterator[Pending]:
+    def _turn(self, waiting: QueueHeads) -> Iterator[Pending]:
         """The turn of the head of a queue, and what it means to the rest of its line."""
         cycle = self._walk
         standing = waiting.take()
@@ -179,7 +179,7 @@ class Turns:
         else:
             cycle.refused.update(standing.line.tell(standing.at, refusal))
 
-    def _may_reopen(self, waiting: Waiting, pending: Pending) -> bool:
+    def _may_reopen(self, waiting: QueueHeads, pending: Pending) -> bool:
         if waiting.strict:
             return False
         return self._walk.classes.of(pending, waiting.queue).refusal is not None
@@ -198,7 +198,7 @@ class Turns:
                 if waiting.parked and self._unpark(waiting):
                     self._enter(waiting)
 
-    def _unpark(self, waiting: Waiting) -> bool:
+    def _unpark(self, waiting: QueueHeads) -> bool:
         parked, waiting.parked = waiting.parked, []
         for standing, refusal in parked:
             if self._may_reopen(waiting, standing.first):

@@ -21,13 +21,13 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.order.classes import Kind
+from queuectl.planner.order.classes import ClassKey
 from queuectl.planner.preempt.idle import may_evict
 from queuectl.planner.preempt.shield import next_change
 from queuectl.planner.problem.partial import shrinks
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import Pool
-from queuectl.planner.search.class_states import Class
+from queuectl.planner.search.class_states import GangClass
 
 _Who: TypeAlias = tuple[int, float] | None
 """Priority and time queued of the gang that was searched for, where they say whom it may evict."""
@@ -43,7 +43,7 @@ class _Proved:
     allowances: Mapping[str, tuple[Allowance, ...]]
     running: Mapping[int, Any]  # what the gangs hold, by their ids; keeps them alive
     until: float | None  # from then on time alone may change the answer
-    why: Mapping[Kind, _Why]
+    why: Mapping[ClassKey, _Why]
 
     def stands(self, snapshot: Snapshot) -> bool:
         """Whether all around the running gangs is as it was."""
@@ -57,11 +57,11 @@ class Refutations:
     """Those of the last plan that still hold in this walk, and those of this walk for the next plan."""
 
     cycle: AdmissionCycle
-    _known: Mapping[Kind, _Why] = field(default_factory=dict)
-    _kept: dict[Kind, _Why] = field(default_factory=dict)
+    _known: Mapping[ClassKey, _Why] = field(default_factory=dict)
+    _kept: dict[ClassKey, _Why] = field(default_factory=dict)
     _changed: set[Pool | None] = field(default_factory=set)  # roots of trees, since the last plan
     _stirred: set[Pool | None] = field(default_factory=set)  # likewise, by this walk or a lease
-    _searched: tuple[Kind, int] | None = None  # whose turn it is, and solves so far
+    _searched: tuple[ClassKey, int] | None = None  # whose turn it is, and solves so far
 
     def __post_init__(self) -> None:
         problem = self.cycle.problem
@@ -79,7 +79,7 @@ class Refutations:
             rows = [row[0] for row, _ in entry.charges]
             self._changed.update(map(self._root, rows or [None]))
 
-    def recall(self, pending: Pending, queue: ClusterQueue | None, kind: Kind) -> None:
+    def recall(self, pending: Pending, queue: ClusterQueue | None, kind: ClassKey) -> None:
         """Tell the walk what is known of the gang whose turn it is."""
         self._searched = None
         if self._root(queue.name if queue is not None else None) in self._stirred:
@@ -131,7 +131,7 @@ class Refutations:
         )
         problem.cache.keep(snapshot.config, proved)
 
-    def _lasts(self, pending: Pending, queue: ClusterQueue | None, found: Class) -> bool:
+    def _lasts(self, pending: Pending, queue: ClusterQueue | None, found: GangClass) -> bool:
         """Whether what is proved of it now is proved on what stood when the walk began.
 
         Not where others are in line before it, nor of a gang that may take the part of its pods that a ResourceQuota or
@@ -144,7 +144,7 @@ class Refutations:
             return False
         return not self._among(self._stirred, queue, found)
 
-    def _among(self, trees: set[Pool | None], queue: ClusterQueue | None, found: Class) -> bool:
+    def _among(self, trees: set[Pool | None], queue: ClusterQueue | None, found: GangClass) -> bool:
         """Whether one of these trees has a say in what is proved of such a gang."""
         if not trees:
             return False

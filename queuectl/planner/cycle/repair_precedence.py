@@ -20,11 +20,11 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.idle import may_evict
 from queuectl.planner.preempt.policy import schemes
 from queuectl.planner.repair.repair import Awaiting, Repaired, repair, repair_order
-from queuectl.planner.search.choose import Clearing, Fit, Outcome, Refuted, Unknown
-from queuectl.planner.search.class_states import Class
+from queuectl.planner.search.choose import Fit, FitsAfterEviction, Outcome, Refuted, Unknown
+from queuectl.planner.search.class_states import GangClass
 
 
-class Mending:
+class Repairs:
     """The repairs of one walk.
 
     Attributes:
@@ -68,7 +68,7 @@ class Mending:
             self._walk.mending.append(done.refusal(self._walk.problem))
 
     def _give_way(
-        self, pending: Pending, queue: ClusterQueue | None, kind: Class, refuted: Refuted
+        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass, refuted: Refuted
     ) -> Outcome:
         """What becomes of a gang that was refuted beside the repairs."""
         yielding = self._evictable(pending, queue, kind)
@@ -80,8 +80,8 @@ class Mending:
             done.undo(cycle.state)
         known = cycle.classes.set_aside()
         outcome = cycle.sizing.outcome(pending, queue, kind)
-        waits = isinstance(outcome, Clearing) and cycle.waits(outcome, queue) is not None
-        if isinstance(outcome, Fit | Clearing) and not waits:
+        waits = isinstance(outcome, FitsAfterEviction) and cycle.waits(outcome, queue) is not None
+        if isinstance(outcome, Fit | FitsAfterEviction) and not waits:
             self._forget(undone)
             cycle.classes.forget_refusals()
             self._again = [done.gang for done in undone.values()]
@@ -99,7 +99,9 @@ class Mending:
         for uid in undone:
             del self._done[uid]
 
-    def _evictable(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> list[str]:
+    def _evictable(
+        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass
+    ) -> list[str]:
         """Of the repaired gangs, those that policy lets this one evict."""
         if queue is None or not may_evict(self._walk.problem, pending.workload, queue):
             return []

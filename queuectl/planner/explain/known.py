@@ -22,7 +22,14 @@ from queuectl.planner.placement.feasible import Decision, decide
 from queuectl.planner.preempt.find import Victims
 from queuectl.planner.problem.partial import shrinks
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.search.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
+from queuectl.planner.search.choose import (
+    Fit,
+    FitsAfterEviction,
+    FlavorChooser,
+    Outcome,
+    Refuted,
+    Unknown,
+)
 from queuectl.planner.solver.solver import Status
 
 
@@ -83,7 +90,7 @@ def is_refused(cycle: AdmissionCycle, uid: str) -> bool:
 
 
 @dataclass(eq=False)
-class Knowing(Chooser):
+class Knowing(FlavorChooser):
     """A chooser that looks up before it searches."""
 
     known: Known = field(kw_only=True)
@@ -99,14 +106,14 @@ class Knowing(Chooser):
         clearing = self._clearing(uid, [replace(t, pending=pending) for t in templates])
         return clearing or super().choose(pending, queue, templates)
 
-    def _clearing(self, uid: str, requests: Iterable[GangRequest]) -> Clearing | None:
+    def _clearing(self, uid: str, requests: Iterable[GangRequest]) -> FitsAfterEviction | None:
         refusal, victims = self.known.victims.get(uid, (None, ()))
         if refusal is None or refusal.lease is None:
             return None
         for request in requests:
             node_counts = self._spots(request, refusal.lease.placement)
             if node_counts is not None:
-                return Clearing(request, Victims(victims, node_counts, refusal.proof), ())
+                return FitsAfterEviction(request, Victims(victims, node_counts, refusal.proof), ())
         return None
 
     def fit(self, request: GangRequest) -> Fit | Unknown | Reason:

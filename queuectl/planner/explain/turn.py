@@ -28,7 +28,7 @@ from queuectl.planner.preempt.roster import Bench
 from queuectl.planner.preempt.search import Found
 from queuectl.planner.problem.partial import admissible, shrinks, with_counts
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.search.class_states import Classes
+from queuectl.planner.search.class_states import GangClasses
 from queuectl.planner.solver.solver import Solver
 
 # Reasons of gangs that would take what others get.
@@ -74,12 +74,12 @@ class Window:
         everyone: all gangs that stay, and the search for whom to end among them prepared.
     """
 
-    classes: dict[Problem, Classes] = field(default_factory=dict)
+    classes: dict[Problem, GangClasses] = field(default_factory=dict)
     everyone: tuple[tuple[Admitted, ...], Bench] | None = None
 
-    def classes_of(self, problem: Problem) -> Classes:
+    def classes_of(self, problem: Problem) -> GangClasses:
         """Of a snapshot, perhaps with its queues changed."""
-        return self.classes.setdefault(problem, Classes(problem))
+        return self.classes.setdefault(problem, GangClasses(problem))
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from queuectl.planner.problem.partial import admissible
 H = TypeVar("H", bound=Hashable)
 
 
-class Kind:
+class ClassKey:
     """What a gang asks of its ClusterQueue, hashed once; equal kinds of one configuration are one object."""
 
     __slots__ = ("_hash", "asks", "queue")
@@ -40,28 +40,28 @@ class Kind:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, Kind) and (self.queue, self.asks) == (other.queue, other.asks)
+        return isinstance(other, ClassKey) and (self.queue, self.asks) == (other.queue, other.asks)
 
 
-def kind_of(pending: Pending, queue: str | None) -> Kind:
+def class_key(pending: Pending, queue: str | None) -> ClassKey:
     """Of a gang in a ClusterQueue, None where it has none."""
     podsets = pending.workload.podsets
     asks = tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in podsets)
-    return Kind(queue, (asks, pending.excluded, pending.borrows_at))
+    return ClassKey(queue, (asks, pending.excluded, pending.borrows_at))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Seat:
+class _Entry:
     """One gang as sorted. It keeps the gang alive, so that its id names it for as long as the seat exists."""
 
     pending: Pending
     place: Place
-    kind: Kind
+    kind: ClassKey
     alike: Hashable  # names its line; equal ones are one object
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Line:
+class EqualGangs:
     """Gangs that get the same answer.
 
     Attributes:
@@ -71,9 +71,9 @@ class Line:
     """
 
     queue: str | None
-    kind: Kind
+    kind: ClassKey
     gangs: Sequence[Pending]
-    _seats: Sequence[_Seat]
+    _seats: Sequence[_Entry]
     told: dict[int, Mapping[str, Refusal]] = field(default_factory=dict)
 
     def tell(self, first: int, like: Refusal) -> Mapping[str, Refusal]:
@@ -95,7 +95,7 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Lines:
+class PendingGangs:
     """All pending gangs of one snapshot.
 
     Attributes:
@@ -106,13 +106,13 @@ class Lines:
     """
 
     in_order: Sequence[Pending]
-    by_queue: Mapping[str | None, Sequence[Line]]
+    by_queue: Mapping[str | None, Sequence[EqualGangs]]
     blocked: Sequence[Pending]
-    kinds: Mapping[int, Kind]
+    kinds: Mapping[int, ClassKey]
     _pending: tuple[Pending, ...]
-    _seats: Mapping[int, _Seat]  # by id of the gang
+    _seats: Mapping[int, _Entry]  # by id of the gang
     _places: Sequence[Place]  # of those in order
-    _lines: Mapping[int, Line]  # by id of what names them
+    _lines: Mapping[int, EqualGangs]  # by id of what names them
     _known: dict[Hashable, Hashable]
 
 
@@ -120,11 +120,11 @@ _PLACE: Final = attrgetter("place")
 _GANG: Final = attrgetter("pending")
 
 
-def lines_of(snapshot: Snapshot, cache: PlannerCache) -> Lines:
+def pending_gangs(snapshot: Snapshot, cache: PlannerCache) -> PendingGangs:
     """The lines of a snapshot, starting from the last ones made under the same configuration."""
-    last = cache.get(snapshot.config, Lines)
+    last = cache.get(snapshot.config, PendingGangs)
     if last is None or len(last._known) > 4 * len(snapshot.pending):
-        last = _nobody()
+        last = _none()
     if len(last._pending) == len(snapshot.pending) and all(
         map(is_, last._pending, snapshot.pending)
     ):
@@ -132,16 +132,16 @@ def lines_of(snapshot: Snapshot, cache: PlannerCache) -> Lines:
     return cache.keep(snapshot.config, _advance(last, snapshot))
 
 
-def _nobody() -> Lines:
-    return Lines((), {}, (), {}, (), {}, (), {}, {})
+def _none() -> PendingGangs:
+    return PendingGangs((), {}, (), {}, (), {}, (), {}, {})
 
 
-def _advance(last: Lines, snapshot: Snapshot) -> Lines:
+def _advance(last: PendingGangs, snapshot: Snapshot) -> PendingGangs:
     """Only what somebody left or joined is made anew."""
     current = dict(zip(map(id, snapshot.pending), snapshot.pending, strict=True))
     gone = last._seats.keys() - current.keys()
     if len(gone) > len(current):
-        return _advance(_nobody(), snapshot)
+        return _advance(_none(), snapshot)
     new = [current[at] for at in current.keys() - last._seats.keys()]
     joining = sorted(_seated(new, snapshot.config, last._known), key=_PLACE)
     seats, kinds = dict(last._seats), dict(last.kinds)
@@ -153,13 +153,13 @@ def _advance(last: Lines, snapshot: Snapshot) -> Lines:
         kinds[id(seat.pending)] = seat.kind
     in_order, places = _merged(last, leaving, joining)
     lines = _changed(last._lines, leaving, joining)
-    by_queue: dict[str | None, list[Line]] = {}
+    by_queue: dict[str | None, list[EqualGangs]] = {}
     for line in sorted(lines.values(), key=_first):
         by_queue.setdefault(line.queue, []).append(line)
     blocked = [g for g in last.blocked if id(g) in current]
     blocked += [seat.pending for seat in joining if seat.pending.blocked is not None]
     blocked.sort(key=lambda gang: place(gang.workload))
-    return Lines(
+    return PendingGangs(
         in_order=in_order,
         by_queue=by_queue,
         blocked=blocked,
@@ -173,7 +173,7 @@ def _advance(last: Lines, snapshot: Snapshot) -> Lines:
 
 
 def _merged(
-    last: Lines, leaving: Iterable[_Seat], joining: Iterable[_Seat]
+    last: PendingGangs, leaving: Iterable[_Entry], joining: Iterable[_Entry]
 ) -> tuple[list[Pending], list[Place]]:
     """All gangs in queue order, with their places."""
     in_order, places = list(last.in_order), list(last._places)
@@ -187,16 +187,16 @@ def _merged(
     return in_order, places
 
 
-def _first(line: Line) -> Place:
+def _first(line: EqualGangs) -> Place:
     return line._seats[0].place
 
 
 def _changed(
-    before: Mapping[int, Line], leaving: Iterable[_Seat], joining: Iterable[_Seat]
-) -> dict[int, Line]:
+    before: Mapping[int, EqualGangs], leaving: Iterable[_Entry], joining: Iterable[_Entry]
+) -> dict[int, EqualGangs]:
     lines = dict(before)
     gone = {id(seat) for seat in leaving}
-    came: dict[int, list[_Seat]] = {id(seat.alike): [] for seat in leaving}
+    came: dict[int, list[_Entry]] = {id(seat.alike): [] for seat in leaving}
     for seat in joining:
         if seat.pending.blocked is None:
             came.setdefault(id(seat.alike), []).append(seat)
@@ -206,18 +206,18 @@ def _changed(
         seats = sorted(stay + more, key=_PLACE)
         if seats:
             kind = seats[0].kind
-            lines[name] = Line(kind.queue, kind, list(map(_GANG, seats)), seats)
+            lines[name] = EqualGangs(kind.queue, kind, list(map(_GANG, seats)), seats)
     return lines
 
 
 def _seated(
     gangs: Iterable[Pending], config: QueueConfig, known: dict[Hashable, Hashable]
-) -> Iterator[_Seat]:
+) -> Iterator[_Entry]:
     for pending in gangs:
         workload = pending.workload
         queue = config.cluster_queue_of(workload.namespace, workload.queue)
-        kind = _one(known, kind_of(pending, queue.name if queue is not None else None))
-        yield _Seat(pending, place(workload), kind, _one(known, _alike(pending, kind)))
+        kind = _one(known, class_key(pending, queue.name if queue is not None else None))
+        yield _Entry(pending, place(workload), kind, _one(known, _alike(pending, kind)))
 
 
 def _one(known: dict[Hashable, Hashable], made: H) -> H:
@@ -225,7 +225,7 @@ def _one(known: dict[Hashable, Hashable], made: H) -> H:
     return cast(H, known.setdefault(made, made))
 
 
-def _alike(pending: Pending, kind: Kind) -> Hashable:
+def _alike(pending: Pending, kind: ClassKey) -> Hashable:
     """Equal for gangs of one line: of one LocalQueue and user; one that holds a lease stands alone."""
     workload = pending.workload
     if pending.lease is not None:

@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet, Workload
-from queuectl.planner.solver.probing import Answers, Counts
+from queuectl.planner.solver.probing import Answers, PodCounts
 
 MOST_PROBES: Final = 256  # asked for one gang whose podsets shrink independently of each other
 
-Probe: TypeAlias = Callable[[Counts], bool]
+Probe: TypeAlias = Callable[[PodCounts], bool]
 
 
 def shrinks(workload: Workload) -> bool:
@@ -85,7 +85,7 @@ class Largest:
     choices: Sequence[range]
     fits: Probe
     whole: bool
-    _best: Counts | None = None
+    _best: PodCounts | None = None
     _answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Largest:
         """Whether the search went to its end, not only as far as :data:`MOST_PROBES`."""
         return self._answers.exact
 
-    def find(self) -> Counts | None:
+    def find(self) -> PodCounts | None:
         """The counts with the largest total; None when not even the smallest fit."""
         least = tuple(choice[0] for choice in self.choices)
         if not self._answers.ask(least):
@@ -106,7 +106,7 @@ class Largest:
         self._grow(())
         return next(filter(self._answers.ask, self._proportional(sum(self._best))), self._best)
 
-    def _proportional(self, total: int) -> Iterator[Counts]:
+    def _proportional(self, total: int) -> Iterator[PodCounts]:
         """The admissible counts of this total that take from each podset in proportion to what it may lose."""
         most = [choice[-1] - choice[0] for choice in self.choices]
         lost = sum(choice[-1] for choice in self.choices) - total
@@ -121,7 +121,7 @@ class Largest:
             if admissible and sum(counts) == total:
                 yield counts
 
-    def _grow(self, before: Counts) -> None:
+    def _grow(self, before: PodCounts) -> None:
         """Try every count of the next podset, largest first, unless nothing that follows could be better."""
         assert self._best is not None
         at = len(before)
@@ -135,7 +135,7 @@ class Largest:
                 return
             self._grow((*before, count))
 
-    def _last(self, before: Counts, choice: range) -> None:
+    def _last(self, before: PodCounts, choice: range) -> None:
         """The largest count of the last podset beside the others', if it makes the total larger."""
         assert self._best is not None
         enough = sum(self._best) - sum(before)

@@ -46,7 +46,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class Clearing:
+class FitsAfterEviction:
     """It fits once victims have left; ``heights`` as they leave it."""
 
     request: GangRequest
@@ -68,11 +68,11 @@ class Refuted:
     why: tuple[Reason, ...]
 
 
-Outcome: TypeAlias = Fit | Clearing | Unknown | Refuted
+Outcome: TypeAlias = Fit | FitsAfterEviction | Unknown | Refuted
 
 
 @dataclass(eq=False, slots=True)
-class Chooser:
+class FlavorChooser:
     """Searches for gangs of one walk. Nothing is kept here: the walk acts on the outcome.
 
     ``dry``: it is asked who would leave if queues did not only do a dry run of taking idle gangs.
@@ -148,14 +148,14 @@ class Chooser:
 
     def clear(
         self, request: GangRequest, queue: ClusterQueue, candidates: Candidates
-    ) -> Clearing | Unknown | None:
+    ) -> FitsAfterEviction | Unknown | None:
         """Victims for a gang under one choice of flavors; None = proved that there are none."""
         found = find_victims(self.state, request, queue, self.solver, candidates)
         if found is None:
             return None
         if found.proof is Proof.UNDECIDED:
             return Unknown()
-        return Clearing(request, found, self._heights_after(request, found.victims))
+        return FitsAfterEviction(request, found, self._heights_after(request, found.victims))
 
     def _heights_after(self, request: GangRequest, victims: Sequence[Preemption]) -> Heights:
         """How far up its podsets borrow once these have left."""
@@ -169,11 +169,11 @@ class Chooser:
 class _Search:
     """The walk through the choices of one gang."""
 
-    by: Chooser
+    by: FlavorChooser
     queue: ClusterQueue | None
     rule: Fungibility
     passed: list[Fit] = field(default_factory=list)  # they fit, but borrow
-    cleared: list[Clearing] = field(default_factory=list)
+    cleared: list[FitsAfterEviction] = field(default_factory=list)
     blocked: list[tuple[GangRequest, Candidates]] = field(
         default_factory=list
     )  # victims may help; not asked yet
@@ -204,7 +204,7 @@ class _Search:
         """Victims at once: where preemption may end the search."""
         assert self.queue is not None
         cleared = self.by.clear(request, self.queue, candidates)
-        if isinstance(cleared, Clearing):
+        if isinstance(cleared, FitsAfterEviction):
             if not any(cleared.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
                 return cleared
             self.cleared.append(cleared)
@@ -242,7 +242,7 @@ class _Search:
                     self.cleared.append(cleared)
                     if _mode(cleared) == _RECLAIMS and not any(cleared.heights):
                         break  # nothing better can come
-        options: list[Fit | Clearing] = [*self.passed, *self.cleared]
+        options: list[Fit | FitsAfterEviction] = [*self.passed, *self.cleared]
         if not options:
             return Refuted(tuple(sorted(self.why, key=lambda e: _RANK.get(e.code, 0))))
         if borrowing_first:
@@ -253,7 +253,7 @@ class _Search:
 _FITS, _RECLAIMS, _PREEMPTS = range(3)
 
 
-def _mode(option: Fit | Clearing) -> int:
+def _mode(option: Fit | FitsAfterEviction) -> int:
     """As Kueue ranks flavors: fits, only others' gangs leave, gangs of the own ClusterQueue leave."""
     if isinstance(option, Fit):
         return _FITS
@@ -261,7 +261,7 @@ def _mode(option: Fit | Clearing) -> int:
     return _PREEMPTS if any(v.reason == own for v in option.victims.victims) else _RECLAIMS
 
 
-def _heights(option: Fit | Clearing) -> Heights:
+def _heights(option: Fit | FitsAfterEviction) -> Heights:
     """Kueue's comparison, podset after podset: the earlier ones choose first."""
     return option.heights
 

@@ -9,7 +9,7 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.order.classes import Kind, kind_of
+from queuectl.planner.order.classes import ClassKey, class_key
 from queuectl.planner.order.order import NEVER
 from queuectl.planner.problem.flavors import Choice, Options, options_of
 from queuectl.planner.problem.partial import admissible
@@ -20,7 +20,7 @@ from queuectl.planner.reasons import refusals
 
 
 @dataclass(slots=True)
-class Class:
+class GangClass:
     """What is known of all gangs of one kind.
 
     Attributes:
@@ -40,7 +40,7 @@ class Class:
 
 
 @dataclass(slots=True)
-class Classes:
+class GangClasses:
     """The classes met so far in one walk.
 
     Attributes:
@@ -49,13 +49,15 @@ class Classes:
     """
 
     problem: Problem
-    kinds: Mapping[int, Kind] = field(default_factory=dict)
+    kinds: Mapping[int, ClassKey] = field(default_factory=dict)
     reopened: int = 0
-    _known: dict[Kind, Class] = field(default_factory=dict)
-    _alike: dict[Hashable, Class] = field(default_factory=dict)  # by what is asked of which flavors
+    _known: dict[ClassKey, GangClass] = field(default_factory=dict)
+    _alike: dict[Hashable, GangClass] = field(
+        default_factory=dict
+    )  # by what is asked of which flavors
 
-    def of(self, pending: Pending, queue: ClusterQueue | None) -> Class:
-        kind = self.kinds.get(id(pending)) or kind_of(
+    def of(self, pending: Pending, queue: ClusterQueue | None) -> GangClass:
+        kind = self.kinds.get(id(pending)) or class_key(
             pending, queue.name if queue is not None else None
         )
         known = self._known.get(kind)
@@ -63,10 +65,10 @@ class Classes:
             known = self._known[kind] = self._make(pending, kind, queue)
         return known
 
-    def _make(self, pending: Pending, kind: Kind, queue: ClusterQueue | None) -> Class:
+    def _make(self, pending: Pending, kind: ClassKey, queue: ClusterQueue | None) -> GangClass:
         if queue is None:
             request = request_of(self.problem, pending, None, ({},) * len(pending.workload.podsets))
-            return Class(
+            return GangClass(
                 options_of(pending.workload, None, self.problem), [({}, request)], frozenset()
             )
         offers = tuple((g.covered, tuple(q.flavor for q in g.flavors)) for g in queue.groups)
@@ -79,7 +81,7 @@ class Classes:
         flavors = alike.flavors
         if queue.strategy is QueueingStrategy.STRICT_FIFO and not queue.split_flavors:
             flavors &= self._usable(pending.workload, queue, alike.options)
-        return Class(alike.options, requests, flavors, refusal)
+        return GangClass(alike.options, requests, flavors, refusal)
 
     def _usable(self, workload: Workload, queue: ClusterQueue, options: Options) -> frozenset[str]:
         """Flavors of which some podset, with the fewest pods it may start with, would get enough if nothing were used."""
@@ -100,7 +102,7 @@ class Classes:
             if all(enough(podset, number, name) for podset in options.members[unit].podsets)
         )
 
-    def _charged(self, pending: Pending, queue: ClusterQueue) -> Class:
+    def _charged(self, pending: Pending, queue: ClusterQueue) -> GangClass:
         """What a gang asks of any ClusterQueue that offers the same flavors."""
         options = options_of(pending.workload, queue, self.problem)
         requests = []
@@ -108,20 +110,20 @@ class Classes:
             flavors = options.flavors_by_podset(choice, queue, pending.workload)
             requests.append((choice, request_of(self.problem, pending, queue, flavors)))
         taken = frozenset(name for choice, _ in requests for name in choice.values())
-        return Class(options, requests, taken)
+        return GangClass(options, requests, taken)
 
-    def share(self, other: Classes) -> None:
+    def share(self, other: GangClasses) -> None:
         """Ask for gangs what is asked for them in ``other``, of the same nodes, flavors and topologies."""
         self._alike = other._alike
 
-    def set_aside(self) -> dict[Kind, tuple[Reason, ...]]:
+    def set_aside(self) -> dict[ClassKey, tuple[Reason, ...]]:
         """Take out what was proved on the capacity there is, for a look at more."""
         proved = {k: known.refusal for k, known in self._known.items() if known.refusal is not None}
         for kind in proved:
             self._known[kind].refusal = None
         return proved
 
-    def put_back(self, proved: Mapping[Kind, tuple[Reason, ...]]) -> None:
+    def put_back(self, proved: Mapping[ClassKey, tuple[Reason, ...]]) -> None:
         """The capacity is again what it was when these were set aside."""
         for kind, refusal in proved.items():
             self._known[kind].refusal = refusal

@@ -14,15 +14,22 @@ from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.order import StrictOrder
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.partial import Largest, admissible, at_least, shrinks, with_counts
-from queuectl.planner.search.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
-from queuectl.planner.search.class_states import Class, Classes
+from queuectl.planner.search.choose import (
+    Fit,
+    FitsAfterEviction,
+    FlavorChooser,
+    Outcome,
+    Refuted,
+    Unknown,
+)
+from queuectl.planner.search.class_states import GangClass, GangClasses
 from queuectl.planner.search.split import split
-from queuectl.planner.solver.probing import Counts
+from queuectl.planner.solver.probing import PodCounts
 from queuectl.planner.solver.solver import Solver
 
 
 @dataclass(eq=False, slots=True)
-class Sizing:
+class SizeSearch:
     """Searches for gangs of one walk, which acts on the outcome.
 
     Attributes:
@@ -30,14 +37,14 @@ class Sizing:
         doubt: told of gangs whose part may not be the largest.
     """
 
-    chooser: Chooser
-    classes: Classes
+    chooser: FlavorChooser
+    classes: GangClasses
     strict: StrictOrder
     limits: Limits
     solver: Solver
     doubt: Callable[[Pending], None]
 
-    def outcome(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
+    def outcome(self, pending: Pending, queue: ClusterQueue | None, kind: GangClass) -> Outcome:
         """What becomes of a gang: whole, else the largest part of it that may start."""
         if not shrinks(pending.workload):
             return self._ask(pending, queue, kind)
@@ -46,7 +53,7 @@ class Sizing:
         outcome = self._ask(pending, queue, kind)
         return self._largest(pending, queue) if isinstance(outcome, Refuted) else outcome
 
-    def _ask(self, pending: Pending, queue: ClusterQueue | None, kind: Class) -> Outcome:
+    def _ask(self, pending: Pending, queue: ClusterQueue | None, kind: GangClass) -> Outcome:
         """What becomes of a gang with exactly these pods."""
         open_choices = [
             d for choice, d in kind.requests if self.strict.ahead(queue, choice) is None
@@ -62,7 +69,7 @@ class Sizing:
 
         return split(self.chooser, pending, queue, kind.options, usable, outcome)
 
-    def learn(self, pending: Pending, kind: Class, outcome: Outcome) -> None:
+    def learn(self, pending: Pending, kind: GangClass, outcome: Outcome) -> None:
         """Keep for the equal gangs that follow what is known of this one."""
         if isinstance(outcome, Refuted):
             kind.refusal = outcome.why
@@ -71,9 +78,9 @@ class Sizing:
 
     def _largest(self, pending: Pending, queue: ClusterQueue | None) -> Outcome:
         """What becomes of a gang that does not fit whole: the largest part of it that may start does."""
-        outcomes: dict[Counts, Outcome] = {}
+        outcomes: dict[PodCounts, Outcome] = {}
 
-        def fits(counts: Counts) -> bool:
+        def fits(counts: PodCounts) -> bool:
             part = with_counts(pending, counts)
             if self.limits.short(part.workload) is not None:
                 return False
@@ -85,7 +92,7 @@ class Sizing:
             else:
                 outcomes[counts] = self._ask(part, queue, kind)
                 self.learn(part, kind, outcomes[counts])
-            return isinstance(outcomes[counts], Fit | Clearing)
+            return isinstance(outcomes[counts], Fit | FitsAfterEviction)
 
         choices = [admissible(podset) for podset in pending.workload.podsets]
         search = Largest(choices, fits, whole=False)

@@ -30,13 +30,20 @@ from queuectl.planner.problem.flavors import Choice, Flavors, Options
 from queuectl.planner.problem.parts import Cut, part_of, topologies
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.requests import request_of
-from queuectl.planner.search.choose import Chooser, Clearing, Fit, Outcome, Refuted, Unknown
+from queuectl.planner.search.choose import (
+    Fit,
+    FitsAfterEviction,
+    FlavorChooser,
+    Outcome,
+    Refuted,
+    Unknown,
+)
 from queuectl.planner.solver.lexicographic import (
     MOST_ASKED,
     Column,
     Greatest,
 )
-from queuectl.planner.solver.probing import Counts
+from queuectl.planner.solver.probing import PodCounts
 from queuectl.planner.solver.solver import Solver, Status
 
 MOST_PORTIONS: Final = 64  # of one podset: combinations of one flavor of each resource group
@@ -58,7 +65,7 @@ class Portion:
 
 
 def split(
-    by: Chooser,
+    by: FlavorChooser,
     pending: Pending,
     queue: ClusterQueue,
     options: Options,
@@ -85,7 +92,7 @@ def split(
     if isinstance(found, Fit):
         return replace(found, sure=found.sure and not isinstance(whole, Unknown))
     if isinstance(found, Unknown):
-        return whole if isinstance(whole, Clearing) and last_try else found
+        return whole if isinstance(whole, FitsAfterEviction) and last_try else found
     if isinstance(whole, Refuted):
         return Refuted(search.explained(whole.why))
     return whole
@@ -95,7 +102,7 @@ def split(
 class _Search:
     """The ways to split one gang."""
 
-    by: Chooser
+    by: FlavorChooser
     pending: Pending
     queue: ClusterQueue
     options: Options
@@ -106,7 +113,7 @@ class _Search:
     most: list[int] = field(default_factory=list)  # of each portion alone, in steps
     _complete: bool = True
     _unknown: Unknown | None = None
-    _found: dict[Counts, Fit] = field(default_factory=dict)
+    _found: dict[PodCounts, Fit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.portions = [p for unit in range(len(self.options.members)) for p in self._of(unit)]
@@ -175,14 +182,14 @@ class _Search:
             return self._unknown
         return None if sure else Unknown()
 
-    def _greatest(self, fits: Callable[[Counts], bool]) -> tuple[Counts | None, bool]:
+    def _greatest(self, fits: Callable[[PodCounts], bool]) -> tuple[PodCounts | None, bool]:
         asked = MOST_ASKED << self.pending.budget
         search = Greatest(self.totals, self.columns, fits, asked)
         counts = search.find()
         self.most = search.most
         return counts, search.exact
 
-    def _fits(self, counts: Counts, *, borrowing: bool) -> bool:
+    def _fits(self, counts: PodCounts, *, borrowing: bool) -> bool:
         """Whether so much of each portion fits now, beside everybody kept."""
         state, solver = self.by.state, self.by.solver
         if solver.stop.stopped:
@@ -202,7 +209,7 @@ class _Search:
             self._unknown = Unknown(decision.alarm)
         return False
 
-    def _demand(self, counts: Counts, *, lasting: bool = False) -> GangRequest:
+    def _demand(self, counts: PodCounts, *, lasting: bool = False) -> GangRequest:
         """What the gang asks when it is split so: a part for each portion that has pods."""
         config = self.by.problem.snapshot.config
         workload = self.pending.workload
@@ -236,7 +243,7 @@ class _Search:
         ever, exact = self._greatest(self._fits_ever)
         return (why, *whole) if ever is not None or not exact else tuple(whole)
 
-    def _fits_ever(self, counts: Counts) -> bool:
+    def _fits_ever(self, counts: PodCounts) -> bool:
         """Whether so much of each portion fits the empty fleet and the quota if nobody else used it."""
         request = self._demand(counts, lasting=True)
         limits = self.by.state.quota_most(self.queue.name)

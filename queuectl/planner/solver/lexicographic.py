@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from queuectl.planner.solver.probing import Answers, Counts
+from queuectl.planner.solver.probing import Answers, PodCounts
 
 MOST_ASKED: Final = 256  # questions; doubled for each earlier answer that was left open
 
@@ -39,7 +39,7 @@ class Greatest:
 
     totals: Sequence[int]
     columns: Sequence[Column]
-    fits: Callable[[Counts], bool]
+    fits: Callable[[PodCounts], bool]
     asked: int = MOST_ASKED
     most: list[int] = field(default_factory=list)
     _answers: Answers = field(init=False)
@@ -53,7 +53,7 @@ class Greatest:
         """Whether no question was left out for want of more."""
         return self._answers.exact
 
-    def find(self) -> Counts | None:
+    def find(self) -> PodCounts | None:
         """The greatest counts; None when there are none, which is a proof while ``exact`` holds."""
         nothing = (0,) * len(self.columns)
         self.most = [
@@ -72,7 +72,7 @@ class Greatest:
                 by_kind[column.kind] = by_kind.get(column.kind, 0) + most
         return max(by_kind.values(), default=0)
 
-    def _fill(self, counts: Counts, at: int) -> Counts | None:
+    def _fill(self, counts: PodCounts, at: int) -> PodCounts | None:
         """Complete counts that are final before column ``at`` and 0 from there on."""
         if at == len(self.columns):
             return counts
@@ -82,7 +82,7 @@ class Greatest:
                 return found
         return None
 
-    def _choices(self, counts: Counts, at: int) -> Iterator[int]:
+    def _choices(self, counts: PodCounts, at: int) -> Iterator[int]:
         """What column ``at`` may be, largest first; all that is left out cannot be completed."""
         group, kind = self.columns[at]
         taken = [i for i in range(at) if self.columns[i].group == group and counts[i]]
@@ -113,7 +113,7 @@ class Greatest:
         if left <= sum(self.most[i] for i in others):
             yield 0
 
-    def _largest(self, counts: Counts, at: int, most: int, least: int = 0) -> int:
+    def _largest(self, counts: PodCounts, at: int, most: int, least: int = 0) -> int:
         """The largest value of column ``at`` that fits beside the other counts; below ``least`` when none from there does."""
         if self._answers.ask(_with(counts, at, most)):
             return most
@@ -127,5 +127,5 @@ class Greatest:
         return low
 
 
-def _with(counts: Counts, at: int, count: int) -> Counts:
+def _with(counts: PodCounts, at: int, count: int) -> PodCounts:
     return (*counts[:at], count, *counts[at + 1 :])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-Counts: TypeAlias = tuple[int, ...]
+PodCounts: TypeAlias = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -24,12 +24,12 @@ class Answers:
         exact: whether every question was answered.
     """
 
-    fits: Callable[[Counts], bool]
+    fits: Callable[[PodCounts], bool]
     most: int
-    known: dict[Counts, bool] = field(default_factory=dict)
+    known: dict[PodCounts, bool] = field(default_factory=dict)
     exact: bool = True
 
-    def ask(self, counts: Counts) -> bool:
+    def ask(self, counts: PodCounts) -> bool:
         """Whether these counts fit, by what is known if that is enough."""
         for known, fitted in self.known.items():
             pairs = list(zip(counts, known, strict=True))
