@@ -18,7 +18,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import TopologyMode, TopologyRequest
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import request_of
 from queuectl.planner.relocate.movers import movers_of
 from queuectl.planner.relocate.search import Room, find_room
 from queuectl.planner.solver.solver import Solver

@@ -23,8 +23,7 @@ from queuectl.planner.preempt.policy import schemes
 from queuectl.planner.preempt.roster import Bench
 from queuectl.planner.preempt.scene import domains_of, sums
 from queuectl.planner.problem.problem import Problem, caps, survey
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.solver.solver import Solver
 from tests.bench.tenants import BLEND, FLAT, FLAVORS, MANY, MIXED, SMALL, Line, snapshot
 

@@ -16,8 +16,7 @@ from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.search import Found
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.relocate import search as defrag
 from queuectl.planner.relocate.movers import movers_of
 from queuectl.planner.relocate.search import MoveSearch, Room, find_room

@@ -13,8 +13,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.placement.witness import fits_apart
 from queuectl.planner.problem.problem import Problem, survey
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import gang, node, podset, resources, world
 from tests.support.examples import examples

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from queuectl.planner.solver.lexicographic import (
     Column,
     Greatest,
+    PodCounts,
 )
-from queuectl.planner.solver.probing import PodCounts
 from tests.support.examples import examples
 
 Corners = Sequence[tuple[int, ...]]

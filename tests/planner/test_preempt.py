@@ -26,8 +26,7 @@ from queuectl.planner.preempt.parts import parts_of
 from queuectl.planner.preempt.search import Found
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
 from queuectl.planner.verify import verify
 from tests.planner import cases, generate

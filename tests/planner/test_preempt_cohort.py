@@ -19,7 +19,7 @@ from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import request_of
 from queuectl.planner.solver.solver import Solver
 from queuectl.planner.verify import Rule, verify
 from tests.planner.documents import (

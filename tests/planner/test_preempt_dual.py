@@ -18,7 +18,7 @@ from queuectl.planner.preempt.price import floor_of, prices
 from queuectl.planner.preempt.scene import scene_of
 from queuectl.planner.preempt.terms import Terms
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import request_of
 from queuectl.planner.problem.topology import Ints
 from tests.planner.build import FLAVOR, NOW, gang, node, podset, world
 from tests.planner.test_preempt import CLUSTERS, SOME, agrees_with_brute_force, low

@@ -21,7 +21,7 @@ from queuectl.planner.order.classes import PendingGangs, pending_gangs
 from queuectl.planner.placement.quota_model import confirm_quota
 from queuectl.planner.preempt.prospect import Prospect
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import request_of
 from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import FLAVOR, NOW, config, gang, holding, node, podset, world
 from tests.planner.generate_cohorts import FLAVORS, contest

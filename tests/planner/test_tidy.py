@@ -25,7 +25,7 @@ from queuectl.planner.consolidate.tidy import may_move
 from queuectl.planner.consolidate.units import bundle
 from queuectl.planner.placement.measure import Wholes, score, standings
 from queuectl.planner.problem.problem import Problem, survey
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import request_of
 from queuectl.planner.solver.solver import Model
 from queuectl.planner.verify import verify
 from tests.planner import generate
@@ -146,7 +146,7 @@ def test_when_a_node_is_whole_and_free(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "gangs", "walk", "tidy"),
+    ("nodes", "gangs", "cycle", "tidy"),
     [
         pytest.param(
             rack("a", 4),

@@ -35,8 +35,7 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.order.order import QueueOrder, barred, place
 from queuectl.planner.problem.partial import as_placed
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.quota.tree import QuotaUse
 

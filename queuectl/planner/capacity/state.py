@@ -25,8 +25,8 @@ from queuectl.planner.capacity.node_counts import (
     give_back,
     use_of_counts,
 )
-from queuectl.planner.problem.problem import Problem, caps
-from queuectl.planner.problem.request import GangRequest, Shape
+from queuectl.planner.problem.problem import Problem, Shape, caps
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, QuotaRow, QuotaUse, use_of
 

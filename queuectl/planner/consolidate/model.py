@@ -19,8 +19,7 @@ from queuectl.planner.consolidate.units import Bundled
 from queuectl.planner.placement.cells import Cells, Class
 from queuectl.planner.placement.measure import Wholes, device_columns, devices
 from queuectl.planner.placement.model import Built
-from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import Shape
+from queuectl.planner.problem.problem import Problem, Shape
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 from queuectl.planner.solver.solver import LARGEST, Model
 

@@ -16,8 +16,8 @@ from queuectl.domain.quantity import total
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.placement.measure import Standing, widths
 from queuectl.planner.placement.scratch import levels_to_try
-from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import ANYWHERE, Pods, Shape, Unit
+from queuectl.planner.problem.problem import Problem, Shape
+from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
 from queuectl.planner.problem.topology import Ints
 
 Content: TypeAlias = tuple[int, ...]  # pods of each podset of the unit in one bundle

@@ -17,8 +17,7 @@ from queuectl.planner.placement.counts import Counts
 from queuectl.planner.placement.scratch import levels_to_try
 from queuectl.planner.problem.partial import as_placed
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import ANYWHERE, Pods, Unit, request_of
 from queuectl.planner.problem.topology import Ints
 
 

@@ -17,8 +17,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.problem.problem import Problem, survey
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Solver, Status
 

@@ -20,8 +20,7 @@ from queuectl.planner.explain.merge import fits_in_pieces
 from queuectl.planner.explain.turn import Turn
 from queuectl.planner.placement.feasible import Decision, decide, place
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.solver.solver import Status

@@ -24,8 +24,8 @@ from queuectl.planner.order.order import NEVER
 from queuectl.planner.placement.cells import asked_pods
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.preempt.idle import may_evict
-from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Shape, Unit
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Status
 

@@ -18,8 +18,8 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.planner.placement.bounds import LARGEST, bounds
-from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, Pods, Shape, Unit
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
 from queuectl.planner.problem.topology import Ints, Tree
 
 Kind: TypeAlias = tuple[int, int]  # (shape key, tree number)

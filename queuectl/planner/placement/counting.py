@@ -15,8 +15,8 @@ import numpy as np
 from queuectl.planner.placement.bounds import LARGEST, overfull
 from queuectl.planner.placement.cells import asked_pods
 from queuectl.planner.placement.fill import Capacity
-from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Shape, Unit
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit
 from queuectl.planner.problem.topology import Ints, Mask
 
 

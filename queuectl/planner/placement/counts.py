@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from queuectl.planner.placement.fewest import fewest_inside, fewest_of, needed
-from queuectl.planner.problem.request import ANYWHERE, Slices
+from queuectl.planner.problem.problem import Slices
+from queuectl.planner.problem.request import ANYWHERE
 from queuectl.planner.problem.topology import Ints, Tree
 
 

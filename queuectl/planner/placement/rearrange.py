@@ -19,8 +19,8 @@ from queuectl.planner.capacity.node_counts import (
 from queuectl.planner.placement import witness
 from queuectl.planner.placement.cells import Cells
 from queuectl.planner.placement.joint import decide_together
-from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Shape, Unit
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Solver, Status
 

@@ -15,8 +15,8 @@ from queuectl.planner.placement.counts import Counts
 from queuectl.planner.placement.fill import Capacity, Filled
 from queuectl.planner.placement.site import Spot
 from queuectl.planner.placement.together import Together
-from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, Pods, Shape, Unit
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
 from queuectl.planner.problem.topology import Ints, Mask
 
 

@@ -18,8 +18,8 @@ from queuectl.planner.placement.compact import Order, narrowed, told_in
 from queuectl.planner.placement.scratch import Beside, Scratch, inside
 from queuectl.planner.placement.site import Spot
 from queuectl.planner.placement.together import weight
-from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Shape, Unit
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 

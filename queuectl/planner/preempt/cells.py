@@ -12,7 +12,8 @@ from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.parts import Part
 from queuectl.planner.preempt.scene import Scene, domains_of
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Shape
+from queuectl.planner.problem.problem import Shape
+from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 _Key = tuple[int, Shape]  # part number, shape

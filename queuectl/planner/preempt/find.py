@@ -36,8 +36,8 @@ from queuectl.planner.preempt.scene import domains_of, empty_scene, holding, sce
 from queuectl.planner.preempt.scheme import Scheme
 from queuectl.planner.preempt.search import Found, Search
 from queuectl.planner.preempt.terms import Terms, charges_of
-from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import GangRequest, Shape
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Solver
 

@@ -20,7 +20,8 @@ from queuectl.planner.preempt.roster import Bench
 from queuectl.planner.preempt.scene import Floats, Scene, floors, offers, scene_of
 from queuectl.planner.preempt.search import quota_floor
 from queuectl.planner.preempt.terms import Terms
-from queuectl.planner.problem.request import ANYWHERE, Shape
+from queuectl.planner.problem.problem import Shape
+from queuectl.planner.problem.request import ANYWHERE
 from queuectl.planner.problem.topology import Ints
 
 WHOLE: Final = -1

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Shape, Unit
+from queuectl.planner.problem.problem import Shape
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
 from queuectl.planner.problem.topology import Tree
 
 

@@ -16,8 +16,8 @@ from queuectl.domain.quantity import NOTHING
 from queuectl.planner.placement.fill import Capacity
 from queuectl.planner.preempt.parts import Part
 from queuectl.planner.preempt.roster import Bench, Rows
-from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, Shape
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import ANYWHERE
 from queuectl.planner.problem.topology import Ints, Mask
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet, Workload
-from queuectl.planner.solver.probing import Answers, PodCounts
+from queuectl.planner.solver.lexicographic import Answers, PodCounts
 
 MOST_PROBES: Final = 256  # asked for one gang whose podsets shrink independently of each other
 

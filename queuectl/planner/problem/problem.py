@@ -3,31 +3,13 @@
 Layout: matrices are (R, N), R resources (``problem.resources``, sorted by name) by N nodes (``fleet.nodes`` order), int64
 in the units of :mod:`queuectl.domain.quantity`; nothing is rounded. Static parts are cached per Fleet identity, and the
 use of gangs that stay where they were is carried over from the snapshot before.
-
-Contract with :mod:`queuectl.planner.preempt.find` (called for one blocked gang and one choice of flavors)::
-
-    find_victims(ledger: Ledger, demand: Demand, queue: ClusterQueue, solver: Solver) -> Victims | None
-
-``None`` is a proof that no legal set of victims makes the gang fit. ``Victims`` has ``victims: tuple[Preemption, ...]``
-(``preemptor`` = ``request.pending.workload.uid``), ``node_counts: NodeCounts`` (where the gang runs once they left) and ``proof``
-(UNDECIDED: a limit ended the search without a set; ``victims`` is empty then). It may build on
-
-- ``state.problem.snapshot``, ``.fleet``, ``.resources``;
-- ``state.later.free``: (R, N) free for this gang once everything leaving has left, leases and gangs kept in this plan
-  taken off; the use of victims is added to it;
-- ``state.later.quota``: what is used of quota then, of every ClusterQueue and cohort;
-- ``state.evictable()``: gangs neither leaving, nor victims already, nor lost slots being repaired in this plan
-  (legality by queue, priority and ``preemptible`` is for preempt.py to judge);
-- ``state.problem.use_of(gang)``: (node indexes (K,), amounts (R, K)) of its slots on known nodes;
-- ``caps(free, shape)``: (N,) pods of a shape that fit each node; ``unit.tree.sums / nodes_in / domain``;
-- ``queuectl.planner.placement.feasible.place(request, free, solver) -> Decision``: whether the demand fits a free matrix, and where.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -36,7 +18,6 @@ from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.request import Shape, Slices
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.problem.usage import Slots, Usage, beside_strangers, usage_of
 from queuectl.planner.quota.tree import Pools, pools_of
@@ -44,7 +25,34 @@ from queuectl.planner.quota.tree import Pools, pools_of
 COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
-_ShapeKey = tuple[Resources, NodeRules, frozenset[str], bytes, bool, Slices]
+
+Slices: TypeAlias = tuple[tuple[int, int], ...]  # (level, size), coarse to fine
+_ShapeKey: TypeAlias = tuple[Resources, NodeRules, frozenset[str], bytes, bool, Slices]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Shape:
+    """One kind of pod: what it takes and where it may go. Interned per arena, so compared by identity.
+
+    Attributes:
+        key: stable number within the arena (order of first use).
+        requests: amounts, as people read them.
+        rules: node rules, those of the flavors merged in.
+        vector: the same as a column over the arena's resources, shape (R,).
+        columns: indexes of the resources it takes, the scarcest kind (devices) first.
+        eligible: nodes it may use, ready and not excluded, shape (N,).
+        slices: what it keeps together in, above the node: (level, size) coarse to fine. In each domain of ``level`` the
+            number of pods is a multiple of ``size``; each finer size divides the coarser one. Pods alike but for their
+            slices are two shapes.
+    """
+
+    key: int
+    requests: Resources
+    rules: NodeRules
+    vector: Ints
+    columns: tuple[int, ...]
+    eligible: Mask
+    slices: Slices = ()
 
 
 @dataclass(eq=False)

@@ -6,44 +6,22 @@ except for the capacity they compete for; every pod of a unit lies in one domain
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from queuectl.domain.fleet import NodeRules
-from queuectl.domain.quantity import Resources
+import numpy as np
+
+from queuectl.domain.fleet import HOSTNAME, NodeRules, Toleration
+from queuectl.domain.quantity import total
+from queuectl.domain.queues import ClusterQueue, ResourceFlavor
 from queuectl.domain.snapshot import Pending
+from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Workload
+from queuectl.planner.problem.flavors import Flavors, Members, members_of
 from queuectl.planner.problem.parts import Cut
-from queuectl.planner.problem.topology import Ints, Mask, Tree
+from queuectl.planner.problem.problem import Problem, Shape, Slices
+from queuectl.planner.problem.topology import Mask, Tree
 
 ANYWHERE = -1
-
-Slices: TypeAlias = tuple[tuple[int, int], ...]  # (level, size), coarse to fine
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Shape:
-    """One kind of pod: what it takes and where it may go. Interned per arena, so compared by identity.
-
-    Attributes:
-        key: stable number within the arena (order of first use).
-        requests: amounts, as people read them.
-        rules: node rules, those of the flavors merged in.
-        vector: the same as a column over the arena's resources, shape (R,).
-        columns: indexes of the resources it takes, the scarcest kind (devices) first.
-        eligible: nodes it may use, ready and not excluded, shape (N,).
-        slices: what it keeps together in, above the node: (level, size) coarse to fine. In each domain of ``level`` the
-            number of pods is a multiple of ``size``; each finer size divides the coarser one. Pods alike but for their
-            slices are two shapes.
-    """
-
-    key: int
-    requests: Resources
-    rules: NodeRules
-    vector: Ints
-    columns: tuple[int, ...]
-    eligible: Mask
-    slices: Slices = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +118,161 @@ class GangRequest:
         if self.queue is not None:
             for (flavor, resource), amount in self.charges.items():
                 yield (self.queue, flavor, resource), amount
+
+
+def request_of(
+    problem: Problem,
+    pending: Pending,
+    queue: ClusterQueue | None,
+    flavors: Flavors,
+    *,
+    lasting: bool = False,
+    within: Mapping[int, Mask] | None = None,
+) -> GangRequest:
+    """What a gang asks once its flavors are chosen.
+
+    Args:
+        problem: of the snapshot.
+        pending: the gang.
+        queue: ClusterQueue charged; None charges nothing.
+        flavors: per podset, resource to flavor.
+        lasting: see nodes as if all were healthy, uncordoned and never refused: to prove that a gang never fits.
+        within: podset number to the nodes it is confined to, beyond what it asks itself.
+    """
+    workload = pending.workload
+    charges: dict[tuple[str, str], int] = {}
+    charged = problem.snapshot.config.rules.charged
+    if queue is not None:
+        for podset, chosen in zip(workload.podsets, flavors, strict=True):
+            per_pod = charged(podset.shape.requests)
+            for resource, flavor in chosen.items():
+                row = (flavor, resource)
+                charges[row] = charges.get(row, 0) + per_pod[resource] * podset.count
+    excluded = frozenset[str]() if lasting else pending.excluded
+    builder = _Units(problem, workload, flavors, excluded, lasting, within or {})
+    units = (builder.unit(members) for members in members_of(workload))
+    return GangRequest(
+        pending,
+        tuple(unit for unit in units if unit is not None),
+        charges,
+        flavors,
+        queue.name if queue is not None else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    problem: Problem
+    workload: Workload
+    flavors: Flavors
+    excluded: frozenset[str]
+    lasting: bool
+    within: Mapping[int, Mask]
+
+    def unit(self, members: Members) -> Unit | None:
+        """One unit, or None when none of its pods needs a node."""
+        numbers = [i for i in members.podsets if self._takes_nodes(i)]
+        if not numbers:
+            return None
+        podsets = [self.workload.podsets[i] for i in members.podsets]
+        tree = self.problem.index.tree(self._levels(members.podsets, podsets))
+        visible = (
+            None if len(tree.order) == self.problem.size else tree.position < self.problem.size
+        )
+        required = _finest(tree, podsets, TopologyMode.REQUIRED)
+        pods = tuple(self._pods(i, visible, tree, required) for i in numbers)
+        preferred = _finest(tree, podsets, TopologyMode.PREFERRED)
+        bundle = _bundle(pods, self.problem) if tree.depth in (required, preferred) else None
+        return Unit(tree, pods, required, preferred, bundle)
+
+    def _takes_nodes(self, number: int) -> bool:
+        if not self.problem.size or not self.workload.podsets[number].count:
+            return False
+        chosen = self._chosen((number,))
+        return not chosen or any(f.topology is not None for f in chosen)
+
+    def _chosen(self, numbers: Iterable[int]) -> list[ResourceFlavor]:
+        known = self.problem.snapshot.config.flavors
+        names = dict.fromkeys(name for i in numbers for name in self.flavors[i].values())
+        return [known[name] for name in names if name in known]
+
+    def _levels(self, numbers: Sequence[int], podsets: Sequence[PodSet]) -> tuple[str, ...]:
+        config = self.problem.snapshot.config
+        for flavor in self._chosen(numbers):
+            topology = config.topologies.get(flavor.topology or "")
+            if topology is not None:
+                return topology.levels
+        wanted = [level for p in podsets if p.topology is not None for level in p.topology.levels]
+        if not wanted:
+            return self._common_levels()
+        for topology in config.topologies.values():
+            if set(wanted) <= set(topology.levels):
+                return topology.levels
+        return (*dict.fromkeys(level for level in wanted if level != HOSTNAME), HOSTNAME)
+
+    def _common_levels(self) -> tuple[str, ...]:
+        """For a gang that asks for no level: a topology that shows every node, else none."""
+        for topology in self.problem.snapshot.config.topologies.values():
+            if len(self.problem.index.tree(topology.levels).order) == self.problem.size:
+                return topology.levels
+        return (HOSTNAME,)
+
+    def _pods(self, number: int, visible: Mask | None, tree: Tree, required: int) -> Pods:
+        podset = self.workload.podsets[number]
+        rules = podset.shape.rules
+        for flavor in self._chosen((number,)):
+            rules = NodeRules(
+                tuple(sorted({*rules.selector, *flavor.node_labels})),
+                rules.affinity,
+                rules.tolerations + flavor.tolerations,
+            )
+        confined = self.within.get(number)
+        if confined is not None:
+            visible = confined if visible is None else visible & confined
+        size, slices = _sliced(tree, podset.topology, required)
+        requests = podset.shape.requests if size == 1 else podset.shape.requests * size
+        shape = self.problem.shape(
+            requests, rules, self.excluded, visible, lasting=self.lasting, slices=slices
+        )
+        balanced = podset.topology is not None and podset.topology.balanced
+        return Pods(number, podset.count // size, shape, size, balanced)
+
+
+def _sliced(tree: Tree, request: TopologyRequest | None, required: int) -> tuple[int, Slices]:
+    """Pods of a slice on one node, and the layers above the node in units of it.
+
+    Layers that say nothing are left out: of one pod, at or above the level all pods share, or implied by a finer one.
+    """
+    kept: list[tuple[int, int]] = []
+    for layer in request.slices if request is not None else ():
+        level = tree.level_of(layer.level)
+        if level is not None and level > required and layer.size > 1:
+            kept.append((level, layer.size))
+    on_node = max((size for level, size in kept if level == tree.depth), default=1)
+    layers: list[tuple[int, int]] = []
+    largest = on_node
+    for level, size in sorted(kept, reverse=True):
+        if level < tree.depth and size > largest:
+            layers.append((level, size // on_node))
+            largest = size
+    return on_node, tuple(reversed(layers))
+
+
+def _finest(tree: Tree, podsets: Sequence[PodSet], mode: TopologyMode) -> int:
+    asked = [
+        tree.level_of(p.topology.level)
+        for p in podsets
+        if p.topology is not None and p.topology.mode is mode and p.topology.level is not None
+    ]
+    return max((level for level in asked if level is not None), default=ANYWHERE)
+
+
+def _bundle(pods: tuple[Pods, ...], problem: Problem) -> Pods:
+    """All pods of a unit as one pod: what a unit on a single node asks of it."""
+    requests = total(p.shape.requests * p.count for p in pods)
+    eligible = np.logical_and.reduce([p.shape.eligible for p in pods])
+    shape = problem.shape(requests, _ANY_NODE, frozenset(), eligible, lasting=True)
+    return Pods(-1, 1, shape)
+
+
+_ANY_NODE = NodeRules(tolerations=(Toleration(operator="Exists"),))

@@ -15,8 +15,8 @@ import numpy as np
 
 from queuectl.planner.placement.bounds import LARGEST, bounds
 from queuectl.planner.placement.cells import asked_pods
-from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Shape, Unit
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
 from queuectl.planner.problem.topology import Ints, Tree
 from queuectl.planner.relocate.movers import Movers
 from queuectl.planner.solver.solver import Model

@@ -21,8 +21,7 @@ from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.roster import Bench, rows_of
 from queuectl.planner.preempt.shield import protected_until
 from queuectl.planner.problem.partial import as_placed
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.solver.solver import Solver, Status

@@ -17,8 +17,7 @@ from queuectl.domain.workload import PodSet, Slice, TopologyRequest
 from queuectl.planner.problem.flavors import Flavors
 from queuectl.planner.problem.parts import Cut, cut_running
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit, request_of
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 

@@ -14,8 +14,7 @@ from queuectl.planner.order.order import NEVER
 from queuectl.planner.problem.flavors import Choice, Options, options_of
 from queuectl.planner.problem.partial import admissible
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
 
 

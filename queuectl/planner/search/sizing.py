@@ -24,7 +24,7 @@ from queuectl.planner.search.choose import (
 )
 from queuectl.planner.search.class_states import GangClass, GangClasses
 from queuectl.planner.search.split import split
-from queuectl.planner.solver.probing import PodCounts
+from queuectl.planner.solver.lexicographic import PodCounts
 from queuectl.planner.solver.solver import Solver
 
 

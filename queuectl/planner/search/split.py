@@ -28,8 +28,7 @@ from queuectl.planner.order.order import NEVER
 from queuectl.planner.placement.feasible import decide, place
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
 from queuectl.planner.problem.parts import Cut, part_of, topologies
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.requests import request_of
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.search.choose import (
     Fit,
     FitsAfterEviction,
@@ -42,8 +41,8 @@ from queuectl.planner.solver.lexicographic import (
     MOST_ASKED,
     Column,
     Greatest,
+    PodCounts,
 )
-from queuectl.planner.solver.probing import PodCounts
 from queuectl.planner.solver.solver import Solver, Status
 
 MOST_PORTIONS: Final = 64  # of one podset: combinations of one flavor of each resource group

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
-
-from queuectl.planner.solver.probing import Answers, PodCounts
+from typing import Final, NamedTuple, TypeAlias
 
 MOST_ASKED: Final = 256  # questions; doubled for each earlier answer that was left open
 
@@ -129,3 +127,37 @@ class Greatest:
 
 def _with(counts: PodCounts, at: int, count: int) -> PodCounts:
     return (*counts[:at], count, *counts[at + 1 :])
+
+
+PodCounts: TypeAlias = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Answers:
+    """What is known of one search.
+
+    Attributes:
+        fits: whether these counts fit.
+        most: answers kept; what would need another is taken for a no.
+        known: the answers so far.
+        exact: whether every question was answered.
+    """
+
+    fits: Callable[[PodCounts], bool]
+    most: int
+    known: dict[PodCounts, bool] = field(default_factory=dict)
+    exact: bool = True
+
+    def ask(self, counts: PodCounts) -> bool:
+        """Whether these counts fit, by what is known if that is enough."""
+        for known, fitted in self.known.items():
+            pairs = list(zip(counts, known, strict=True))
+            if fitted and all(c <= k for c, k in pairs):
+                return True
+            if not fitted and all(c >= k for c, k in pairs):
+                return False
+        if len(self.known) >= self.most:
+            self.exact = False
+            return False
+        self.known[counts] = self.fits(counts)
+        return self.known[counts]
