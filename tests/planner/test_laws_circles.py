@@ -18,7 +18,7 @@ from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
-from queuectl.planner.verify.report import Rule
+from queuectl.planner.verify.books import Rule
 from tests.planner.build import NOW
 from tests.planner.histories import play
 from tests.planner.laws import LAWS

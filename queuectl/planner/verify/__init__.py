@@ -11,19 +11,15 @@ from collections.abc import Iterator
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.verify.allowances import check_allowances
-from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.books import Books, Rule, Violation
 from queuectl.planner.verify.capacity import check_capacity
-from queuectl.planner.verify.gangs import check_gangs
+from queuectl.planner.verify.gangs import check_gangs, check_shares
+from queuectl.planner.verify.limits import check_allowances, check_users
 from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
 from queuectl.planner.verify.owed import check_owed
 from queuectl.planner.verify.quota import check_quota
-from queuectl.planner.verify.report import Rule, Violation
-from queuectl.planner.verify.shares import check_shares
-from queuectl.planner.verify.spared import check_spared
-from queuectl.planner.verify.users import check_users
-from queuectl.planner.verify.victims import check_victims
+from queuectl.planner.verify.victims import check_spared, check_victims
 
 __all__ = ["Rule", "Violation", "verify"]
 

@@ -8,8 +8,7 @@ from fractions import Fraction
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.queues import Topology
 from queuectl.domain.workload import PodSet, PodSetPlacement, TopologyMode
-from queuectl.planner.verify.books import Books, Claim
-from queuectl.planner.verify.report import Rule, Violation
+from queuectl.planner.verify.books import Books, Claim, Rule, Violation
 
 
 def check_balance(books: Books, claim: Claim) -> Iterator[Violation]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.books import Books, Claim
-from queuectl.planner.verify.report import Rule, Violation
+from queuectl.planner.verify.books import Books, Claim, Rule, Violation
 
 Use = dict[str, dict[str, int]]  # node name -> resource -> amount
 

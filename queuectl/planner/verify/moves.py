@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from queuectl.domain.plan import Move
 from queuectl.domain.queues import Defragment, QueueingStrategy
 from queuectl.domain.snapshot import Admitted, Pending
-from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.books import Books, Rule, Violation
 from queuectl.planner.verify.order import inadmissible, never, place
-from queuectl.planner.verify.report import Rule, Violation
 from queuectl.planner.verify.victims import protected
 
 

@@ -14,9 +14,8 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy, ResourceGroup
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet, Workload
-from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.books import Books, Rule, Violation
 from queuectl.planner.verify.quota import flavor_refusal
-from queuectl.planner.verify.report import Rule, Violation
 
 # A gang that could not start on the empty cluster, or in its queue ever, cannot have used what others take. Nor could one
 # that its namespace's ResourceQuota, or what its user holds, keeps out.

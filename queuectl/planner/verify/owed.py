@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.verify.books import Books, Claim
+from queuectl.planner.verify.books import Books, Claim, Rule, Violation
 from queuectl.planner.verify.capacity import Use, add_gained, add_use, asked_of, held_of
 from queuectl.planner.verify.cohorts import Member, Row
 from queuectl.planner.verify.order import place
 from queuectl.planner.verify.quota import charges
-from queuectl.planner.verify.report import Rule, Violation
 
 Pool: TypeAlias = tuple[Member, str, str]  # of one flavor and resource
 Amounts: TypeAlias = list[tuple[Row, int]]

@@ -8,9 +8,8 @@ from queuectl.domain.fleet import Effect
 from queuectl.domain.quantity import PODS
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor, ResourceGroup
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
-from queuectl.planner.verify.books import Books, Claim
+from queuectl.planner.verify.books import Books, Claim, Rule, Violation
 from queuectl.planner.verify.cohorts import Row, excesses, trees_of
-from queuectl.planner.verify.report import Rule, Violation
 
 
 def check_quota(books: Books) -> Iterator[Violation]:
