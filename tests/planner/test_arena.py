@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queuectl.domain.changes import AddNodes
 from queuectl.domain.fleet import (
     HOSTNAME,
     Effect,
@@ -26,7 +28,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.problem import caps, survey
+from queuectl.planner.problem.problem import caps, enlarged, survey
 from queuectl.planner.problem.topology import grow
 from queuectl.planner.problem.usage import usage_of
 from tests.planner import generate
@@ -43,6 +45,13 @@ def test_domains_are_numbered_in_natural_order_and_children_are_neighbours() -> 
     assert tree.names[1] == (("b0", "r0"), ("b1", "r10"), ("b2", "r2"), ("b2", "r5"), ("b2", "r11"))
     assert [nodes[i].name for i in tree.order] == ["n0", "n10", "n2", "n5", "n11"]
     assert tree.sums(0, np.arange(5)).tolist() == [2, 0, 1 + 3 + 4]
+
+
+def test_names_that_differ_in_leading_zeros_alone_are_different_domains() -> None:
+    nodes = [node(f"n{i}", f"b/{rack}") for i, rack in enumerate(("r1", "r01", "r1", "r01"))]
+    tree = grow(nodes, ("block", "rack"))
+    assert tree.names[1] == (("b", "r01"), ("b", "r1"))
+    assert tree.sums(1, np.arange(4)).tolist() == [1 + 3, 0 + 2]
 
 
 def test_equal_names_under_different_parents_are_different_domains() -> None:
@@ -213,6 +222,32 @@ def test_the_same_running_gangs_are_counted_once_and_a_new_record_of_one_anew() 
         assert after.idle == ((again,) if again is idle else ())
         assert after.slots(again)[0].tolist() == [1]
         assert (after.free == known.free).all()
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(generate.snapshots(gangs=2, tenants=6), st.data())
+def test_a_problem_with_a_few_nodes_more_is_the_one_that_a_survey_makes(
+    snapshot: Snapshot, data: st.DataObject
+) -> None:
+    nodes = snapshot.fleet.nodes
+    like, near = data.draw(st.sampled_from(nodes)), data.draw(st.sampled_from(nodes))
+    labels = {level: near.labels[level] for level in ("block", "rack")}
+    labels |= data.draw(st.sampled_from(({}, {"rack": "a rack of their own"})))
+    changed = AddNodes(like.name, data.draw(st.integers(1, 3)), labels).apply(snapshot)
+    ours, theirs = enlarged(survey(snapshot), changed), survey(changed)
+    for mine, other in (
+        (ours.now, theirs.now),
+        (ours.later, theirs.later),
+        (ours.usage.free, theirs.usage.free),
+        (ours.usage.later, theirs.usage.later),
+        *zip(
+            chain(*map(ours.use_of, changed.admitted)),
+            chain(*map(theirs.use_of, changed.admitted)),
+            strict=True,
+        ),
+    ):
+        assert np.array_equal(mine, other)
+    assert (ours.later is ours.now) == (theirs.later is theirs.now)
 
 
 def test_a_fleet_is_indexed_once_and_forgotten_with_it() -> None:

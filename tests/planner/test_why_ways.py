@@ -30,7 +30,7 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
-from queuectl.planner import StopSignal
+from queuectl.planner import StopSignal, plan
 from queuectl.planner.explain import diagnose, diagnose_those
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.generate import contested, snapshots
@@ -131,6 +131,27 @@ def test_quota_that_those_before_it_would_take_is_counted_in() -> None:
     way = _way(diagnosis, Remedy.ADD_QUOTA)
     assert [c.amount for c in way.changes if isinstance(c, AddQuota)] in ([8], [40])
     assert starts(apply_all(way.changes, world(RACKS, [first, second], [], queue(gpu=8))), "w1")
+
+
+@pytest.mark.parametrize(
+    ("pods", "offered"),
+    [
+        (4, True),  # the gang before it lacks one node more than is added
+        (3, False),  # it takes what is added
+    ],
+)
+def test_nodes_that_a_gang_before_it_would_take_are_not_offered(pods: int, offered: bool) -> None:
+    """Two of four nodes of each rack are taken; two gangs wait, the later one for three nodes of one rack."""
+    running = [
+        holding(gang(f"a{rack}", podset("w", 2, gpu=8)), {f"{rack}-0": 1, f"{rack}-1": 1})
+        for rack in ("r1", "r2")
+    ]
+    nodes = [node(f"{rack}-{i}", rack, gpu=8) for rack in ("r1", "r2") for i in range(4)]
+    first = gang("w0", podset("w", pods, gpu=8, required="rack"))
+    later = gang("w1", podset("w", 3, gpu=8, required="rack"), queued_at=9.0)
+    snapshot = world(nodes, [first, later], running, queue(within=WithinClusterQueue.NEVER))
+    diagnosis = diagnose(snapshot, "w1", plan=plan(snapshot))
+    assert any(way.remedy is Remedy.ADD_NODES for way in diagnosis.ways) is offered
 
 
 def test_a_cordoned_node_is_offered_by_name() -> None:

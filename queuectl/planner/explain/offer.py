@@ -25,13 +25,11 @@ from queuectl.domain.changes import (
 )
 from queuectl.domain.diagnosis import Remedy, Way
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.explain.enlarged import enlarged
 from queuectl.planner.explain.known import know
 from queuectl.planner.explain.trial import World, as_it_is, ask, quota_alone
 from queuectl.planner.explain.turn import Turn, turn_of
-from queuectl.planner.explain.untaken import untaken
 from queuectl.planner.plan_cycle import begin, turns
-from queuectl.planner.problem.problem import Problem, survey
+from queuectl.planner.problem.problem import Problem, enlarged, survey
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.words import amount
 
@@ -103,7 +101,7 @@ def settled(
     for _ in range(_ROUNDS):
         quota = quota_changes(turn, short)
         everything = (*changes, *quota)
-        if not unsettled(turn, everything) or untaken(turn, everything):
+        if not unsettled(turn, everything):
             return quota
         later = turn_after(turn, everything)
         if later is None:
@@ -169,9 +167,10 @@ def turn_after(turn: Turn, changes: Sequence[Change]) -> Turn | None:
 def _arena_after(turn: Turn, changes: Sequence[Change], changed: Snapshot) -> Problem:
     """The arena of the changed snapshot, from the arena before where that is less work."""
     before = turn.problem
+    if all(isinstance(change, _SAME_FLEET) for change in changes):
+        return replace(before, snapshot=changed)
     if all(isinstance(change, (*_SAME_FLEET, AddNodes)) for change in changes):
-        more = any(isinstance(change, AddNodes) for change in changes)
-        return enlarged(before, changed) if more else replace(before, snapshot=changed)
+        return enlarged(before, changed)
     fresh = survey(changed, before.cache)
     if fresh.index is not before.index:
         return fresh

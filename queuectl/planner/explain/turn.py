@@ -21,7 +21,7 @@ from queuectl.planner.capacity.reservations import reservation_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.held import HOLDERS, Held, books_of, evicted, held_before
-from queuectl.planner.explain.known import Known, is_refused, of_walk
+from queuectl.planner.explain.known import Known, is_refused, of_cycle
 from queuectl.planner.explain.loosen import any_flavor
 from queuectl.planner.placement.feasible import Decision
 from queuectl.planner.preempt.roster import Bench
@@ -145,7 +145,7 @@ class Turn:
     @cached_property
     def before(self) -> Known:
         """Where those before it start."""
-        return of_walk(self.cycle)
+        return of_cycle(self.cycle)
 
     def state(self, holders: frozenset[Limit], config: QueueConfig) -> State:
         """The books with only these holders in them, under a (perhaps changed) configuration; to be read, not changed."""

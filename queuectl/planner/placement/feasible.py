@@ -67,7 +67,6 @@ def decide(
     request: GangRequest,
     solver: Solver,
     *,
-    doubtful: bool = False,
     opening: Opening | None = None,
 ) -> Decision:
     """Whether a demand fits together with everything kept so far, moving kept gangs if that is what it takes.
@@ -76,11 +75,8 @@ def decide(
         state: with them.
         request: of the gang.
         solver: of the plan.
-        doubtful: that it does not is what to expect, and is looked for first; the answer is the same.
         opening: the first search, where counting and a witness do not tell.
     """
-    if doubtful and _refuted_by_counting(_movable(state), request, state.free_without_kept()):
-        return Decision(Status.REFUTED)
     found = witness.find(request, state.free(), state.caps)
     if found is not None:
         return Decision(Status.FOUND, found)
@@ -88,10 +84,10 @@ def decide(
     if witness.exact(request) and not movable:
         return Decision(Status.REFUTED)
     free = state.free_without_kept()
-    if not doubtful and _refuted_by_counting(movable, request, free):
+    if _refuted_by_counting(movable, request, free):
         return Decision(Status.REFUTED)
     opened = opening(movable, request, free) if opening is not None else None
-    return opened or _search(state, movable, request, free, solver, doubtful=doubtful)
+    return opened or _search(state, movable, request, free, solver)
 
 
 def _movable(state: State) -> list[TentativeAdmission]:
@@ -105,15 +101,11 @@ def _search(
     request: GangRequest,
     free: Ints,
     solver: Solver,
-    *,
-    doubtful: bool,
 ) -> Decision:
     """By models: those in the way move, and nobody else, which mostly finds; nobody else is there, which mostly refutes; all move."""
     in_the_way = list(_in_the_way(movable, request, free))
     few = in_the_way[-1] if in_the_way else []
     telling = len(few) * _FEW < len(movable)
-    if doubtful and telling and _refuted_beside(few, request, free, solver):
-        return Decision(Status.REFUTED)
     for near in in_the_way:
         if solver.ended():
             break
@@ -123,7 +115,7 @@ def _search(
         decision = _ask_solver(near, request, beside, solver)
         if decision.status is Status.FOUND:
             return decision
-    if not doubtful and telling and _refuted_beside(few, request, free, solver):
+    if telling and _refuted_beside(few, request, free, solver):
         return Decision(Status.REFUTED)
     return _ask_solver(movable, request, free, solver)
 

@@ -6,7 +6,6 @@ Built once per Fleet and cache.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -33,10 +32,8 @@ class FleetIndex:
         self.position = fleet.index
         self.resources = tuple(sorted({r for node in fleet.nodes for r in node.allocatable}))
         self.column = {name: i for i, name in enumerate(self.resources)}
-        self.allocatable = np.zeros((len(self.resources), self.size), dtype=np.int64)
-        for i, node in enumerate(fleet.nodes):
-            for name, amount in node.allocatable.items():
-                self.allocatable[self.column[name], i] = amount
+        rows = [[node.allocatable[name] for node in fleet.nodes] for name in self.resources]
+        self.allocatable: Ints = np.array(rows, dtype=np.int64).reshape(len(rows), self.size)
         self.allocatable.flags.writeable = False
         self.ready: Mask = np.array([n.ready for n in fleet.nodes], dtype=np.bool_)
         self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.reports.domains
@@ -46,36 +43,6 @@ class FleetIndex:
         self._labels: dict[str, Ints] = {}
         self._masks: dict[NodeRules, Mask] = {}
         self._trees: dict[tuple[str, ...], Tree] = {}
-
-    def with_more(self, fleet: Fleet) -> FleetIndex:
-        """The index of a fleet that has all these nodes and a few more, which offer nothing that none of these offers.
-
-        A plan in another thread may add to this index meanwhile, so what grows is copied before it is gone through.
-        """
-        index = copy(self)
-        index.nodes, index.size, index.position = fleet.nodes, len(fleet.nodes), fleet.index
-        names = [node.name for node in fleet.nodes]
-        new = np.array([i for i, name in enumerate(names) if name not in self.position])
-        more = [fleet.nodes[i] for i in new.tolist()]
-        at = new - np.arange(len(new))  # where they come in among these
-        amounts = [[node.allocatable[r] for r in self.resources] for node in more]
-        index.allocatable = np.insert(self.allocatable, at, np.array(amounts).T, axis=1)
-        index.allocatable.flags.writeable = False
-        index.ready = np.insert(self.ready, at, [node.ready for node in more])
-        index.never = {asked: never for asked, never in self.never.copy().items() if not never}
-        index.fewest = {}
-        index._fitting = self._fitting.copy()
-        own = self._taints.max(initial=0) + 1 + np.arange(len(new))  # finer classes than need be
-        index._taints = np.insert(self._taints, at, own)
-        index._labels = {}
-        index._masks = {
-            rules: np.insert(mask, at, [rules.refusal(node) is None for node in more])
-            for rules, mask in self._masks.copy().items()
-        }
-        index._trees = {
-            levels: tree.with_more(fleet.nodes, new) for levels, tree in self._trees.copy().items()
-        }
-        return index
 
     def fits_empty(self, asked: tuple[object, ...], flavors: Flavors) -> bool:
         """Whether it is known already that what these objects ask with these flavors fits the empty fleet."""

@@ -7,10 +7,10 @@ not a domain here: every node is its own. Nodes that miss a level label are invi
 from __future__ import annotations
 
 import re
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -85,42 +85,6 @@ class Tree:
         end = starts[domain + 1] if domain + 1 < len(starts) else len(self.order)
         return self.order[starts[domain] : end]
 
-    def with_more(self, nodes: Sequence[Node], new: Ints) -> Tree:
-        """The tree of a fleet that has more nodes and is the same otherwise: what :func:`grow` makes of it.
-
-        Args:
-            nodes: of the larger fleet.
-            new: indexes there of those that came in, ascending.
-        """
-        labels = self.levels if self.node_level is None else (*self.levels, self.node_level)
-        paths = {at: _path(nodes[at], self.levels) for at in new.tolist()}
-        named = self.node_level is None or all(self.node_level in nodes[at].labels for at in paths)
-        known = set(self.names[-1]) if self.names else {()}
-        if not named or not known.issuperset(paths.values()):
-            return grow(nodes, labels)  # one that is invisible, or in a domain of its own
-
-        def seat(at: int) -> tuple[object, ...]:
-            path = _path(nodes[at], self.levels) or ()
-            return _natural(path), _natural((nodes[at].name,))
-
-        old = np.setdiff1d(np.arange(len(nodes)), new)
-        order = old[self.order].tolist()
-        for at in new.tolist():
-            insort(order, at, key=seat)
-        rows = []
-        for level, names in enumerate(self.names):
-            row = np.full(len(nodes), -1, dtype=np.int64)
-            row[old] = self.domain[level]
-            row[new] = [names.index((path or ())[: level + 1]) for path in paths.values()]
-            rows.append(row)
-        sorted_ = np.array(order, dtype=np.int64)
-        position = np.full(len(nodes), len(nodes), dtype=np.int64)
-        position[sorted_] = np.arange(len(order))
-        starts = (np.flatnonzero(np.diff(row[sorted_], prepend=-1)) for row in rows)
-        return Tree(
-            self.levels, self.node_level, tuple(rows), self.names, sorted_, position, tuple(starts)
-        )
-
     def within(self, nodes: Ints) -> Tree:
         """The tree of some of its nodes alone, without the domains they leave empty.
 
@@ -144,24 +108,29 @@ class Tree:
 def grow(nodes: Sequence[Node], labels: Sequence[str]) -> Tree:
     """Build the tree of one topology."""
     levels = tuple(label for label in labels if label != HOSTNAME)
-    inside = [HOSTNAME not in labels or HOSTNAME in node.labels for node in nodes]
-    paths = [_path(n, levels) if named else None for n, named in zip(nodes, inside, strict=True)]
-    visible = sorted(
-        (i for i, path in enumerate(paths) if path is not None),
-        key=lambda i: (_natural(paths[i] or ()), _natural((nodes[i].name,))),
-    )
-    order = np.array(visible, dtype=np.int64)
+    members: dict[tuple[str, ...], list[int]] = {}
+    for i, node in enumerate(nodes):
+        path = tuple([node.labels.get(label, "") for label in levels])
+        if all(path) and (HOSTNAME not in labels or HOSTNAME in node.labels):
+            members.setdefault(path, []).append(i)
+    paths = sorted(members, key=lambda path: [(_natural(value), value) for value in path])
+    visible = [sorted(members[path], key=lambda i: _natural(nodes[i].name)) for path in paths]
+    order = np.array(list(chain.from_iterable(visible)), dtype=np.int64)
     position = np.full(len(nodes), len(nodes), dtype=np.int64)
     position[order] = np.arange(len(order))
-    rows = [_level(paths, visible, level) for level in range(len(levels))]
+    begins = np.cumsum([0, *map(len, visible)])
+    rows = [_level([path[: level + 1] for path in paths], begins) for level in range(len(levels))]
+    domain = [np.full(len(nodes), -1, dtype=np.int64) for _ in rows]
+    for row, (starts, _) in zip(domain, rows, strict=True):
+        row[order] = starts.searchsorted(np.arange(len(order)), side="right") - 1
     return Tree(
         levels=levels,
         node_level=HOSTNAME if HOSTNAME in labels else None,
-        domain=tuple(row[0] for row in rows),
-        names=tuple(row[1] for row in rows),
+        domain=tuple(domain),
+        names=tuple(names for _, names in rows),
         order=order,
         position=position,
-        starts=tuple(row[2] for row in rows),
+        starts=tuple(starts for starts, _ in rows),
     )
 
 
@@ -181,32 +150,20 @@ def misfit(request: TopologyRequest, topology: Topology) -> str | None:
     return None
 
 
-def _path(node: Node, levels: Sequence[str]) -> tuple[str, ...] | None:
-    values = tuple(node.labels.get(label, "") for label in levels)
-    return values if all(values) else None
-
-
-def _natural(values: tuple[str, ...]) -> tuple[tuple[tuple[int, int, str], ...], ...]:
-    """Sort key under which ``rack-2`` comes before ``rack-10``."""
-    return tuple(map(_parts, values))
-
-
 @lru_cache(maxsize=1 << 16)  # a fleet that changed has most of its names still
-def _parts(value: str) -> tuple[tuple[int, int, str], ...]:
+def _natural(value: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which ``rack-2`` comes before ``rack-10``."""
     return tuple((0, int(t), "") if t.isdigit() else (1, 0, t) for t in _DIGITS.split(value) if t)
 
 
 def _level(
-    paths: Sequence[tuple[str, ...] | None], visible: Sequence[int], level: int
-) -> tuple[Ints, tuple[tuple[str, ...], ...], Ints]:
-    """Domain of each node, names of the domains, and their starts in the sorted order, for one level."""
-    domain = np.full(len(paths), -1, dtype=np.int64)
-    names: list[tuple[str, ...]] = []
-    starts: list[int] = []
-    for at, node in enumerate(visible):
-        prefix = (paths[node] or ())[: level + 1]
-        if not names or names[-1] != prefix:
-            names.append(prefix)
-            starts.append(at)
-        domain[node] = len(names) - 1
-    return domain, tuple(names), np.array(starts, dtype=np.int64)
+    prefixes: Sequence[tuple[str, ...]], begins: Ints
+) -> tuple[Ints, tuple[tuple[str, ...], ...]]:
+    """Where the domains of one level start in the sorted order, and their names.
+
+    Args:
+        prefixes: down to the level, of the paths in order.
+        begins: where the nodes of each path begin in the sorted order.
+    """
+    new = [at for at, prefix in enumerate(prefixes) if not at or prefix != prefixes[at - 1]]
+    return begins[new], tuple(prefixes[at] for at in new)
