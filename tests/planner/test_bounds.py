@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 from math import gcd
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.placement.bounds import RAYS, nodes_needed
+from queuectl.planner.placement.bounds import RAYS
 from tests.planner.loads import exceeds
 from tests.support.examples import examples
 
@@ -71,29 +70,11 @@ def vectors(pods: Sizes) -> list[tuple[np.ndarray, int]]:
     return [(np.array([g], dtype=np.int64), n) for g, n in pods.items()]
 
 
-def histogram(free: tuple[int, ...]) -> np.ndarray:
-    return np.bincount(free, minlength=DEVICES + 1)[None, :]
-
-
 @settings(max_examples=examples(300))
 @given(PODS, FREE)
-def test_what_packs_is_never_refused_and_needs_no_more_nodes_than_it_takes(
-    pods: Sizes, free: tuple[int, ...]
-) -> None:
-    needed = int(nodes_needed(pods, histogram(free))[0])
-    fewest = next(
-        (k for k in range(1, len(free) + 1) if _packs_on(pods, free, k)),
-        None,
-    )
-    if fewest is None:
-        return
-    assert not exceeds(vectors(pods), np.array([free], dtype=np.int64))
-    assert needed <= fewest
-
-
-def _packs_on(pods: Sizes, free: tuple[int, ...], k: int) -> bool:
-    """Whether they pack on some k of the nodes."""
-    return any(packs(pods, chosen) for chosen in combinations(free, k))
+def test_what_packs_is_never_refused(pods: Sizes, free: tuple[int, ...]) -> None:
+    if packs(pods, free):
+        assert not exceeds(vectors(pods), np.array([free], dtype=np.int64))
 
 
 def test_weights_that_count_for_all_sizes_at_once_refuse_what_rounding_lets_through() -> None:
@@ -102,8 +83,3 @@ def test_weights_that_count_for_all_sizes_at_once_refuse_what_rounding_lets_thro
     free = (4,) * 4 + (6,) * 3 + (7,) + (8,) * 21
     assert sum(g * n for g, n in pods.items()) <= sum(free)
     assert exceeds(vectors(pods), np.array([free], dtype=np.int64))
-
-
-def test_more_nodes_than_there_are_where_pods_do_not_fit() -> None:
-    assert nodes_needed({5: 2}, histogram((8, 4))).tolist() == [3]
-    assert nodes_needed({5: 2}, histogram((8, 6))).tolist() == [2]

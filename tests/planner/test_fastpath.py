@@ -10,9 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from queuectl.planner.placement.bounds import bounds
-from queuectl.planner.placement.fewest import fewest_then_tightest
-from queuectl.planner.placement.fill import Capacity
+from queuectl.planner.placement.counts import fewest_then_tightest
 from queuectl.planner.placement.pack import greedy
+from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.topology import grow
 from tests.planner.build import node
 from tests.planner.loads import exceeds
@@ -67,8 +67,8 @@ def capacity(*racks: list[int]) -> Capacity:
         (
             [[2, 2], [2, 2], [3, 3]],
             8,
-            [2, 0, 0, 0, 3, 3],
-        ),  # two racks either way, but three nodes instead of four
+            [2, 2, 2, 2, 0, 0],
+        ),  # two racks, the tightest; their nodes come after
         ([[2, 2], [3, 2]], 9, [2, 2, 3, 2]),
     ],
 )

@@ -132,7 +132,6 @@ CASES: list[Case] = [
         nodes(ONE_BLOCK),
         [podset(6, preferred=RACK)],
         (1, 2, 4),
-        ours=(1, 2, 3),
     ),
     Case(
         "a preferred block too small, so all blocks",

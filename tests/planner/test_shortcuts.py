@@ -17,7 +17,7 @@ from queuectl.planner.explain.trial import as_it_is, requests
 from queuectl.planner.explain.turn import turn_of
 from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide
-from queuectl.planner.placement.witness import find
+from queuectl.planner.placement.several import find
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.preempt.cells import implies, useful_nodes
 from queuectl.planner.preempt.mixed import MixedSearch

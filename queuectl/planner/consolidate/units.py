@@ -15,7 +15,7 @@ from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.quantity import total
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.placement.measure import Standing, widths
-from queuectl.planner.placement.scratch import levels_to_try
+from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.problem import Problem, Shape
 from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
 from queuectl.planner.problem.topology import Ints

@@ -14,7 +14,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.placement.counts import Counts
-from queuectl.planner.placement.scratch import levels_to_try
+from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.partial import as_placed
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import ANYWHERE, Pods, Unit, request_of

@@ -16,7 +16,6 @@ On larger nodes, two families:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Final
 
@@ -58,13 +57,6 @@ def _halves(sizes: tuple[int, ...], largest: int, low: int) -> tuple[int, ...]:
     return tuple(largest if g > largest - low else 0 if g < low else g for g in sizes)
 
 
-@lru_cache(maxsize=1024)
-def usable(sizes: tuple[int, ...], largest: int) -> Ints:
-    """How much of f free devices pods of these sizes can use, for f up to ``largest``."""
-    best: Ints = _knapsacks(sizes, np.array([sizes], dtype=np.int64), largest)[0]
-    return best
-
-
 def _knapsacks(sizes: tuple[int, ...], weights: Ints, largest: int) -> Ints:
     """The most that pods of these sizes weigh on a node with f free, for f up to ``largest``, by each row of weights."""
     best = np.zeros((largest + 1, len(weights)), dtype=np.int64)
@@ -74,50 +66,6 @@ def _knapsacks(sizes: tuple[int, ...], weights: Ints, largest: int) -> Ints:
         best[free] = reduce(np.maximum, fitting, best[free - 1])
     best.flags.writeable = False
     return best.T
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Family:
-    """All bounds for pods of some sizes at once, the plain sum of what they can use of a node first.
-
-    Attributes:
-        weights: of each size, (bounds, sizes).
-        most: W(f), the richest nodes first, (bounds, F).
-        richest: which f these are.
-    """
-
-    weights: Ints
-    most: Ints
-    richest: Ints
-
-
-@lru_cache(maxsize=1024)
-def _family(sizes: tuple[int, ...], largest: int) -> _Family:
-    weights, most = bounds(sizes, largest)
-    weights = np.vstack([np.array(sizes), weights])
-    most = np.vstack([usable(sizes, largest), most])
-    richest = np.argsort(-most, axis=1, kind="stable")
-    return _Family(weights, np.take_along_axis(most, richest, axis=1), richest)
-
-
-def nodes_needed(pods: Mapping[int, int], nodes: Ints) -> Ints:
-    """How few nodes of each domain could hold some pods; more than it has where they provably do not fit.
-
-    Args:
-        pods: size in devices to count.
-        nodes: of each domain, how many have f devices free, (D, F).
-    """
-    sizes = tuple(sorted(size for size in pods if size))
-    known = _family(sizes, nodes.shape[1] - 1)
-    short = known.weights @ np.array([pods[size] for size in sizes])
-    there = nodes[:, known.richest]
-    held = there * known.most
-    before = held.cumsum(axis=2) - held
-    missing = short[:, None] - before
-    needed = np.clip(-(-missing // np.maximum(known.most, 1)), 0, there).sum(axis=2)
-    lacking = missing[:, :, -1] > held[:, :, -1]
-    fewest: Ints = (needed + lacking).max(axis=1)
-    return fewest
 
 
 def overfull(pods: Mapping[int, int], nodes: Ints) -> bool:

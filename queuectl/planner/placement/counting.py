@@ -14,7 +14,7 @@ import numpy as np
 
 from queuectl.planner.placement.bounds import LARGEST, overfull
 from queuectl.planner.placement.cells import asked_pods
-from queuectl.planner.placement.fill import Capacity
+from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit
 from queuectl.planner.problem.topology import Ints, Mask

@@ -1,4 +1,4 @@
-"""How many pods of one shape each node and each domain of a tree holds, and how few domains could do at least.
+"""How many pods of one shape each node and each domain of a tree holds, and which domains to choose.
 
 Where slices of s pods must each sit in one domain of a level, a domain of it holds a multiple of s. Each finer size divides
 the coarser, so every multiple up to the floor can be had, and floors add up level by level: the counts are exact.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
-from queuectl.planner.placement.fewest import fewest_inside, fewest_of, needed
 from queuectl.planner.problem.problem import Slices
 from queuectl.planner.problem.request import ANYWHERE
 from queuectl.planner.problem.topology import Ints, Tree
+
+_EXACT_WORK: Final = 6000  # items times domains for the exact choice of several domains
 
 
 @dataclass(eq=False)
@@ -97,25 +99,91 @@ class Counts:
             rows.append(needed(self.levels[below][first:last], owner, high - low, count))
         return np.array(rows, dtype=np.int64).reshape(-1, high - low)
 
-    def alone(self, level: int, domain: int, count: int) -> tuple[int, ...]:
-        """Lower bounds of the numbers of domains below one domain, each level by itself."""
-        widths = []
-        for below in range(level + 1, self.tree.depth + 1):
-            low, high = self.inside(level, domain, below)
-            widths.append(fewest_of(self.levels[below][low:high], count))
-        return tuple(widths)
 
-    def bound(self, level: int, domain: int, count: int) -> tuple[int, ...]:
-        """Lower bound of the numbers of domains below one domain, compared from the top."""
-        widths = list(self.alone(level, domain, count))
-        if len(widths) > 1:
-            low, high = self.inside(level, domain, self.tree.depth - 1)
-            nodes, _ = self.fewest_nodes(low, high, widths[-2], count)
-            widths[-1] = max(widths[-1], nodes)
-        return tuple(widths)
+def fewest_then_tightest(sizes: Ints, count: int) -> Ints:
+    """Indexes of the fewest domains that hold ``count`` together, least left over among those; ascending.
 
-    def fewest_nodes(self, low: int, high: int, k: int, count: int) -> tuple[int, Ints]:
-        """Lower bound of the nodes in ``k`` of the domains ``low..high`` right above them, and which suggest it."""
-        first, last = self.range_of(self.tree.depth - 1, low, high)
-        starts = self.tree.starts[-1][low:high] - first
-        return fewest_inside(self.levels[-1][first:last], starts, k, count)
+    The number is exact always; the left-over up to ``_EXACT_WORK``, beyond it the last domain alone is the tightest.
+    """
+    by_size = (-sizes).argsort(kind="stable")
+    sums = sizes[by_size].cumsum()
+    k = int(sums.searchsorted(count)) + 1
+    if int(sums[k - 1]) == count:
+        return np.sort(by_size[:k])
+    least = least_share(sizes, count)
+    usable = by_size[sizes[by_size] >= least]
+    if k * len(usable) <= _EXACT_WORK:
+        return np.sort(_tightest(sizes, usable, k, count))
+    last = [i for i in usable[k - 1 :] if sizes[i] >= least]
+    return np.sort(np.array([*by_size[: k - 1], last[-1]], dtype=np.int64))
+
+
+def _tightest(sizes: Ints, usable: Ints, k: int, count: int) -> Ints:
+    """Among all sets of exactly ``k`` domains with a sum of at least ``count``, one of least sum.
+
+    ``reach[i][j]`` is a bit set: the sums of j of the first i domains.
+    """
+    values = [int(sizes[i]) for i in usable]
+    reach: list[list[int]] = [[1] + [0] * k]
+    for value in values:
+        before = reach[-1]
+        reach.append([1] + [before[j] | before[j - 1] << value for j in range(1, k + 1)])
+    enough = reach[-1][k] >> count
+    total = count + ((enough & -enough).bit_length() - 1)
+    chosen: list[int] = []
+    need = k
+    for i in range(len(values), 0, -1):
+        if need and not reach[i - 1][need] >> total & 1:
+            chosen.append(int(usable[i - 1]))
+            total -= values[i - 1]
+            need -= 1
+    return np.array(chosen, dtype=np.int64)
+
+
+def least_share(sizes: Ints, count: int) -> int:
+    """The least that each of the fewest domains which hold ``count`` together must hold."""
+    sums = np.sort(sizes)[::-1].cumsum()
+    k = int(sums.searchsorted(count)) + 1
+    return count - int(sums[k - 2]) if k > 1 else count
+
+
+def most_even(sizes: Ints, count: int) -> tuple[Ints, Ints] | None:
+    """Indexes of domains and their shares of ``count``, which differ by at most one; None when there is no way.
+
+    Over the fewest domains for which it is possible, each as tight as can be.
+    """
+    by_size = np.argsort(sizes, kind="stable")
+    ordered = sizes[by_size]
+    for k in range(1, int(np.count_nonzero(sizes)) + 1):
+        low, larger = divmod(count, k)
+        if low == 0:
+            return None
+        first, above = (int(i) for i in np.searchsorted(ordered, [low, low + 1]))
+        if len(sizes) - first < k or len(sizes) - above < larger:
+            continue
+        high = by_size[above : above + larger]
+        rest = by_size[first:]
+        chosen = np.concatenate([high, rest[~np.isin(rest, high)][: k - larger]])
+        shares = np.full(k, low, dtype=np.int64)
+        shares[:larger] += 1
+        order = np.argsort(chosen)
+        return chosen[order], shares[order]
+    return None
+
+
+def needed(sizes: Ints, owner: Ints, owners: int, count: int | Ints) -> Ints:
+    """How few of its own domains each owner needs to hold ``count``; one too many where all of them do not.
+
+    Args:
+        sizes: of the domains.
+        owner: of each of them, ascending.
+        owners: how many there are.
+        count: one for all owners, or one of each.
+    """
+    block = owner * (sizes.max(initial=0) + 1)
+    running = (block - np.sort(block - sizes)).cumsum()  # each owner's own, the largest first
+    first = owner.searchsorted(np.arange(owners))
+    before = np.concatenate([[0], running])[first]
+    wanted = before + count
+    short = owner[running < wanted[owner]]
+    return np.bincount(short, minlength=owners) + 1

@@ -14,7 +14,7 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
 from queuectl.planner.capacity.state import State
-from queuectl.planner.placement import witness
+from queuectl.planner.placement import several
 from queuectl.planner.placement.cells import Cells, asked_pods
 from queuectl.planner.placement.counting import Load, held, refuted_by_sums
 from queuectl.planner.placement.joint import certify
@@ -54,10 +54,10 @@ Opening: TypeAlias = Callable[[Sequence[TentativeAdmission], GangRequest, Ints],
 
 def place(request: GangRequest, free: Ints, solver: Solver) -> Decision:
     """Whether a demand alone fits a free matrix (R, N), and where."""
-    found = witness.find(request, free, lambda shape: caps(free, shape))
+    found = several.find(request, free, lambda shape: caps(free, shape))
     if found is not None:
         return Decision(Status.FOUND, found)
-    if witness.exact(request) or refuted_by_sums(request, free):
+    if several.exact(request) or refuted_by_sums(request, free):
         return Decision(Status.REFUTED)
     return _ask_solver((), request, free, solver)
 
@@ -77,11 +77,11 @@ def decide(
         solver: of the plan.
         opening: the first search, where counting and a witness do not tell.
     """
-    found = witness.find(request, state.free(), state.caps)
+    found = several.find(request, state.free(), state.caps)
     if found is not None:
         return Decision(Status.FOUND, found)
     movable = _movable(state)
-    if witness.exact(request) and not movable:
+    if several.exact(request) and not movable:
         return Decision(Status.REFUTED)
     free = state.free_without_kept()
     if _refuted_by_counting(movable, request, free):
@@ -192,7 +192,9 @@ def _ask_solver(
     left = free.copy()
     for kept, node_counts in zip(movable, made.kept, strict=True):
         take(left, kept.request.pods, node_counts)
-    return Decision(Status.FOUND, witness.narrow(request, left, made.new[0]), moved(movable, made))
+    return Decision(
+        Status.FOUND, several.narrowed(request, left, made.new[0]), moved(movable, made)
+    )
 
 
 def moved(
@@ -217,12 +219,12 @@ def _closer(state: State, kept: TentativeAdmission) -> NodeCounts:
     """Of a gang that is lifted: where it stood, or a narrower place."""
     request, node_counts = kept.request, kept.node_counts
     if len(request.units) > 1:
-        return witness.narrow(request, state.free(), node_counts)
+        return several.narrowed(request, state.free(), node_counts)
     (unit,) = request.units
     wide = widths(unit, node_counts)
     if max(wide[:-1], default=1) == 1 and (wide[-1] == 1 or len(unit.pods) > 1):
         return node_counts  # several podsets in one rack: the model has packed them
-    found = witness.find(request, state.free(), state.caps)
+    found = several.find(request, state.free(), state.caps)
     return found if found is not None and widths(unit, found) < wide else node_counts
 
 

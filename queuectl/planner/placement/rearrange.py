@@ -16,7 +16,7 @@ from queuectl.planner.capacity.node_counts import (
     give_back,
     take,
 )
-from queuectl.planner.placement import witness
+from queuectl.planner.placement import several
 from queuectl.planner.placement.cells import Cells
 from queuectl.planner.placement.joint import decide_together
 from queuectl.planner.problem.problem import Shape, caps
@@ -88,7 +88,7 @@ def _stay(
         if number < len(movable) and fits(left, request.pods, movable[number].node_counts):
             better = movable[number].node_counts
         elif within is not None:
-            better = witness.find_any(request, left, _caps_on(left), within[number])
+            better = several.find(request, left, _caps_on(left), within[number], narrow=False)
         node_counts[number] = better or chosen
         take(left, request.pods, node_counts[number])
 

@@ -24,7 +24,7 @@ from queuectl.domain.plan import Preemption, Proof
 from queuectl.domain.queues import ClusterQueue, VictimKey
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.capacity.state import State
-from queuectl.planner.placement.witness import find
+from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.contest import Contest, Deficits, contest_of
 from queuectl.planner.preempt.goal import Goal, complete, goals, layers
 from queuectl.planner.preempt.idle import Candidates

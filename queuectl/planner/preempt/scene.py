@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING
-from queuectl.planner.placement.fill import Capacity
+from queuectl.planner.placement.single import Capacity
 from queuectl.planner.preempt.parts import Part
 from queuectl.planner.preempt.roster import Bench, Rows
 from queuectl.planner.problem.problem import Shape, caps

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.placement.compact import told_in
-from queuectl.planner.placement.witness import find, find_any, on_nodes
+from queuectl.planner.placement.several import find, on_fleet, on_nodes
 from queuectl.planner.preempt.roster import Bench, Rows
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
@@ -34,14 +33,13 @@ class Stage:
     def fits(self, victims: Mask) -> bool:
         """Whether a placement is found once these candidates (C,) have left; no proves nothing."""
         free = self._after(victims)
-        bounds = [None] * len(self.request.units)
-        return find_any(self.request, free, lambda shape: caps(free, shape), bounds) is not None
+        return find(self.request, free, lambda shape: caps(free, shape), narrow=False) is not None
 
     def place(self, victims: Mask) -> NodeCounts | None:
         """Where the gang runs then, drawn together, by nodes of the fleet; None when nothing is found."""
         free = self._after(victims)
         found = find(self.request, free, lambda shape: caps(free, shape))
-        return None if found is None else told_in(self.nodes, found)
+        return None if found is None else on_fleet(self.nodes, found)
 
     def _after(self, victims: Mask) -> Ints:
         return self.free + self.bench.freed(len(self.nodes), victims)

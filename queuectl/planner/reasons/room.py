@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from queuectl.planner.placement.cells import asked_pods
-from queuectl.planner.placement.fill import Capacity
+from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.problem import COMMON, caps
 from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
 from queuectl.planner.problem.topology import Ints

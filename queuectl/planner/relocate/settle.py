@@ -13,7 +13,7 @@ from typing import TypeVar
 from queuectl.planner.capacity.node_counts import NodeCounts, take
 from queuectl.planner.placement.cells import Cells
 from queuectl.planner.placement.joint import decide_together
-from queuectl.planner.placement.witness import find
+from queuectl.planner.placement.several import find
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask

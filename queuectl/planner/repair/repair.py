@@ -25,7 +25,7 @@ from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.capacity.placing import placement_of
 from queuectl.planner.capacity.reservations import lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
-from queuectl.planner.placement import witness
+from queuectl.planner.placement import several
 from queuectl.planner.placement.feasible import Decision, decide, place
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.problem.problem import Problem
@@ -219,7 +219,7 @@ def _near(state: State, broken: Broken, request: GangRequest) -> Decision | None
     near = broken.healthy_nodes
     for level in range(deepest, ANYWHERE - 1, -1):
         within = [broken.bounds(unit, min(level, unit.tree.depth)) for unit in request.units]
-        node_counts = witness.find_beside(request, state.free(), state.caps, within, near)
+        node_counts = several.find_near(request, state.free(), state.caps, within, near)
         if node_counts is not None:
             return Decision(Status.FOUND, node_counts)
     return None

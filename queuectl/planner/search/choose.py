@@ -24,7 +24,6 @@ from queuectl.planner.capacity.entitlement import Heights, borrows, entitled
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.order import NEVER
 from queuectl.planner.placement.feasible import Decision, decide, place
-from queuectl.planner.placement.witness import fits_apart
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.idle import Candidates, anybody_yields
 from queuectl.planner.problem.problem import Problem
@@ -124,14 +123,9 @@ class FlavorChooser:
         asked = (request.pending.workload.podsets, self.problem.snapshot.config)
         if not request.units or self.problem.index.fits_empty(asked, request.flavors):
             return None
-        if fits_apart(request, self.problem.index.allocatable):
-            self.problem.index.note_fits_empty(asked, request.flavors)
-            return None
         lasting = request_of(self.problem, request.pending, queue, request.flavors, lasting=True)
         known = self.problem.index.never
         key = lasting.signature()
-        if key not in known and fits_apart(lasting, self.problem.index.allocatable):
-            known[key] = False
         if key not in known:
             # Counted apart: whether it is known already depends on the cycles before, the plan must not.
             aside = Solver(self.solver.limits, self.solver.stop)
