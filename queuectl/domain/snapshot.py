@@ -17,7 +17,7 @@ from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.quantity import Resources
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Reason
 from queuectl.domain.workload import Placement, Workload
 
@@ -178,3 +178,7 @@ class Snapshot:
     make_room: MakeRoom | None = None
     past_use: PastUse = PastUse()
     allowances: Mapping[str, tuple[Allowance, ...]] = field(default_factory=dict)
+
+    def queue_of(self, workload: Workload) -> ClusterQueue | None:
+        """The ClusterQueue of a workload; None when its LocalQueue or ClusterQueue does not exist."""
+        return self.config.cluster_queue_of(workload.namespace, workload.queue)

@@ -26,7 +26,7 @@ from queuectl.planner.placement.unpack import Answer
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.reasons import refusals
 from queuectl.planner.repair.repair import Repaired
-from queuectl.planner.search.class_states import GangClasses
+from queuectl.planner.search.classes import GangClasses
 from queuectl.planner.solver.solver import Solver, Status, StopSignal
 
 
@@ -45,8 +45,8 @@ def plan(
     prepared = begin(survey(snapshot, cache), stop)
     look_ahead(prepared.cycle, prepared.in_order)
     for pending in HeadScheduler(prepared.cycle, prepared.lines):
-        prepared.cycle.strict.come_to(pending)
-        prepared.look(pending)
+        prepared.cycle.heads.advance_to(pending)
+        prepared.consider(pending)
     cleared = defragment(prepared.cycle, prepared.in_order)
     draw_together(prepared.cycle.state, prepared.cycle.moved)
     tidied = tidy(
@@ -76,9 +76,9 @@ class Prepared:
         """All pending gangs: priority, time queued, uid."""
         return self.lines.in_order
 
-    def look(self, pending: Pending) -> None:
+    def consider(self, pending: Pending) -> None:
         """Decide the gang whose turn it is; broken gangs that gave way to it are repaired again."""
-        self.cycle.look(pending)
+        self.cycle.consider(pending)
         self.mending.resume()
 
 
@@ -99,9 +99,9 @@ def turns(prepared: Prepared) -> Iterator[Pending]:
     """Each pending gang at a turn of its own: it is looked at when the next one is asked for."""
     cycle = prepared.cycle
     for pending in HeadScheduler(cycle, prepared.lines, singly=True):
-        cycle.strict.come_to(pending)
+        cycle.heads.advance_to(pending)
         yield pending
-        prepared.look(pending)
+        prepared.consider(pending)
 
 
 def _confirm(

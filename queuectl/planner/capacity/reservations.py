@@ -283,7 +283,7 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _Standing
         for number, p in enumerate(placed)
         if p.nodes
     }
-    queue = problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    queue = problem.snapshot.queue_of(workload)
     request = request_of(problem, pending, queue, flavors, within=within)
     node_counts = node_counts_of(problem, request, lease.placement)
     return None if node_counts is None else _Standing(lease, request, node_counts)

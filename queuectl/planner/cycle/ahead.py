@@ -113,7 +113,7 @@ class LookAhead(FlavorChooser):
 
     def _waiting(self, request: GangRequest) -> Iterator[GangRequest]:
         """What those who have not had their turn will ask for first, as far as nothing but room is in their way."""
-        cycle, config = self.cycle, self.problem.snapshot.config
+        cycle = self.cycle
         done = {*cycle.starting, *cycle.refused, request.pending.workload.uid}
         while self._passed < len(self.in_order) and (
             self.in_order[self._passed].workload.uid in done
@@ -125,11 +125,11 @@ class LookAhead(FlavorChooser):
                 continue
             if barred(self.problem.snapshot, pending) or cycle.limits.short(workload):
                 continue
-            queue = config.cluster_queue_of(workload.namespace, workload.queue)
+            queue = self.problem.snapshot.queue_of(workload)
             kind = cycle.classes.of(pending, queue)
             if kind.refusal is None and kind.requests:
                 choice, asked = kind.requests[0]
-                if asked.units and cycle.strict.ahead(queue, choice) is None:
+                if asked.units and cycle.heads.ahead(queue, choice) is None:
                     yield GangRequest(
                         pending, asked.units, asked.charges, asked.flavors, asked.queue
                     )

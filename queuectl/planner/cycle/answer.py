@@ -38,7 +38,7 @@ def answer(
     ]
     refused = map(cycle.refused.get, (p.workload.uid for p in in_order))
     waiting = [r if r.lease is None else _waits(cycle, r) for r in refused if r is not None]
-    pending = (*cycle.mending, *waiting)
+    pending = (*cycle.waiting_repairs, *waiting)
     sure = {refusal.uid: refusal.proof for refusal in pending if refusal.lease is not None}
     return Plan(
         admitted=(*(r.admission(problem) for r in repairs), *started),
@@ -54,7 +54,7 @@ def answer(
 
 def _sure(cycle: AdmissionCycle, uid: str) -> Proof:
     """Of a gang that starts, or waits for its victims."""
-    return Proof.FEASIBLE if uid in cycle.doubted else Proof.OPTIMAL
+    return Proof.FEASIBLE if uid in cycle.doubtful else Proof.OPTIMAL
 
 
 def _waits(cycle: AdmissionCycle, refusal: Refusal) -> Refusal:

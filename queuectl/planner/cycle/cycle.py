@@ -1,8 +1,8 @@
-"""The walk: pending gangs in queue order, each kept if it fits together with those already kept.
+"""The admission cycle: pending gangs in queue order, each admitted if it fits together with those admitted before.
 
-The order is lexicographic: no gang is ever traded for later ones, and none is missed because an earlier one was put in the
-wrong spot. A gang that cannot start may preempt when it is met; its lease joins what is kept before the next is looked at.
-A refutation holds for every equal gang that comes later, for what is kept only grows; so equal gangs cost one search.
+The order is lexicographic. No gang is exchanged for later ones, and none is missed because an earlier one was placed badly. A
+gang that cannot start can preempt at its turn. Its reservation counts before the next gang is considered. What is admitted
+only grows, so a refutation holds for each equal gang that comes later, and equal gangs cost one search.
 """
 
 from __future__ import annotations
@@ -27,12 +27,9 @@ from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.order import NEVER, Head, StrictOrder, barred
-from queuectl.planner.placement.feasible import Decision
-from queuectl.planner.preempt.find import Victims
 from queuectl.planner.preempt.patience import reclaim_wait
 from queuectl.planner.problem.partial import smallest
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons import refusals
 from queuectl.planner.search.choose import (
@@ -43,7 +40,7 @@ from queuectl.planner.search.choose import (
     Refuted,
     Unknown,
 )
-from queuectl.planner.search.class_states import GangClass, GangClasses
+from queuectl.planner.search.classes import Candidate, GangClasses
 from queuectl.planner.search.sizing import SizeSearch
 from queuectl.planner.solver.solver import Solver
 
@@ -52,155 +49,144 @@ _NOT_YET = Reason(Code.PENDING_EVALUATION, "behind others; not looked at yet")
 
 @dataclass(slots=True)
 class AdmissionCycle:
-    """One pass over the pending gangs."""
+    """One pass over the pending gangs.
+
+    Attributes:
+        classes: what is known of equal gangs.
+        heads: the heads of StrictFIFO ClusterQueues that wait.
+        starting: by uid, the gangs that start, and where.
+        refused: by uid, the gangs that do not start, and why.
+        withheld: by uid of a gang that waits, the quota that is kept from borrowers for it.
+        waiting_repairs: broken gangs that wait for their victims.
+        undecided: a search ended without an answer.
+        unproved: an answer is not proved to be the best.
+        doubtful: uids of the gangs whose answers hold and are not proved to be the best.
+        moves: how often a gang of this plan was placed again to make room for another.
+        moved: uids of these gangs.
+        considered: gangs that were searched for and not refuted; the window limits them.
+        without_repairs: searches again for a refuted gang, without the repairs of gangs that it may evict
+            (:mod:`queuectl.planner.cycle.repair_precedence`).
+    """
 
     problem: Problem
     state: State
     solver: Solver
     leases: Leases
     classes: GangClasses
-    strict: StrictOrder
+    heads: StrictOrder
     limits: Limits = field(init=False)
     sizing: SizeSearch = field(init=False)
-    starting: dict[str, TentativeAdmission] = field(default_factory=dict)  # uid -> where it starts
+    starting: dict[str, TentativeAdmission] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
     preempted: list[Preemption] = field(default_factory=list)
     evicted: list[Eviction] = field(default_factory=list)
-    reserved: dict[str, list[tuple[QuotaRow, int]]] = field(
-        default_factory=dict
-    )  # uid -> quota kept from borrowers for it
-    mending: list[Refusal] = field(default_factory=list)  # broken gangs that wait for their victims
+    withheld: dict[str, list[tuple[QuotaRow, int]]] = field(default_factory=dict)
+    waiting_repairs: list[Refusal] = field(default_factory=list)
     undecided: bool = False
     unproved: bool = False
-    doubted: set[str] = field(
-        default_factory=set
-    )  # uids whose answer holds, but is not proved the best
+    doubtful: set[str] = field(default_factory=set)
     moves: int = 0
-    moved: set[str] = field(default_factory=set)  # uids of kept gangs that made room for others
-    opened: int = 0  # gangs looked at and not refuted: what the window counts
-    # Repairs of gangs that a refuted one may evict are undone for a second look (:mod:`queuectl.planner.cycle.repair_precedence`).
-    give_way: Callable[[Pending, ClusterQueue | None, GangClass, Refuted], Outcome] | None = None
+    moved: set[str] = field(default_factory=set)
+    considered: int = 0
+    without_repairs: Callable[[Candidate, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:
         chooser = FlavorChooser(self.problem, self.state, self.solver)
         self.limits = Limits(self.problem.snapshot)
         self.sizing = SizeSearch(
-            chooser, self.classes, self.strict, self.limits, self.solver, self._doubt
+            chooser, self.classes, self.heads, self.limits, self.solver, self._doubt
         )
 
-    def look(self, pending: Pending) -> None:
-        """Decide one gang; it ends up in ``starting`` or in ``refused``."""
+    def consider(self, pending: Pending) -> None:
+        """Decide one gang: it is in ``starting`` or in ``refused`` afterwards."""
         reason = barred(self.problem.snapshot, pending)
         if reason is None and self.solver.stop.stopped:
             reason = _NOT_YET
         if reason is not None:
             self._refuse(pending, (reason,), lease=pending.lease if reason is _NOT_YET else None)
             return
-        workload = pending.workload
-        queue = self.problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
-        short = self.limits.refusal(smallest(workload), queue)
-        if short is not None:
-            held = pending.lease if self.leases.holds(workload.uid) else None
-            self._refuse(pending, (short,), lease=held)
+        uid = pending.workload.uid
+        queue = self.problem.snapshot.queue_of(pending.workload)
+        over = self.limits.refusal(smallest(pending.workload), queue)
+        if over is not None:
+            self._refuse(pending, (over,), lease=pending.lease if self.leases.holds(uid) else None)
             return
-        kind = self.classes.of(pending, queue)
-        head = self._head(queue, kind)
-        if self.leases.holds(workload.uid) and self._leased(pending, queue, kind, head):
+        gang = self.classes.candidate(pending, queue)
+        head = self._head(gang)
+        if self.leases.holds(uid) and self._leased(gang, head):
             return
-        if kind.refusal is not None and kind.refusal[0].code in NEVER:
-            self._refute(pending, queue, kind)
+        refusal = gang.known.refusal
+        if refusal is not None and (refusal[0].code in NEVER or head is None):
+            self._refute(gang)
         elif head is not None:
             text = f"StrictFIFO: behind {head.ref}, which waits"
-            self._wait(
-                pending, queue, kind, Reason(Code.WAITING_IN_ORDER, text, {"behind": head.ref})
-            )
-        elif kind.refusal is not None:
-            self._refute(pending, queue, kind)
+            self._wait(gang, Reason(Code.WAITING_IN_ORDER, text, {"behind": head.ref}))
         elif self.over:
             self.unproved = True
-            self._wait(pending, queue, kind, _NOT_YET, proof=Proof.UNDECIDED)
-        elif pending.budget <= kind.undecided:
-            self._leave_open(pending, queue, kind, refusals.undecided(pending.budget, kind.alarm))
+            self._wait(gang, _NOT_YET, proof=Proof.UNDECIDED)
+        elif pending.budget <= gang.known.undecided:
+            self._leave_open(gang)
         else:
-            self._search(pending, queue, kind)
+            self._search(gang)
 
     @property
     def over(self) -> bool:
-        """Nobody else is searched for: the window is full, or the solver was stopped."""
-        full = self.opened >= self.problem.snapshot.limits.window
-        return full or self.solver.ended()
+        """Whether no other gang is searched for: the window is full, or the solver was stopped."""
+        return self.considered >= self.problem.snapshot.limits.window or self.solver.ended()
+
+    def waits(self, found: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
+        """Why a gang does not evict yet; None when it does."""
+        if queue is None:
+            return None
+        now = self.problem.snapshot.now
+        return reclaim_wait(found.request.pending, queue, found.victims.victims, now)
+
+    def stop_withholding(self, uid: str) -> None:
+        """Let borrowers use the quota again that was kept from them for a gang."""
+        for row, amount in self.withheld.pop(uid, ()):
+            self.state.later.quota.add(row, -amount)
 
     # Order.
 
-    def _head(self, queue: ClusterQueue | None, kind: GangClass) -> Head | None:
-        """The head that holds back every choice of flavors, None when some choice is open."""
+    def _head(self, gang: Candidate) -> Head | None:
+        """The head that holds back every choice of flavors; None when some choice is open."""
         first: Head | None = None
-        for choice, _ in kind.requests:
-            head = self.strict.ahead(queue, choice)
+        for choice, _ in gang.known.requests:
+            head = self.heads.ahead(gang.queue, choice)
             if head is None:
                 return None
             first = first or head
         return first
 
-    def _leased(
-        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass, head: Head | None
-    ) -> bool:
-        """Start a gang on its lease, or let it go on waiting; False when the lease was given up."""
-        uid = pending.workload.uid
-        leased = self.leases.workload(uid)
-        # What waits before it in its queue may use the capacity; so may the gang itself, with fewer pods.
+    def _leased(self, gang: Candidate, head: Head | None) -> bool:
+        """Start a gang on its lease, or let it wait on; False when the lease ends."""
+        leased = self.leases.workload(gang.uid)
+        # Heads before it in its queue may use the capacity, and so may the gang itself with fewer pods.
         if (head is not None and not head.leased) or self.limits.short(leased) is not None:
-            self.leases.give_up(uid)
+            self.leases.give_up(gang.uid)
             self.classes.forget_refusals()
             return False
-        if head is None and (kept := self.leases.claim(uid)) is not None:
-            self._keep(kept)
+        if head is None and (admission := self.leases.claim(gang.uid)) is not None:
+            self._admit(admission)
             return True
         self.limits.take(leased)
-        reason = self.leases.reason(uid)
-        self._wait(pending, queue, kind, reason, lease=pending.lease)
-        self.opened += 1
+        self._wait(gang, self.leases.reason(gang.uid), lease=gang.pending.lease)
+        self.considered += 1
         return True
 
-    # Search.
-
-    def _search(self, pending: Pending, queue: ClusterQueue | None, kind: GangClass) -> None:
-        outcome = self.sizing.outcome(pending, queue, kind)
-        if isinstance(outcome, Refuted) and self._overtakes(pending, queue, kind, outcome):
-            outcome = self.sizing.outcome(pending, queue, kind)
-        if isinstance(outcome, Refuted) and self.give_way is not None:
-            outcome = self.give_way(pending, queue, kind, outcome)
-        if isinstance(outcome, Fit):
-            if not outcome.sure:
-                self._doubt(pending)
-            self._start(outcome.request, outcome.decision)
-        elif isinstance(outcome, FitsAfterEviction):
-            if outcome.victims.proof is not Proof.OPTIMAL:
-                self._doubt(pending)
-            self._clear(outcome, queue, kind)
-        else:
-            self.sizing.learn(pending, kind, outcome)
-            if isinstance(outcome, Unknown):
-                self._leave_open(
-                    pending, queue, kind, refusals.undecided(pending.budget, kind.alarm)
-                )
-            else:
-                self._refute(pending, queue, kind)
-
-    def _overtakes(
-        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass, refuted: Refuted
-    ) -> bool:
-        """End the leases of those whom it would hold back in its StrictFIFO queue if it waits; whether there are any."""
+    def _overtakes(self, gang: Candidate, refuted: Refuted) -> bool:
+        """End the leases of gangs behind it in its StrictFIFO queue that it holds back; whether there are any."""
+        queue = gang.queue
         if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
             return False
         if refuted.why[0].code in NEVER:
-            return False  # it holds back nobody
-        head = Head(pending.workload.ref, kind.flavors, leased=False)
+            return False  # it holds back no gang
+        head = Head(gang.pending.workload.ref, gang.known.flavors, leased=False)
         behind = [
             request.pending.workload.uid
-            for request in self.leases.behind(pending, queue, self.strict.order)
+            for request in self.leases.behind(gang.pending, queue, self.heads.order)
             if all(
-                self.strict.holds_back(head, choice)
+                self.heads.holds_back(head, choice)
                 for choice, _ in self.classes.of(request.pending, queue).requests
             )
         ]
@@ -210,102 +196,100 @@ class AdmissionCycle:
             self.classes.forget_refusals()
         return bool(behind)
 
-    def _start(self, request: GangRequest, decision: Decision) -> None:
-        for kept, node_counts in decision.moved:
-            self.state.move(kept, node_counts)
-            self.moved.add(kept.request.pending.workload.uid)
-        self.moves += len(decision.moved)
-        if self.undecided:
-            self.doubted.add(request.pending.workload.uid)
-        self._keep(TentativeAdmission(request, decision.node_counts))
+    # Search.
 
-    def _keep(self, kept: TentativeAdmission) -> None:
-        workload = kept.request.pending.workload
-        self.state.keep(kept)
+    def _search(self, gang: Candidate) -> None:
+        outcome = self.sizing.outcome(gang)
+        if isinstance(outcome, Refuted) and self._overtakes(gang, outcome):
+            outcome = self.sizing.outcome(gang)
+        if isinstance(outcome, Refuted) and self.without_repairs is not None:
+            outcome = self.without_repairs(gang, outcome)
+        if isinstance(outcome, Fit):
+            if not outcome.sure:
+                self._doubt(gang.pending)
+            self._start(outcome)
+        elif isinstance(outcome, FitsAfterEviction):
+            if outcome.victims.proof is not Proof.OPTIMAL:
+                self._doubt(gang.pending)
+            self._preempt(gang, outcome)
+        else:
+            self.sizing.learn(gang.pending, gang.known, outcome)
+            if isinstance(outcome, Unknown):
+                self._leave_open(gang)
+            else:
+                self._refute(gang)
+
+    def _start(self, found: Fit) -> None:
+        for admission, node_counts in found.decision.moved:
+            self.state.move(admission, node_counts)
+            self.moved.add(admission.request.pending.workload.uid)
+        self.moves += len(found.decision.moved)
+        if self.undecided:
+            self.doubtful.add(found.request.pending.workload.uid)
+        self._admit(TentativeAdmission(found.request, found.decision.node_counts))
+
+    def _admit(self, admission: TentativeAdmission) -> None:
+        workload = admission.request.pending.workload
+        self.state.keep(admission)
         self.limits.take(workload)
-        self.strict.order.start(workload, kept.request.charges)
-        self.refused.pop(workload.uid, None)  # refuted before, and looked at again
-        self.starting[workload.uid] = kept
-        self.opened += 1
+        self.heads.order.start(workload, admission.request.charges)
+        self.refused.pop(workload.uid, None)  # refuted before, and considered again
+        self.starting[workload.uid] = admission
+        self.considered += 1
 
-    def _clear(self, found: FitsAfterEviction, queue: ClusterQueue | None, kind: GangClass) -> None:
-        """Take the room of victims, unless it waits before it takes quota back."""
-        wait = self.waits(found, queue)
-        if wait is None:
-            self._hold(found.request, queue, kind, found.victims)
+    def _preempt(self, gang: Candidate, found: FitsAfterEviction) -> None:
+        """Reserve what the victims free, unless the gang waits before it takes quota back."""
+        self.considered += 1
+        wait = self.waits(found, gang.queue)
+        if wait is not None:
+            self._wait(gang, wait)
             return
-        pending = found.request.pending
-        self._wait(pending, queue, kind, wait)
-        self.opened += 1
-
-    def waits(self, found: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
-        """Why a gang does not evict yet; None = it does."""
-        if queue is None:
-            return None
-        pending = found.request.pending
-        return reclaim_wait(pending, queue, found.victims.victims, self.problem.snapshot.now)
-
-    def _hold(
-        self, request: GangRequest, queue: ClusterQueue | None, kind: GangClass, found: Victims
-    ) -> None:
-        """Lease what the victims free; refutations so far may no longer hold where they free more than that."""
-        pending = request.pending
+        request, node_counts = found.request, found.victims.node_counts
         if self.undecided:
-            self.doubted.add(pending.workload.uid)
-        gangs = {g.workload.uid: g for g in self.problem.snapshot.admitted}
-        evicted = [gangs[v.victim] for v in found.victims]
-        victims = reservations.awaited(self.state, request, found.node_counts, evicted)
-        for gang in evicted:
-            self.state.evict(gang)
-        reservations.reserve(self.state, request, found.node_counts, victims)
-        self.limits.take(pending.workload)
-        self.strict.order.start(pending.workload, request.charges)
-        self.preempted.extend(found.victims)
-        self.classes.forget_refusals()
-        lease = CapacityLease(
-            placement_of(self.problem, request, found.node_counts),
-            victims,
-            self.problem.snapshot.now,
-            lease_end(self.problem.snapshot),
-        )
-        reason = waits_for_victims(lease.victims)
-        self._wait(pending, queue, kind, reason, lease=lease)
-        self.opened += 1
+            self.doubtful.add(gang.uid)
+        running = {g.workload.uid: g for g in self.problem.snapshot.admitted}
+        evicted = [running[v.victim] for v in found.victims.victims]
+        victims = reservations.awaited(self.state, request, node_counts, evicted)
+        for other in evicted:
+            self.state.evict(other)
+        reservations.reserve(self.state, request, node_counts, victims)
+        self.limits.take(request.pending.workload)
+        self.heads.order.start(request.pending.workload, request.charges)
+        self.preempted.extend(found.victims.victims)
+        self.classes.forget_refusals()  # the victims may free more than the gang needs
+        snapshot = self.problem.snapshot
+        placement = placement_of(self.problem, request, node_counts)
+        lease = CapacityLease(placement, victims, snapshot.now, lease_end(snapshot))
+        self._wait(gang, waits_for_victims(victims), lease=lease)
 
     # Outcomes.
 
     def _doubt(self, pending: Pending) -> None:
         """The answer holds, but a better one is not ruled out."""
         self.unproved = True
-        self.doubted.add(pending.workload.uid)
+        self.doubtful.add(pending.workload.uid)
 
-    def _leave_open(
-        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass, why: Reason
-    ) -> None:
+    def _leave_open(self, gang: Candidate) -> None:
         self.undecided = True
-        self.opened += 1
-        self._wait(pending, queue, kind, why, proof=Proof.UNDECIDED)
+        self.considered += 1
+        why = refusals.undecided(gang.pending.budget, gang.known.alarm)
+        self._wait(gang, why, proof=Proof.UNDECIDED)
 
-    def _refute(self, pending: Pending, queue: ClusterQueue | None, kind: GangClass) -> None:
-        assert kind.refusal is not None
-        reasons = kind.refusal
+    def _refute(self, gang: Candidate) -> None:
+        reasons = gang.known.refusal
+        assert reasons is not None
         if reasons[0].code in NEVER:
-            self._refuse(pending, reasons)
-        else:
-            self._wait(pending, queue, kind, *reasons)
-            if queue is not None and self._keeps_its_quota(queue):
-                # the first flavor its own quota would do for
-                wanted = next((d for _, d in kind.requests if entitled(self.state, d)), None)
-                if wanted is not None:
-                    self.reserved[pending.workload.uid] = self.state.withhold(wanted)
-
-    def give_back_reserved(self, uid: str) -> None:
-        """Let go of the quota that was kept from borrowers for a gang."""
-        for row, amount in self.reserved.pop(uid, ()):
-            self.state.later.quota.add(row, -amount)
+            self._refuse(gang.pending, reasons)
+            return
+        self._wait(gang, *reasons)
+        if gang.queue is not None and self._keeps_its_quota(gang.queue):
+            # The first flavor for which its own quota would be enough.
+            wanted = next((r for _, r in gang.known.requests if entitled(self.state, r)), None)
+            if wanted is not None:
+                self.withheld[gang.uid] = self.state.withhold(wanted)
 
     def _keeps_its_quota(self, queue: ClusterQueue) -> bool:
-        """Whether others may not borrow what a waiting head of it could use: not if it can take that back from anybody."""
+        """Whether others may not borrow what a waiting head of it could use: not if it can reclaim from every gang."""
         if queue.strategy is not QueueingStrategy.STRICT_FIFO:
             return False
         if queue.reclaim_within_cohort is not ReclaimWithinCohort.ANY:
@@ -315,17 +299,15 @@ class AdmissionCycle:
 
     def _wait(
         self,
-        pending: Pending,
-        queue: ClusterQueue | None,
-        kind: GangClass,
+        gang: Candidate,
         *reasons: Reason,
         proof: Proof = Proof.OPTIMAL,
         lease: CapacityLease | None = None,
     ) -> None:
-        """Refuse a gang that keeps its place: in a StrictFIFO queue later ones leave it what it could use."""
-        head = Head(pending.workload.ref, kind.flavors, lease is not None)
-        self.strict.wait(queue, head)
-        self._refuse(pending, reasons, lease, proof)
+        """Refuse a gang that keeps its place: in a StrictFIFO queue it holds back later gangs from what it could use."""
+        head = Head(gang.pending.workload.ref, gang.known.flavors, lease is not None)
+        self.heads.wait(gang.queue, head)
+        self._refuse(gang.pending, reasons, lease, proof)
 
     def _refuse(
         self,

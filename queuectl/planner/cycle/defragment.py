@@ -63,7 +63,7 @@ def _under_way(cycle: AdmissionCycle) -> bool:
         any(True for _ in cycle.leases.held())
         or any(refusal.lease is not None for refusal in cycle.refused.values())
         or bool(cycle.problem.usage.leaving)
-        or bool(cycle.preempted or cycle.mending or cycle.evicted)
+        or bool(cycle.preempted or cycle.waiting_repairs or cycle.evicted)
     )
 
 
@@ -94,10 +94,10 @@ class Policy:
         return self._known[key]
 
     def _movers(self, lines: Mapping[str, Place]) -> Movers:
-        config = self.cycle.problem.snapshot.config
+        snapshot = self.cycle.problem.snapshot
 
         def allowed(gang: Admitted) -> bool:
-            queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+            queue = snapshot.queue_of(gang.workload)
             if queue is None:
                 return self.asked
             line = lines.get(queue.name)
@@ -154,7 +154,7 @@ class Policy:
 
 def _queue(cycle: AdmissionCycle, pending: Pending) -> ClusterQueue | None:
     workload = pending.workload
-    return cycle.problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    return cycle.problem.snapshot.queue_of(workload)
 
 
 def _best(
@@ -168,7 +168,7 @@ def _best(
         pending = replace(pending, budget=pending.budget + _PATIENCE)
     best: tuple[GangRequest, Room] | None = None
     for choice, template in cycle.classes.of(pending, queue).requests:
-        head = cycle.strict.ahead(queue, choice)
+        head = cycle.heads.ahead(queue, choice)
         if head is not None and head.ref != pending.workload.ref:
             continue
         request = replace(template, pending=pending)

@@ -22,7 +22,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.idle import anybody_yields, least_priorities
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.choose import FitsAfterEviction, FlavorChooser
-from queuectl.planner.search.class_states import GangClass
+from queuectl.planner.search.classes import GangClass
 from queuectl.planner.solver.solver import Solver
 
 _MOST: Final = 16  # gangs asked for in one plan: a long queue costs no more than a short one
@@ -48,7 +48,7 @@ def dry_run(
         kind = cycle.classes.of(pending, queue)
         if id(kind) in hopeless:
             continue
-        cycle.give_back_reserved(pending.workload.uid)
+        cycle.stop_withholding(pending.workload.uid)
         outcome = chooser.choose(pending, queue, _open_choices(cycle, pending, queue, kind))
         asked += 1
         if solver.ended():
@@ -75,13 +75,12 @@ def _blocked(
     cycle: AdmissionCycle, in_order: Sequence[Pending]
 ) -> Iterator[tuple[Pending, ClusterQueue]]:
     """Gangs that were refused for want of room or quota, and to whom somebody idle yields."""
-    config = cycle.problem.snapshot.config
     for pending in in_order:
         workload = pending.workload
         refusal = cycle.refused.get(workload.uid)
         if refusal is None or refusal.reasons[0].code not in _WAITS_FOR_ROOM:
             continue
-        queue = config.cluster_queue_of(workload.namespace, workload.queue)
+        queue = cycle.problem.snapshot.queue_of(workload)
         if queue is not None and anybody_yields(cycle.problem, workload, queue, dry=True):
             yield pending, queue
 
@@ -91,7 +90,7 @@ def _open_choices(
 ) -> Iterator[GangRequest]:
     """What it asks under the choices of flavors that nobody before it in a StrictFIFO queue holds back."""
     for choice, request in kind.requests:
-        head = cycle.strict.ahead(queue, choice)
+        head = cycle.heads.ahead(queue, choice)
         if head is None or head.ref == pending.workload.ref:
             yield request
 

@@ -105,7 +105,10 @@ class HeadScheduler:
         self._singly = singly
         self._queues = [
             queue_heads(
-                name, snapshot.config.cluster_queues.get(name or ""), cycle.strict.order, of_queue
+                name,
+                snapshot.config.cluster_queues.get(name or ""),
+                cycle.heads.order,
+                of_queue,
             )
             for name, of_queue in lines.by_queue.items()
         ]
@@ -160,13 +163,13 @@ class HeadScheduler:
         cycle = self._walk
         standing = waiting.take()
         pending = standing.first
-        before = cycle.opened
+        before = cycle.considered
         if self._refuted is not None:
             self._refuted.recall(pending, waiting.queue, standing.line.kind)
         yield pending
         if self._refuted is not None:
             self._refuted.learn(pending, waiting.queue)
-        waiting.opened += cycle.opened - before
+        waiting.opened += cycle.considered - before
         refusal = cycle.refused.get(pending.workload.uid)
         standing.at += 1
         if self._singly or refusal is None or refusal.lease is not None:

@@ -70,7 +70,7 @@ class _Heads:
     def __init__(self, cycle: AdmissionCycle) -> None:
         self._classes = cycle.classes
         self._ledger = cycle.state
-        self.order = cycle.strict.order
+        self.order = cycle.heads.order
         self.use = cycle.state.later.quota
 
     def asks(self, ranked: Ranked) -> tuple[GangRequest | None, int]:

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from queuectl.domain.plan import Eviction, Proof
-from queuectl.domain.queues import ClusterQueue
-from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.domain.snapshot import Admitted
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.idle import may_evict
 from queuectl.planner.preempt.policy import schemes
 from queuectl.planner.repair.repair import Awaiting, Repaired, repair, repair_order
 from queuectl.planner.search.choose import Fit, FitsAfterEviction, Outcome, Refuted, Unknown
-from queuectl.planner.search.class_states import GangClass
+from queuectl.planner.search.classes import Candidate
 
 
 class Repairs:
@@ -38,7 +37,7 @@ class Repairs:
         self._again: list[Admitted] = []
         self._repair(cycle.problem.usage.broken)
         if self._done:
-            cycle.give_way = self._give_way
+            cycle.without_repairs = self._without_repairs
 
     @property
     def repaired(self) -> list[Repaired]:
@@ -65,13 +64,11 @@ class Repairs:
         if isinstance(done, Awaiting):
             self._walk.preempted.extend(done.victims)
             self._walk.unproved |= done.proof is not Proof.OPTIMAL
-            self._walk.mending.append(done.refusal(self._walk.problem))
+            self._walk.waiting_repairs.append(done.refusal(self._walk.problem))
 
-    def _give_way(
-        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass, refuted: Refuted
-    ) -> Outcome:
-        """What becomes of a gang that was refuted beside the repairs."""
-        yielding = self._evictable(pending, queue, kind)
+    def _without_repairs(self, gang: Candidate, refuted: Refuted) -> Outcome:
+        """What a gang gets that was refuted beside the repairs."""
+        yielding = self._evictable(gang)
         if not yielding:
             return refuted
         cycle = self._walk
@@ -79,8 +76,10 @@ class Repairs:
         for done in undone.values():
             done.undo(cycle.state)
         known = cycle.classes.set_aside()
-        outcome = cycle.sizing.outcome(pending, queue, kind)
-        waits = isinstance(outcome, FitsAfterEviction) and cycle.waits(outcome, queue) is not None
+        outcome = cycle.sizing.outcome(gang)
+        waits = (
+            isinstance(outcome, FitsAfterEviction) and cycle.waits(outcome, gang.queue) is not None
+        )
         if isinstance(outcome, Fit | FitsAfterEviction) and not waits:
             self._forget(undone)
             cycle.classes.forget_refusals()
@@ -95,14 +94,15 @@ class Repairs:
     def _forget(self, undone: dict[str, Repaired | Awaiting]) -> None:
         cycle = self._walk
         cycle.preempted[:] = [p for p in cycle.preempted if p.preemptor not in undone]
-        cycle.mending[:] = [refusal for refusal in cycle.mending if refusal.uid not in undone]
+        cycle.waiting_repairs[:] = [
+            refusal for refusal in cycle.waiting_repairs if refusal.uid not in undone
+        ]
         for uid in undone:
             del self._done[uid]
 
-    def _evictable(
-        self, pending: Pending, queue: ClusterQueue | None, kind: GangClass
-    ) -> list[str]:
+    def _evictable(self, candidate: Candidate) -> list[str]:
         """Of the repaired gangs, those that policy lets this one evict."""
+        pending, queue = candidate.pending, candidate.queue
         if queue is None or not may_evict(self._walk.problem, pending.workload, queue):
             return []
         state = self._walk.state
@@ -110,7 +110,7 @@ class Repairs:
         state.gone -= mine
         legal = {
             gang.workload.uid
-            for _, request in kind.requests
+            for _, request in candidate.known.requests
             for together in schemes(state, replace(request, pending=pending), queue)
             for scheme in together
             for gang in scheme.bench.gangs

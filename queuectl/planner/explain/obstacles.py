@@ -148,7 +148,7 @@ def _largest(request: GangRequest) -> Pods | None:
 def _order(turn: Turn) -> Obstacle:
     kept = turn.cycle.state.kept
     promised = [uid for uid, r in turn.cycle.refused.items() if r.lease is not None]
-    heads = turn.cycle.strict.heads.get(turn.queue.name, []) if turn.queue is not None else []
+    heads = turn.cycle.heads.heads.get(turn.queue.name, []) if turn.queue is not None else []
     refs = {p.workload.uid: p.workload.ref for p in turn.snapshot.pending}
     names = [k.request.pending.workload.ref for k in kept]
     names += [refs[uid] for uid in promised]

@@ -225,7 +225,7 @@ def _victims(turn: Turn, changes: Sequence[Change]) -> list[Preemption]:
         return []
     cycle = later.cycle
     (waiting,) = (p for p in later.snapshot.pending if p.workload.uid == turn.uid)
-    cycle.look(waiting)
+    cycle.consider(waiting)
     return [v for v in cycle.preempted if v.preemptor == turn.uid]
 
 

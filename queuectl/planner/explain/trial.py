@@ -151,7 +151,7 @@ def requests(turn: Turn, world: World, problem: Problem) -> Iterator[GangRequest
     queue = world.config.cluster_queue_of(workload.namespace, workload.queue)
     pending = replace(turn.pending, workload=workload)
     for choice, request in turn.window.classes_of(problem).of(pending, queue).requests:
-        if not (world.strict and turn.cycle.strict.ahead(queue, choice) is not None):
+        if not (world.strict and turn.cycle.heads.ahead(queue, choice) is not None):
             yield _healthy(replace(request, pending=pending), pending, queue, world, problem)
 
 

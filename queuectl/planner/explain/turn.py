@@ -28,7 +28,7 @@ from queuectl.planner.preempt.roster import Bench
 from queuectl.planner.preempt.search import Found
 from queuectl.planner.problem.partial import admissible, shrinks, with_counts
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.search.class_states import GangClasses
+from queuectl.planner.search.classes import GangClasses
 from queuectl.planner.solver.solver import Solver
 
 # Reasons of gangs that would take what others get.
@@ -202,9 +202,9 @@ def _shared(cycle: AdmissionCycle, held: Mapping[Limit, Held], before: Turn | No
 
 def _head(cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue | None) -> Workload | None:
     choices = [choice for choice, _ in cycle.classes.of(pending, queue).requests]
-    if not choices or any(cycle.strict.ahead(queue, choice) is None for choice in choices):
+    if not choices or any(cycle.heads.ahead(queue, choice) is None for choice in choices):
         return None
-    heads = {head.ref for head in cycle.strict.heads[queue.name if queue is not None else ""]}
+    heads = {head.ref for head in cycle.heads.heads[queue.name if queue is not None else ""]}
     snapshot = cycle.problem.snapshot
     waiting = [p.workload for p in snapshot.pending] + [a.workload for a in snapshot.admitted]
     return max(

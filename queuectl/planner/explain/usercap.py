@@ -233,7 +233,7 @@ def _turn_after(turn: Capped, changes: Sequence[Change]) -> _Later | None:
 def _starts(later: _Later) -> bool:
     """Whether it starts, or evicts others and starts when they have left."""
     prepared, pending = later
-    prepared.look(pending)
+    prepared.consider(pending)
     uid = pending.workload.uid
     evicts = any(gone.preemptor == uid for gone in prepared.cycle.preempted)
     return evicts or uid in prepared.cycle.starting

@@ -121,7 +121,7 @@ class UserCaps:
         """The ClusterQueue that caps its user, if one does."""
         if workload.user is None:
             return None
-        queue = self._snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+        queue = self._snapshot.queue_of(workload)
         return queue if queue is not None and queue.max_per_user else None
 
     def _asked(self, workload: Workload, queue: ClusterQueue) -> dict[str, int]:

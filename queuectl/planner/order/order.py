@@ -61,7 +61,7 @@ class QueueOrder:
         """Count what a gang of this plan is charged, by (flavor, resource)."""
         config = self.snapshot.config
         rule = config.rules.usage_fairness
-        queue = config.cluster_queue_of(workload.namespace, workload.queue)
+        queue = self.snapshot.queue_of(workload)
         if rule is None or queue is None:
             return
         amounts: dict[str, int] = {}
@@ -129,7 +129,7 @@ class StrictOrder:
             if queue is not None:
                 self.returning.setdefault(queue.name, []).append(gang)
 
-    def come_to(self, pending: Pending) -> None:
+    def advance_to(self, pending: Pending) -> None:
         """Note whoever has a place before this gang in its ClusterQueue and is not there yet."""
         queue = self._queue_of(pending.workload)
         returning = self.returning.get(queue.name) if queue is not None else None
@@ -138,7 +138,7 @@ class StrictOrder:
         here = self.order.within(pending.workload, queue)
         for gang in [g for g in returning if self.order.within(g.workload, queue) < here]:
             returning.remove(gang)
-            self.keep_place(gang)
+            self.hold_back_behind(gang)
 
     def wait(self, queue: ClusterQueue | None, head: Head) -> None:
         """Note a gang that was looked at and does not start."""
@@ -147,7 +147,7 @@ class StrictOrder:
             if not any(head.flavors <= known.flavors for known in heads):
                 heads.append(head)
 
-    def keep_place(self, gang: Admitted) -> None:
+    def hold_back_behind(self, gang: Admitted) -> None:
         """Note an evicted gang that will queue again before those looked at from here on."""
         workload = gang.workload
         queue = self._queue_of(workload)
@@ -165,7 +165,7 @@ class StrictOrder:
         return not taken or not head.flavors or self._overlap(taken, head.flavors)
 
     def _queue_of(self, workload: Workload) -> ClusterQueue | None:
-        return self.problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+        return self.problem.snapshot.queue_of(workload)
 
     def _overlap(self, ours: frozenset[str], theirs: frozenset[str]) -> bool:
         """Whether two sets of flavors share one, or share nodes."""

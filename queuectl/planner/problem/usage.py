@@ -180,7 +180,7 @@ def _slots(gang: Admitted, index: FleetIndex) -> Slots:
 def charges_of(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, int]]:
     """What a gang is charged under the snapshot's configuration; a row may come more than once."""
     workload = gang.workload
-    queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+    queue = snapshot.queue_of(workload)
     if queue is None:
         return
     for podset in workload.podsets:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.order import StrictOrder
@@ -22,7 +21,7 @@ from queuectl.planner.search.choose import (
     Refuted,
     Unknown,
 )
-from queuectl.planner.search.class_states import GangClass, GangClasses
+from queuectl.planner.search.classes import Candidate, GangClass, GangClasses
 from queuectl.planner.search.split import split
 from queuectl.planner.solver.lexicographic import PodCounts
 from queuectl.planner.solver.solver import Solver
@@ -44,17 +43,18 @@ class SizeSearch:
     solver: Solver
     doubt: Callable[[Pending], None]
 
-    def outcome(self, pending: Pending, queue: ClusterQueue | None, kind: GangClass) -> Outcome:
-        """What becomes of a gang: whole, else the largest part of it that may start."""
-        if not shrinks(pending.workload):
-            return self._ask(pending, queue, kind)
-        if self.limits.short(pending.workload) is not None:
-            return self._largest(pending, queue)
-        outcome = self._ask(pending, queue, kind)
-        return self._largest(pending, queue) if isinstance(outcome, Refuted) else outcome
+    def outcome(self, gang: Candidate) -> Outcome:
+        """What a gang gets: all its pods, or else the largest part of them that may start."""
+        if not shrinks(gang.pending.workload):
+            return self._ask(gang)
+        if self.limits.short(gang.pending.workload) is not None:
+            return self._largest(gang)
+        outcome = self._ask(gang)
+        return self._largest(gang) if isinstance(outcome, Refuted) else outcome
 
-    def _ask(self, pending: Pending, queue: ClusterQueue | None, kind: GangClass) -> Outcome:
-        """What becomes of a gang with exactly these pods."""
+    def _ask(self, gang: Candidate) -> Outcome:
+        """What a gang with exactly these pods gets."""
+        pending, queue, kind = gang.pending, gang.queue, gang.known
         open_choices = [
             d for choice, d in kind.requests if self.strict.ahead(queue, choice) is None
         ]
@@ -76,22 +76,24 @@ class SizeSearch:
         elif isinstance(outcome, Unknown):
             kind.undecided, kind.alarm = max(kind.undecided, pending.budget), outcome.alarm
 
-    def _largest(self, pending: Pending, queue: ClusterQueue | None) -> Outcome:
-        """What becomes of a gang that does not fit whole: the largest part of it that may start does."""
+    def _largest(self, gang: Candidate) -> Outcome:
+        """What the largest part of a gang gets that may start."""
+        pending = gang.pending
         outcomes: dict[PodCounts, Outcome] = {}
 
         def fits(counts: PodCounts) -> bool:
             part = with_counts(pending, counts)
             if self.limits.short(part.workload) is not None:
                 return False
-            kind = self.classes.of(part, queue)
-            if kind.refusal is not None:
-                outcomes[counts] = Refuted(kind.refusal)
-            elif pending.budget <= kind.undecided:
-                outcomes[counts] = Unknown(kind.alarm)
+            candidate = self.classes.candidate(part, gang.queue)
+            known = candidate.known
+            if known.refusal is not None:
+                outcomes[counts] = Refuted(known.refusal)
+            elif pending.budget <= known.undecided:
+                outcomes[counts] = Unknown(known.alarm)
             else:
-                outcomes[counts] = self._ask(part, queue, kind)
-                self.learn(part, kind, outcomes[counts])
+                outcomes[counts] = self._ask(candidate)
+                self.learn(part, known, outcomes[counts])
             return isinstance(outcomes[counts], Fit | FitsAfterEviction)
 
         choices = [admissible(podset) for podset in pending.workload.podsets]

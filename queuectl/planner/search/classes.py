@@ -38,6 +38,24 @@ class GangClass:
     alarm: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pending gang at its turn.
+
+    Attributes:
+        queue: its ClusterQueue; None without quota.
+        known: what is known of all gangs of its class.
+    """
+
+    pending: Pending
+    queue: ClusterQueue | None
+    known: GangClass
+
+    @property
+    def uid(self) -> str:
+        return self.pending.workload.uid
+
+
 @dataclass(slots=True)
 class GangClasses:
     """The classes met so far in one walk.
@@ -63,6 +81,10 @@ class GangClasses:
         if known is None:
             known = self._known[kind] = self._make(pending, kind, queue)
         return known
+
+    def candidate(self, pending: Pending, queue: ClusterQueue | None) -> Candidate:
+        """A gang in its ClusterQueue, with what is known of its class."""
+        return Candidate(pending, queue, self.of(pending, queue))
 
     def _make(self, pending: Pending, kind: ClassKey, queue: ClusterQueue | None) -> GangClass:
         if queue is None:
