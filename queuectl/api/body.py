@@ -16,7 +16,7 @@ from queuectl.api import merge
 from queuectl.api.access import caller_of
 from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, wrong_members
 from queuectl.api.reading import MAX_VALUES, malformed, read_json, read_yaml
-from queuectl.control.aside import Aside
+from queuectl.control.questions.throttle import Aside
 from queuectl.domain.errors import TookTooLong
 
 JSON_TYPES: Final = ("application/json",)

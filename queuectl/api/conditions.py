@@ -7,8 +7,7 @@ from typing import Final
 
 from queuectl.api.schemas import ConditionView, moment
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.reasons import Code
-from queuectl.domain.steps import MADE_ROOM
+from queuectl.domain.reasons import MADE_ROOM, Code
 
 _HOLDS_QUOTA: Final = (State.STARTING, State.RUNNING, State.EVICTING)
 # Kueue tells who deactivated a workload by the reason of its eviction; so do we, in its words.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from queuectl.control.recover import Recovered
+    from queuectl.control.leader.recovery import Recovered
     from queuectl.objects.documents import Document
 
 
@@ -23,8 +23,8 @@ def recover_command(
 
     It is set up as `queuectl serve` is: QUEUECTL_DATABASE_URL, QUEUECTL_KUBECONFIG, QUEUECTL_NAMESPACE.
     """
+    from queuectl.control.composition import recovered
     from queuectl.control.settings import Settings
-    from queuectl.control.wire import recovered
     from queuectl.domain.errors import QueuectlError
 
     try:

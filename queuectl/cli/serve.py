@@ -69,7 +69,7 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.app import create_app, create_metrics_app
     from queuectl.api.auth.audit import forget_old
     from queuectl.api.server import Address, WebServer
-    from queuectl.control.wire import controller
+    from queuectl.control.composition import controller
     from queuectl.web.app import add_dashboard
 
     offered = _offer(settings)
@@ -117,7 +117,7 @@ async def _authenticated(settings: Settings, offered: Offer) -> AsyncIterator[Au
     """How callers are told apart, if they are."""
     from queuectl.api.auth.authentication import Open
     from queuectl.api.auth.layers import Authenticated
-    from queuectl.control.wire import access
+    from queuectl.control.composition import access
     from queuectl.web.app import OPEN, SIGN_IN
 
     if not offered.authenticated:

@@ -36,9 +36,9 @@ from queuectl.db.usagetables import (
     usage_meters,
     usage_subjects,
 )
+from queuectl.domain.durations import DAY
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Retention
-from queuectl.domain.steps import DAY
 
 BATCH: Final = 500  # rows deleted at once: a commit of the leader waits no longer than that takes
 USAGE_BATCH: Final = 5000  # no commit waits for these

@@ -29,6 +29,7 @@ from queuectl.db.rows import (
     placements_from,
 )
 from queuectl.db.tables import documents, history, leases, outbox, placements, workloads
+from queuectl.domain.durations import DAY
 from queuectl.domain.ledger import Entry, Intent, Spent, State
 from queuectl.domain.queries import (
     ASIDE,
@@ -41,7 +42,6 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.steps import DAY
 
 _CLOCKS_APART: Final = 3600.0  # seconds by which the server's clock may be off
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)

@@ -1,6 +1,6 @@
 """The usage ledger's tables: marks, meters, and what they come to by hour.
 
-``usage_marks`` are written by commits and folded into the others by :mod:`queuectl.control.account`. The ledger refers to no
+``usage_marks`` are written by commits and folded into the others by :mod:`queuectl.control.leader.accounting`. The ledger refers to no
 other table, so whatever else is deleted, it stays.
 """
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from queuectl.domain.ledger import Entry, Intent, State
-from queuectl.domain.steps import parked_state
+from queuectl.domain.ledger import Entry, Intent, State, parked_state
 
 
 def violations(entry: Entry) -> list[str]:

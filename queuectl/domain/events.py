@@ -1,4 +1,4 @@
-"""What may happen to a workload: facts that :mod:`queuectl.domain.machine` turns into changes of the ledger."""
+"""What may happen to a workload: facts that :mod:`queuectl.lifecycle.machine` turns into changes of the ledger."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from queuectl.domain.accounting import Mark
 from queuectl.domain.pastuse import Used
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import FAILED_START, Code, Reason
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.workload import Placement, Planned
 
@@ -212,3 +212,23 @@ class Loaded:
     revision: int
     spent: tuple[Spent, ...] = ()
     used: tuple[Used, ...] = ()
+
+
+def parked_state(parked: Reason) -> State:
+    """Where a gang stays that must not queue."""
+    return State.HELD if parked.code is Code.HELD else State.DEACTIVATED
+
+
+def queues_again_at_once(entry: Entry) -> bool:
+    """Of one that is being evicted: whether it is back in the queue as soon as its pods are gone."""
+    return entry.parked is None and entry.reason.code not in FAILED_START and rest(entry) <= 0
+
+
+def rest(entry: Entry) -> float:
+    """Seconds for which a gang that was taken for idleness stays out of the queue.
+
+    Its place is free, so it would start at once again, and do nothing again until it is found out.
+    """
+    if entry.reason.code is not Code.IDLE_RECLAIMED:
+        return 0.0
+    return float(entry.reason.details.get("restSeconds", 0.0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 
 class Code(StrEnum):
@@ -80,3 +80,36 @@ class Reason:
     code: Code
     message: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+# An eviction for one of these means that the start itself failed: retry later, not at once.
+FAILED_START: Final = frozenset(
+    {
+        Code.PODS_READY_TIMEOUT,
+        Code.PIN_UNSCHEDULABLE,
+        Code.PODS_LARGER_THAN_ASKED,
+        Code.START_REFUSED,
+    }
+)
+
+# An eviction for one of these was in favour of others.
+MADE_ROOM: Final = frozenset({Code.PREEMPTED, Code.DEFRAGMENTED})
+
+# By an eviction for one of these a queue's policy took the place of a gang that ran as it should: protections count them.
+BY_POLICY: Final = MADE_ROOM | {Code.IDLE_RECLAIMED}
+
+# An eviction for one of these can wait for the gang to save its work; what is broken already has nothing to save.
+COOPERATIVE: Final = BY_POLICY | {
+    Code.QUEUE_STOPPED,
+    Code.LOCAL_QUEUE_STOPPED,
+    Code.HELD,
+    Code.REQUEUED,
+    Code.DEACTIVATED,
+    Code.MAX_EXECUTION_TIME,
+}
+
+
+def gated(gates: tuple[str, ...]) -> Reason:
+    """Why a gang with these admission gates is held."""
+    text = f"admission gates: {', '.join(gates)}"
+    return Reason(Code.ADMISSION_GATED, text, {"gates": list(gates)})

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from queuectl.domain.accounting import HOUR, Amounts, Losses
 from queuectl.domain.errors import BadInput
-from queuectl.domain.steps import BY_POLICY, FAILED_START
+from queuectl.domain.reasons import BY_POLICY, FAILED_START
 
 MOST_ROWS: Final = 20_000  # of one report: it is made in memory
 

@@ -10,10 +10,9 @@ from queuectl.domain.allowance import Allowance, with_promises
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import Code, Reason, gated
 from queuectl.domain.records import ResourceQuotaRecord, user_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.steps import gated
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.objects.assignments import Assigned
 from queuectl.objects.charging import charge

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import Entry, State, queues_again_at_once
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, NamespaceRecord
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
-from queuectl.domain.steps import queues_again_at_once
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.node_quota import NodeQuota
@@ -20,7 +19,7 @@ from queuectl.objects.standing import standing
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.promises import allowances
+from queuectl.state.quota_reservations import allowances
 from queuectl.state.usage import Usage, node_of
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]

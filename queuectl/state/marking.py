@@ -13,9 +13,9 @@ from typing import Final
 from queuectl.domain.accounting import Held, Loss, Mark, Phase, Subject
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import FAILED_START
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.steps import FAILED_START
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.problem.usage import takes_nodes
 from queuectl.state.claims import checkpoint_of

@@ -25,7 +25,7 @@ from queuectl.domain.records import (
     ResourceQuotaRecord,
     Upserted,
 )
-from queuectl.state.asked import made_as, no_less, same_templates, under
+from queuectl.state.pod_requests import made_as, no_less, same_templates, under
 
 NODES: Final = "nodes"
 PODS: Final = "pods"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from queuectl.domain.durations import DAY
 from queuectl.domain.ledger import Change, Spent
-from queuectl.domain.steps import DAY
 
 
 class Spending:

@@ -13,7 +13,7 @@ from math import exp
 from typing import Final
 
 from queuectl.domain.utilization import GangUse, Look, PodKey, PodUse, Trouble, UseState
-from queuectl.state.heldgpus import HeldGang, HeldPod
+from queuectl.state.gpu_holders import HeldGang, HeldPod
 
 COVERED: Final = 0.8
 """Part of the expected samples below which nothing is known."""

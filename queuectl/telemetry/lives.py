@@ -9,8 +9,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.reasons import Code
-from queuectl.domain.steps import FAILED_START
+from queuectl.domain.reasons import FAILED_START, Code
 
 _GIVEN_UP: Final = (Code.DEACTIVATED, Code.REQUEUING_LIMIT, Code.MAX_EXECUTION_TIME)
 _LIKELY: Final = (Code.PREEMPTED, *sorted(FAILED_START))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from queuectl.control.tryout import Configured, TryOut
-from queuectl.control.viewer import Seen
+from queuectl.control.questions.viewer import Seen
+from queuectl.control.questions.what_if import Configured, TryOut
 from queuectl.domain.changes import AddQuota
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, Way
@@ -27,7 +27,6 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.floor import Floor
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Change, Entry
-from queuectl.domain.machine import handle
 from queuectl.domain.preview import Preview
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueConfig
@@ -40,6 +39,7 @@ from queuectl.domain.trial import Trial
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
+from queuectl.lifecycle.machine import handle
 from queuectl.objects.whatif import WhatIf
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import floor_of

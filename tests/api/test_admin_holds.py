@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.control.orders import carry_out
+from queuectl.control.leader.commands import carry_out
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State

@@ -10,9 +10,9 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
-from queuectl.control import consult
-from queuectl.control.aside import MOST_WAITING
-from queuectl.control.consult import Consultation
+from queuectl.control.questions import diagnosis
+from queuectl.control.questions.diagnosis import Consultation
+from queuectl.control.questions.throttle import MOST_WAITING
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import StopSignal, plan
@@ -66,7 +66,7 @@ async def explaining(
     memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[FastAPI, Worked]:
     worked = Worked()
-    monkeypatch.setattr(consult, "diagnose", worked)
+    monkeypatch.setattr(diagnosis, "diagnose", worked)
     waiting = [gang(f"uid-job-g{i}", podset(count=9, gpu=8)) for i in range(GANGS)]
     snapshot = world([node("n1", "r1", gpu=8)], waiting)
     consultation = Consultation(SHARE, PlannerCache())

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
-from queuectl.control import aside, tryout
+from queuectl.control.questions import throttle, what_if
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.fleet import Fleet
@@ -338,14 +338,14 @@ async def test_a_process_that_has_not_seen_the_cluster_says_so() -> None:
 
 
 async def test_a_question_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tryout, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(what_if, "PATIENCE_SECONDS", 0.0)
 
     def slow(snapshot: Snapshot, stop: StopSignal, cache: PlannerCache) -> object:
         while not stop.stopped:
             pass
         return plan(snapshot, stop, cache)
 
-    monkeypatch.setattr(tryout, "plan", slow)
+    monkeypatch.setattr(what_if, "plan", slow)
     async with talking_to(await app_of(seen(waits=(of("b", 2),)))) as client:
         answer = await client.post("/api/v1/plans", json={})
     assert answer.status_code == 503
@@ -356,7 +356,7 @@ async def test_a_question_that_takes_too_long_is_given_up(monkeypatch: pytest.Mo
 async def test_more_questions_than_can_wait_are_turned_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aside, "MOST_WAITING", 2)
+    monkeypatch.setattr(throttle, "MOST_WAITING", 2)
     async with talking_to(await app_of(seen())) as client:
         asked = [client.post("/api/v1/plans", json={}) for _ in range(6)]
         statuses = [answer.status_code for answer in await asyncio.gather(*asked)]

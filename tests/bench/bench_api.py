@@ -29,9 +29,9 @@ from rich.table import Table
 
 from queuectl.cli.interpreter import tune_interpreter
 from queuectl.control.clock import SteadyClock
+from queuectl.control.composition import Controller
 from queuectl.control.settings import Settings
-from queuectl.control.supervise import Supervisor
-from queuectl.control.wire import Controller
+from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
 from queuectl.demo import manifests as m

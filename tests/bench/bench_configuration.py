@@ -22,9 +22,9 @@ import structlog
 
 from queuectl.api.app import create_app
 from queuectl.control.clock import SteadyClock
-from queuectl.control.loop import Loop
+from queuectl.control.leader.loop import Loop
 from queuectl.control.settings import Settings
-from queuectl.control.supervise import Supervisor
+from queuectl.control.supervisor import Supervisor
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade

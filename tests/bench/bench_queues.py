@@ -22,11 +22,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeVar
 
-from queuectl.control.decide import Decider
+from queuectl.control.leader.decisions import Decider
 from queuectl.domain.events import Drained, Ended, Event, PodsReady
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import handle
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import CPU, PODS, Resources
 from queuectl.domain.queues import (
@@ -53,6 +52,7 @@ from queuectl.domain.workload import (
     TopologyRequest,
     Workload,
 )
+from queuectl.lifecycle.machine import handle
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, TypeVar
 
-from queuectl.control.decide import Decider
+from queuectl.control.leader.decisions import Decider
 from queuectl.control.settings import Settings
 from queuectl.domain.events import Drained, Ended, Event, PodsReady
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import handle
 from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import PodSet
+from queuectl.lifecycle.machine import handle
 from queuectl.objects.documents import as_document
 from queuectl.objects.gangs import read_job_gang
 from queuectl.objects.snapshots import read_snapshot

@@ -17,7 +17,7 @@ import asyncpg
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.control.account import Accountant, Facts
+from queuectl.control.leader.accounting import Accountant, Facts
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
@@ -34,9 +34,9 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.fragmentation import free_gpus
-from queuectl.state.looklog import LookLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
+from queuectl.state.samples import LookLog
 from tests.bench.bench_store import EIGHT_NODES
 from tests.db.lives import step, submitted
 from tests.support.postgres import server_directory

@@ -23,7 +23,7 @@ from queuectl.localcluster.exposition import Dialect, render
 from queuectl.localcluster.gpus import Bay, Load, parse_profile
 from queuectl.localcluster.progress import Lines
 from queuectl.localcluster.prometheus import Prometheus
-from queuectl.state.heldgpus import HeldGang, HeldPod
+from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import UseTracker
 from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.prometheus import PrometheusSource

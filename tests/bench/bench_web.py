@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from queuectl.cli.interpreter import tune_interpreter
-from queuectl.control.viewer import LOOK_SECONDS
+from queuectl.control.questions.viewer import LOOK_SECONDS
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.migrate import upgrade
 from queuectl.domain.ledger import State

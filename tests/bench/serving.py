@@ -13,7 +13,7 @@ from typing import Any
 from queuectl.api.app import create_app
 from queuectl.api.auth.layers import Authenticated
 from queuectl.api.server import Address, WebServer
-from queuectl.control.wire import Controller
+from queuectl.control.composition import Controller
 from queuectl.web.app import add_dashboard
 
 

@@ -19,7 +19,7 @@ from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
 from queuectl.cluster.resources import Resource, watched
 from queuectl.cluster.review import PROTECTING, probe_policies, server_version
-from queuectl.control.wire import WatchMeter
+from queuectl.control.composition import WatchMeter
 from queuectl.domain.errors import (
     BadInput,
     ClusterUnavailable,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
-from queuectl.control.supervise import Supervisor
+from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
 from queuectl.objects.kinds import KINDS

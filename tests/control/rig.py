@@ -18,7 +18,7 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from queuectl.cluster.resources import watched
-from queuectl.control.loop import Loop
+from queuectl.control.leader.loop import Loop
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore

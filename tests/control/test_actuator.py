@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from queuectl.control.actuate import Actuator
+from queuectl.control.leader.actuator import Actuator
 from queuectl.domain.ledger import Purpose
-from queuectl.objects.protocol import POD, Write
+from queuectl.lifecycle.owed_writes import POD, Write
 from queuectl.telemetry.metrics import Metrics
 from tests.doubles.cluster import FakeCluster
 

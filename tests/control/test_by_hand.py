@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.control.preview import Previewer
-from queuectl.control.viewer import Seen
+from queuectl.control.questions.preview import Previewer
+from queuectl.control.questions.viewer import Seen
 from queuectl.demo import manifests as m
 from queuectl.domain.commands import DONE, EVICTING, Action
 from queuectl.domain.fleet import Fleet

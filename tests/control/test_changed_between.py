@@ -114,7 +114,7 @@ async def test_a_change_while_it_is_planned_is_planned_again(
             asyncio.run_coroutine_threadsafe(change, here).result()
             return made
 
-        monkeypatch.setattr("queuectl.control.planning.plan", changed_meanwhile)
+        monkeypatch.setattr("queuectl.control.leader.planning.plan", changed_meanwhile)
         async for name, uid, entry in running(world, kind):
             job, asked = world.cluster.job(uid), planned[name]
             assert job.podsets == asked.podsets, name

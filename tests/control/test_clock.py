@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from queuectl.control.clock import SteadyClock
-from queuectl.control.loop import TICK_SECONDS
+from queuectl.control.leader.loop import TICK_SECONDS
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
 from queuectl.domain.ledger import State

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuectl.control.record import record_of
+from queuectl.control.leader.record import record_of
 from queuectl.domain.ledger import Change, State
 from queuectl.domain.plan import Plan
 from tests.control.rig import gang, rig

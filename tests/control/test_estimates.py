@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuectl.control.estimate import Estimator
+from queuectl.control.leader.estimates import Estimator
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.queries import Line
 from queuectl.state.estimates import ENOUGH

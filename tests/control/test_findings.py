@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from queuectl.control import findings
-from queuectl.control.books import Books
-from queuectl.control.findings import Hearsay, share
+from queuectl.control.leader import broadcast
+from queuectl.control.leader.broadcast import Hearsay, share
+from queuectl.control.leader.leader_state import Books
 from queuectl.domain.errors import Fenced
 from queuectl.domain.findings import Findings
 from queuectl.domain.snapshot import SolverLimits
@@ -24,7 +24,7 @@ FRESH = 60.0
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(broadcast, "EVERY_SECONDS", 0.0)
 
 
 class World:

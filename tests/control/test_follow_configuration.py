@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from queuectl.control import supervise
+from queuectl.control import supervisor
 from queuectl.control.clock import SteadyClock
-from queuectl.control.loop import Loop
+from queuectl.control.leader.loop import Loop
 from queuectl.control.settings import Settings
-from queuectl.control.supervise import Supervisor
+from queuectl.control.supervisor import Supervisor
 from queuectl.demo import manifests as m
 from queuectl.domain.ledger import Change, Document, Loaded, State
 from queuectl.domain.queries import DocumentKey
@@ -76,7 +76,7 @@ async def until(done: Callable[[], bool]) -> None:
 async def test_a_burst_of_writes_is_taken_in_together_and_the_first_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervise, "MERGE_SECONDS", 1.0)
+    monkeypatch.setattr(supervisor, "MERGE_SECONDS", 1.0)
     store = MemoryStore(MemoryDatabase())
     async with following(store) as leader:
         first, *others = configuration(8)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.control.forcedelete import ForceDeletion
+from queuectl.control.leader.force_delete import ForceDeletion
 from queuectl.domain.commands import Action
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Change, Entry, Intent, State

@@ -104,9 +104,9 @@ def event_of(world: Rig, uid: str, invariant: Invariant) -> bool:
 async def test_each_violated_invariant_is_counted_told_and_found(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queuectl.control.audit.EVERY_SECONDS", 0.02)
-    monkeypatch.setattr("queuectl.control.audit.CPU_SHARE", 1.0)
-    monkeypatch.setattr("queuectl.control.audit.AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr("queuectl.control.leader.invariants.EVERY_SECONDS", 0.02)
+    monkeypatch.setattr("queuectl.control.leader.invariants.CPU_SHARE", 1.0)
+    monkeypatch.setattr("queuectl.control.leader.invariants.AGAIN_SECONDS", 0.02)
     with capture_logs() as logs:
         async with rig(database_url, 6) as world:
             names = [*FAULTS, "database"]

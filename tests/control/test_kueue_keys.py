@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.control import neighbour
-from queuectl.control.neighbour import Neighbour
+from queuectl.control import kueue
+from queuectl.control.kueue import Neighbour
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
 from queuectl.demo import manifests as m
@@ -54,8 +54,8 @@ async def test_the_rule_decides_and_auto_looks(
 
 
 async def test_a_change_is_noticed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbour, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(neighbour, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(kueue, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(kueue, "RETRY_SECONDS", 0.0)
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     cluster = FakeCluster()
     try:
@@ -82,7 +82,7 @@ async def test_looking_again_reads_the_rule_alone_and_only_when_it_was_written(
         built.append(len(documents))
         return config.build(documents, revision)
 
-    monkeypatch.setattr(neighbour, "build", build)
+    monkeypatch.setattr(kueue, "build", build)
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     cluster = FakeCluster()
     cluster.kueue = True
@@ -104,7 +104,7 @@ async def test_looking_again_reads_the_rule_alone_and_only_when_it_was_written(
 
 async def test_no_answer_is_no_answer(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While nobody can say whether a Kueue runs, nothing is done."""
-    monkeypatch.setattr(neighbour, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(kueue, "RETRY_SECONDS", 0.0)
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     cluster = FakeCluster()
     cluster.down = True

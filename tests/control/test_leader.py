@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from queuectl.control.clock import SteadyClock
-from queuectl.control.leader import Leadership, LeadershipLost
+from queuectl.control.leader.election import Leadership, LeadershipLost
 from queuectl.domain.errors import ClusterUnavailable, WriteRefused
 from queuectl.domain.records import LeaderRecord
 from tests.doubles.cluster import FakeCluster

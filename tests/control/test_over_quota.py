@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from queuectl.control.consult import excesses
+from queuectl.control.questions.diagnosis import excesses
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.control.consult import excesses
+from queuectl.control.questions.diagnosis import excesses
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueConfig, QuotaOverride

@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from queuectl.control import supervise
+from queuectl.control import supervisor
 from queuectl.control.clock import SteadyClock
-from queuectl.control.leader import Leadership
-from queuectl.control.recover import Recovered, recover
+from queuectl.control.leader.election import Leadership
+from queuectl.control.leader.recovery import Recovered, recover
 from queuectl.domain.commands import BY_ADMIN, Action
 from queuectl.domain.errors import BadInput, WriteRefused
 from queuectl.domain.ledger import State
@@ -193,7 +193,7 @@ async def test_a_lost_database_loses_no_gang_and_starts_none_twice(
 async def test_on_an_empty_database_nobody_leads_where_gangs_run_until_it_is_recovered(
     database_url: str, postgres: TestPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.01)
     async with rig(database_url, 4) as world:
         uid = world.cluster.submit(gang("Job", "runs", 2))
         await world.until_state(uid, State.RUNNING)
@@ -202,13 +202,13 @@ async def test_on_an_empty_database_nobody_leads_where_gangs_run_until_it_is_rec
     name = await postgres.fresh()
     async with rig(postgres.server.url(name), 4, cluster=cluster) as world:
         world.running = False
-        async with running(postgres.server.url(name), cluster) as supervisor:
+        async with running(postgres.server.url(name), cluster) as process:
             says = "has started 1 job that did not end (Job default/runs)"
-            await until(lambda: any(says in b for b in supervisor.blockers()), "it says why")
-            assert any("queuectl recover" in b for b in supervisor.blockers())
+            await until(lambda: any(says in b for b in process.blockers()), "it says why")
+            assert any("queuectl recover" in b for b in process.blockers())
             assert (cluster.leader, len(cluster.writes)) == (None, written)
             await recovered(world)
-            await until(lambda: not supervisor.blockers(), "it is ready")
+            await until(lambda: not process.blockers(), "it is ready")
             await until(lambda: bool(cluster.leader and cluster.leader.holder), "it leads")
             assert (await world.until_state(uid, State.RUNNING)).attempt == 1
         assert {pod.uid for pod in live(cluster.pods_of(uid))} == pods

@@ -50,8 +50,8 @@ async def test_a_refused_plan_is_saved_and_replayed_to_the_same_bytes(
     tmp_path: Path,
 ) -> None:
     strict = Strict()
-    monkeypatch.setattr("queuectl.control.planning.verify", strict)
-    monkeypatch.setattr("queuectl.control.planning.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("queuectl.control.leader.planning.verify", strict)
+    monkeypatch.setattr("queuectl.control.leader.planning.RETRY_SECONDS", 0.01)
     with capture_logs() as logs:
         async with rig(database_url, 4) as world:
             uid = world.cluster.submit(gang("Job", "train", 2))

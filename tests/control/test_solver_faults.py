@@ -10,8 +10,8 @@ from ortools.sat.python import cp_model
 from structlog.testing import capture_logs
 
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.machine import MAX_BUDGET
 from queuectl.domain.reasons import Code
+from queuectl.lifecycle.machine import MAX_BUDGET
 from tests.control.rig import Rig, gang, live, rig
 
 Native = Callable[[Any, Any], Any]
@@ -89,7 +89,7 @@ async def test_a_broken_solver_starts_nothing_and_says_so_until_it_works_again(
 async def test_a_solver_that_never_answers_is_asked_with_more_until_it_does(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queuectl.control.planning.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("queuectl.control.leader.planning.RETRY_SECONDS", 0.01)
     fault = Fault(monkeypatch, _gives_up)
     async with rig(database_url, 4) as world:
         uid = world.cluster.submit(gang("Job", "train", 2))

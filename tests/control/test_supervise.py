@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.control import neighbour, supervise
+from queuectl.control import kueue, supervisor
 from queuectl.domain.errors import WriteRefused
 from tests.control.process import running, until
 from tests.doubles.cluster import FakeCluster
@@ -25,8 +25,8 @@ class Restricted(FakeCluster):
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(neighbour, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(kueue, "LOOK_SECONDS", 0.01)
 
 
 async def test_a_refusal_is_waited_out(database_url: str) -> None:

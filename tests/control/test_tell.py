@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from queuectl.control.tell import Teller
+from queuectl.control.leader.events import Teller
 from queuectl.domain.events import Event, Refuse, Remarked
 from queuectl.domain.ledger import Change
 from queuectl.domain.reasons import Code, Reason

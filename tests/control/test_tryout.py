@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from queuectl.control.tryout import TryOut
-from queuectl.control.viewer import Viewer
+from queuectl.control.questions.viewer import Viewer
+from queuectl.control.questions.what_if import TryOut
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import State
 from queuectl.domain.trial import Trial

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from queuectl.cluster.resources import watched
-from queuectl.control import viewer as viewing
-from queuectl.control.viewer import Viewer
+from queuectl.control.questions import viewer as viewing
+from queuectl.control.questions.viewer import Viewer
 from queuectl.domain.commands import Action
 from queuectl.domain.floor import Floor
 from queuectl.domain.ledger import State

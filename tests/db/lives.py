@@ -35,13 +35,13 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
-from queuectl.domain.machine import handle
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlacement
+from queuectl.lifecycle.machine import handle
 
 FLAVORS = {"nvidia.com/gpu": "h100", "cpu": "h100"}
 HERE = Placement(

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.control.account import Accountant, Facts
+from queuectl.control.leader.accounting import Accountant, Facts
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
 from queuectl.db.usage import UsageBooks
@@ -29,7 +29,6 @@ from queuectl.domain.events import Admit, Event, Gone
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.machine import handle
 from queuectl.domain.measured import FRESH_SECONDS
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
@@ -38,10 +37,11 @@ from queuectl.domain.reports import Grouping, Period
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape
+from queuectl.lifecycle.machine import handle
 from queuectl.planner.cache import PlannerCache
-from queuectl.state.looklog import LookLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
+from queuectl.state.samples import LookLog
 from tests.db.lives import HERE, Lives, ask, submitted
 from tests.support.examples import examples
 from tests.support.postgres import TestPostgres
@@ -219,7 +219,9 @@ async def test_allocated_and_waited_are_those_of_the_committed_history(
     monkeypatch: pytest.MonkeyPatch,
     acts: list[tuple[str, object, float]],
 ):
-    monkeypatch.setattr("queuectl.control.account.BATCH", 3)  # entries of several transactions
+    monkeypatch.setattr(
+        "queuectl.control.leader.accounting.BATCH", 3
+    )  # entries of several transactions
     await empty(database_url)
     world = World(store, Lives(f"run{next(RUNS)}"))
     await world.lead()
@@ -423,7 +425,7 @@ async def test_a_gang_that_ended_was_busy_as_it_was_when_it_was_measured_last(
 async def test_who_has_no_mark_is_accounted_for_beside_those_who_have_many(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("queuectl.control.account.BATCH", 3)
+    monkeypatch.setattr("queuectl.control.leader.accounting.BATCH", 3)
     world = World(store, Lives("old"))
     await world.lead()
 
@@ -492,7 +494,9 @@ async def test_two_who_account_for_the_same_time_count_it_once(store: PostgresSt
 async def test_a_fold_that_was_given_up_and_happens_later_is_not_added_twice(
     postgres: TestPostgres, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("queuectl.control.account.BATCH", 1)  # entries of several transactions
+    monkeypatch.setattr(
+        "queuectl.control.leader.accounting.BATCH", 1
+    )  # entries of several transactions
     async with (
         connected(database_url) as direct,
         postgres_relay(postgres.server.sockets) as (relay, sockets),

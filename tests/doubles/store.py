@@ -20,6 +20,7 @@ from queuectl.db.engine import storable
 from queuectl.domain.audit import AuditLine
 from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.decisions import KEPT_SECONDS, Decided, Decision
+from queuectl.domain.durations import DAY
 from queuectl.domain.errors import (
     Fenced,
     NotFound,
@@ -50,7 +51,6 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.standings import Tally, WaitingOrder
-from queuectl.domain.steps import DAY
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 

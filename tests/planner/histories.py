@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from queuectl.control.decide import Decider
+from queuectl.control.leader.decisions import Decider
 from queuectl.domain.consistency import violations
 from queuectl.domain.fleet import Node, NodeRules
 from queuectl.domain.ledger import Change, Entry, State
@@ -36,16 +36,16 @@ from queuectl.domain.records import (
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
+from queuectl.lifecycle.idleness import Idleness
+from queuectl.lifecycle.observations import Observer
+from queuectl.lifecycle.timers import alarm_of
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.shield import next_change, protected_until
 from queuectl.planner.verify import verify
-from queuectl.state.alarms import alarm_of
 from queuectl.state.freeze import Freezer
-from queuectl.state.idleness import Idleness
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.observe import Observer
 from queuectl.state.usage import Usage
 from tests.planner.build import LEVELS, NOW, resources
 from tests.planner.queues import quotas

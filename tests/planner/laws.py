@@ -22,9 +22,8 @@ from queuectl.domain.queues import (
     ReclaimMode,
     ResourceGroup,
 )
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import BY_POLICY, Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.steps import BY_POLICY
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
 from queuectl.planner.verify import verify
 from queuectl.planner.verify.cohorts import members_of

@@ -21,7 +21,7 @@ from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.objects.documents import as_document
 from queuectl.objects.snapshots import read_snapshot
 from queuectl.state.claims import checkpoint_of, exempt_from_idle_reclaim, idle_rule, priority_of
-from queuectl.state.heldgpus import held_gangs
+from queuectl.state.gpu_holders import held_gangs
 from queuectl.state.holdings import Holdings
 from tests.unit.test_defaults import QUEUE, config, job, local_queue
 from tests.unit.test_idleness import ENDS, FIRST, Leader, configured

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from queuectl.control.decide import sentence
+from queuectl.control.leader.decisions import sentence
 from queuectl.domain.ledger import Change, Entry, Note, State
 from queuectl.domain.plan import Admission, Plan
 from queuectl.domain.reasons import Code, Reason

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.control.decide import Decider
+from queuectl.control.leader.decisions import Decider
 from queuectl.domain.ledger import Change, State
 from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, PreemptionReason, Refusal
 from queuectl.domain.reasons import Code, Reason

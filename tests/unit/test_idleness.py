@@ -23,9 +23,9 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.lifecycle.idleness import Idleness, News
 from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.state.freeze import Freezer
-from queuectl.state.idleness import Idleness, News
 from tests.unit.test_state import RESUMED, World, on
 from tests.unit.test_use_watch import RUNNING as RUNS
 

@@ -40,13 +40,13 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
-from queuectl.domain.machine import DEFAULT_RULES, IllegalTransition, handle
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.lifecycle.machine import DEFAULT_RULES, IllegalTransition, handle
 
 JOB = JobRecord("Job", "team-a", "train", "u1", 7, 100.0, "research")
 PLACEMENT = Placement((PodSetPlacement("main", (("n1", 2), ("n2", 2))),))

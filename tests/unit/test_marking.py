@@ -27,13 +27,13 @@ from queuectl.domain.events import (
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Change, Entry
-from queuectl.domain.machine import handle
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, NodeRecord, Outcome, PodRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.lifecycle.machine import handle
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from tests.db.lives import ask

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.control.orders import GONE, NOTHING_NEW, TOO_LATE, carry_out
+from queuectl.control.leader.commands import GONE, NOTHING_NEW, TOO_LATE, carry_out
 from queuectl.domain.commands import DONE, Action, Command
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason

@@ -15,7 +15,7 @@ import pytest
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.queues import IdleReclaim
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.state.heldgpus import HeldGang, HeldPod
+from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import UseTracker
 from queuectl.telemetry.signal.names import HONORED, NVIDIA
 from queuectl.telemetry.signal.prometheus import PrometheusSource

@@ -17,7 +17,7 @@ from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome, Parallelism, PodPhase, PodRecord
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.objects.protocol import POD, Write, assign, owed, planned_of
+from queuectl.lifecycle.owed_writes import POD, Write, assign, owed, planned_of
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 4, SHAPE),))

@@ -44,12 +44,12 @@ from queuectl.domain.workload import (
     PodSetPlacement,
     PodShape,
 )
-from queuectl.objects.protocol import planned_of
-from queuectl.state.alarms import Alarms, alarm_of
+from queuectl.lifecycle.observations import Observer, Seen
+from queuectl.lifecycle.owed_writes import planned_of
+from queuectl.lifecycle.timers import Alarms, alarm_of
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.observe import Observer, Seen
 from queuectl.state.usage import Usage
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))

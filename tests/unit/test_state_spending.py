@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from queuectl.domain.durations import DAY
 from queuectl.domain.ledger import Change, Entry, Note, Spent, State
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.steps import DAY
 from queuectl.state.spending import Spending
 
 ENTRY = Entry("u1", "Job", "team", "train", State.RUNNING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from queuectl.api.app import create_metrics_app
-from queuectl.control.books import Books
+from queuectl.control.leader.leader_state import Books
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import PriorityClassRecord, Upserted

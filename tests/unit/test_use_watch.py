@@ -13,9 +13,9 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
+from queuectl.control.composition import metric_names, trust, use_source
+from queuectl.control.leader.utilization import UseWatch
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
-from queuectl.control.watch_use import UseWatch
-from queuectl.control.wire import metric_names, trust, use_source
 from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput, SourceUnavailable
 from queuectl.domain.gpus import GpuWeights
@@ -26,7 +26,7 @@ from queuectl.domain.records import PodPhase
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.utilization import GangUse, Look, PodKey, PodUse, UseState
 from queuectl.state.freeze import Freezer
-from queuectl.state.heldgpus import accelerators, held_gangs
+from queuectl.state.gpu_holders import accelerators, held_gangs
 from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.names import AMD, NVIDIA, Gauge
 from queuectl.telemetry.signal.prometheus import PrometheusSource

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.queues import IdleReclaim
 from queuectl.domain.utilization import GangUse, Look, PodUse, Trouble, UseState
-from queuectl.state.heldgpus import HeldGang, HeldPod
+from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import COVERED, UseTracker, troubles
 
 SCRAPE = 30.0

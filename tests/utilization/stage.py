@@ -21,7 +21,7 @@ from queuectl.localcluster.exposition import Dialect
 from queuectl.localcluster.gpus import Load, parse_profile
 from queuectl.localcluster.progress import Lines
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
-from queuectl.state.heldgpus import HeldGang, HeldPod
+from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import UseTracker, troubles
 from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.names import AMD, NVIDIA, Names

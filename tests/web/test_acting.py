@@ -8,10 +8,10 @@ from playwright.async_api import Browser, Page, expect
 from queuectl.api.auth.authentication import Open
 from queuectl.domain.commands import DONE, Action
 from queuectl.domain.events import Asked
-from queuectl.domain.machine import handle
 from queuectl.domain.plan import Cost
 from queuectl.domain.preview import Preview
 from queuectl.domain.rules import Rules
+from queuectl.lifecycle.machine import handle
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import ADMIN, people, signed_app
 from tests.web.browser import open_page, served

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+from queuectl.domain.durations import DAY
 from queuectl.domain.queues import ClusterQueue, Protection
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.domain.steps import DAY
 from queuectl.domain.workload import Workload
 
 _NONE: Final = Protection()

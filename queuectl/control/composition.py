@@ -1,0 +1,310 @@
+"""The composition root: the only module that names concrete adapters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from queuectl.cluster.access import KubernetesAccess
+from queuectl.cluster.adapter import KubernetesCluster
+from queuectl.cluster.connection import Connection
+from queuectl.control.clock import SteadyClock
+from queuectl.control.leader.election import Leadership
+from queuectl.control.leader.recovery import Recovered, recover
+from queuectl.control.ports import UseSource
+from queuectl.control.settings import Settings, UtilizationSettings
+from queuectl.control.supervisor import Supervisor
+from queuectl.db.embedded import provided
+from queuectl.db.engine import DatabaseSettings
+from queuectl.db.migrate import upgrade
+from queuectl.db.store import PostgresStore
+from queuectl.domain.commands import Action
+from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.errors import BadInput, StoreUnavailable
+from queuectl.domain.floor import Floor
+from queuectl.domain.invariants import Checked
+from queuectl.domain.ledger import Entry
+from queuectl.domain.preview import Preview
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.trial import Trial
+from queuectl.domain.unmanaged import UnmanagedPod
+from queuectl.domain.utilization import GangUse
+from queuectl.objects.config import named, validate
+from queuectl.objects.documents import Document as GivenDocument
+from queuectl.objects.documents import with_names
+from queuectl.objects.kinds import KINDS
+from queuectl.objects.whatif import WhatIf
+from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.signal.exporters import DNS, ExporterSource
+from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, Gauge, Names
+from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
+
+SPARE_CONNECTIONS = 4
+
+
+class WatchMeter:
+    """What the reflectors tell, as metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def listed(self, resource: str, objects: int) -> None:
+        self._metrics.relisted(resource)
+        self._metrics.watched(resource, objects, time.time())
+
+    def received(self, resource: str, events: int) -> None:
+        self._metrics.watched(resource, events, time.time())
+
+    def interrupted(self, resource: str, error: str) -> None:
+        """Logged by the reflector; its age shows in the metrics."""
+
+
+@dataclass(frozen=True)
+class Controller:
+    """Everything ``queuectl serve`` runs, wired together. ``store``: for the API; the controller has its own."""
+
+    supervisor: Supervisor
+    store: PostgresStore
+    metrics: Metrics
+
+    async def live(self) -> Sequence[str]:
+        """Nothing that a restart would mend is left running: what cannot go on ends the process."""
+        return []
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        """Why a waiting workload does not start; None while this process cannot tell."""
+        return await self.supervisor.diagnose(uid)
+
+    async def preview(self, entry: Entry, action: Action) -> Preview | None:
+        """What taking a gang down by hand would cost and bring; None while this process does not know what there is."""
+        return await self.supervisor.previewer.preview(entry, action)
+
+    async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
+        """What runs and would be over quota under another configuration; None while this process cannot tell."""
+        return await self.supervisor.over_quota(config)
+
+    async def check(self) -> Checked | None:
+        """What a complete check of the invariants finds; None while this process does not lead."""
+        return await self.supervisor.check()
+
+    async def leader(self) -> str:
+        """Which process leads; empty when none does."""
+        return await self.supervisor.leader()
+
+    async def floor(self) -> Floor | None:
+        """What stands where; None while this process does not know yet."""
+        return await self.supervisor.viewer.floor()
+
+    async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
+        """Pods outside the queues that hold GPUs; None while this process does not know yet."""
+        return await self.supervisor.viewer.unmanaged()
+
+    async def picture(self) -> Snapshot | None:
+        """The cluster as planning would see it; None while this process does not know yet."""
+        seen = await self.supervisor.viewer.seen()
+        return seen.snapshot if seen is not None else None
+
+    async def try_out(self, asked: WhatIf) -> Trial | None:
+        """What would be after a change; None while this process does not know yet what there is."""
+        return await self.supervisor.tryouts.try_out(asked)
+
+    def gang_use(self, uid: str) -> GangUse | None:
+        """What a gang did with its GPUs at the leader's last look; None where nobody looks."""
+        return self.supervisor.gang_use(uid)
+
+    def estimated_start(self, uid: str) -> float | None:
+        """When a waiting gang may start, unix seconds; None where nobody knows."""
+        return self.supervisor.estimated_start(uid)
+
+    async def ready(self) -> Sequence[str]:
+        """What keeps us from doing our work now."""
+        blockers = self.supervisor.blockers()
+        try:
+            await self.store.configuration()
+        except StoreUnavailable as error:
+            blockers.append(f"database: {error}")
+        return blockers
+
+
+def metric_names(asked: UtilizationSettings) -> Names:
+    """The vendor's, with those that are given in their place."""
+    vendor, given = VENDORS[asked.vendor], asked.names
+    device = tuple(label.strip() for label in (given.device or "").split(",") if label.strip())
+    return Names(
+        busy=_gauge(given.busy, given.busy_full, vendor.busy) or vendor.busy,
+        coarse=_gauge(given.coarse, given.coarse_full, vendor.coarse),
+        tensor=_gauge(given.tensor, None, vendor.tensor),
+        memory_busy=_gauge(given.memory_busy, given.memory_busy_full, vendor.memory_busy),
+        memory_used=given.memory_used or vendor.memory_used,
+        memory_free=given.memory_free or vendor.memory_free,
+        device=device or vendor.device,
+    )
+
+
+def _gauge(name: str | None, full: float | None, vendor: Gauge | None) -> Gauge | None:
+    if vendor is None:
+        return Gauge(name, full or 1.0) if name else None
+    return Gauge(name or vendor.name, full or vendor.full)
+
+
+def trust(asked: UtilizationSettings) -> Trust:
+    """The scrape jobs whose series count: those that are named, else those of the vendor's installers.
+
+    Raises:
+        BadInput: a name is none, or namespaces are named where the exporter's own is not known.
+    """
+    names = "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES"
+    namespaces = names_of(asked.trusted_namespaces, names)
+    if namespaces and asked.labels == "pod":
+        raise BadInput(
+            f"{names} needs QUEUECTL_UTILIZATION__LABELS=exported_pod: where honor_labels is on, a series "
+            "has the namespace of the pod that it is about, and not that of its exporter"
+        )
+    jobs = names_of(asked.trusted_jobs, "QUEUECTL_UTILIZATION__TRUSTED_JOBS")
+    return Trust(jobs or JOBS[asked.vendor], namespaces)
+
+
+def use_source(settings: Settings) -> UseSource | None:
+    """Where GPU utilization comes from; None = from nowhere.
+
+    Raises:
+        BadInput: two sources are named, a URL is none, or a name of what is trusted is none.
+    """
+    asked, url = settings.utilization, settings.prometheus_url
+    exporters = [part.strip() for part in asked.exporters.split(",") if part.strip()]
+    if url and exporters:
+        raise BadInput(
+            "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: only one source may be named"
+        )
+    for name, given in (
+        ("QUEUECTL_PROMETHEUS_URL", [url] if url else []),
+        ("QUEUECTL_UTILIZATION__EXPORTERS", exporters),
+    ):
+        for one in given:
+            if not one.removeprefix(DNS).startswith(("http://", "https://")):
+                raise BadInput(f"{name}: {one!r} is no http:// or https:// URL")
+    if asked.ca_file is not None and not asked.ca_file.is_file():
+        raise BadInput(f"QUEUECTL_UTILIZATION__CA_FILE: there is no file {asked.ca_file}")
+    names = metric_names(asked)
+    if exporters:
+        return ExporterSource(
+            exporters,
+            names=names,
+            scrape_seconds=asked.sample_seconds,
+            keep_seconds=asked.keep_seconds,
+            trust_slices=asked.trust_slices,
+        )
+    if not url:
+        return None
+    return PrometheusSource(
+        url,
+        names=names,
+        trust=trust(asked),
+        scrape_seconds=asked.sample_seconds,
+        labels={"auto": None, "pod": HONORED, "exported_pod": RENAMED}[asked.labels],
+        rules={"auto": None, "on": True, "off": False}[asked.recording_rules],
+        trust_slices=asked.trust_slices,
+        token_file=asked.token_file,
+        ca_file=asked.ca_file,
+        timeout=asked.patience_seconds,
+    )
+
+
+@asynccontextmanager
+async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
+    """Who callers of the API are and what they may, as the cluster says.
+
+    Raises:
+        BadInput: the kubeconfig is wrong.
+    """
+    made = await KubernetesAccess.connect(settings.kubeconfig)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def controller(settings: Settings) -> AsyncIterator[Controller]:
+    """Connect to everything; give everything back at the end.
+
+    Raises:
+        BadInput: a URL, a kubeconfig or a server version is wrong.
+        StoreError, ClusterError: no connection.
+    """
+    metrics = Metrics()
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(provided(settings.database_url))
+        await upgrade(url, pre_only=True)
+        database = DatabaseSettings.from_environment(url)
+        store = await PostgresStore.connect(database)
+        stack.push_async_callback(store.close)
+        clock = SteadyClock()
+        clock.set(await store.now())
+        # Connections of its own: a commit must not stand in line behind whoever reads.
+        own = settings.api_database_url
+        desk = await PostgresStore.connect(
+            DatabaseSettings.from_environment(own, api=True) if own else database
+        )
+        stack.push_async_callback(desk.close)
+        cluster = await KubernetesCluster.connect(
+            Connection(
+                kubeconfig=settings.kubeconfig,
+                in_flight=settings.in_flight + SPARE_CONNECTIONS,
+            ),
+            namespace=settings.namespace,
+            hooks=WatchMeter(metrics),
+        )
+        stack.push_async_callback(cluster.close)
+        source = use_source(settings)
+        if source is not None:
+            stack.push_async_callback(source.close)
+        supervisor = Supervisor(
+            store=store,
+            cluster=cluster,
+            metrics=metrics,
+            settings=settings,
+            clock=clock,
+            job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+            use_source=source,
+        )
+        yield Controller(supervisor, desk, metrics)
+
+
+async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> Recovered:
+    """Make the ledger again from the cluster, in a database that has lost it; ``documents``: the configuration.
+
+    Raises:
+        BadInput: a document is wrong, or the database has workloads.
+        StoreError, ClusterError: no connection, or no answer.
+    """
+    kept = [validate(document)[0] for document in with_names(map(named, documents))]
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(provided(settings.database_url))
+        await upgrade(url)
+        store = await PostgresStore.connect(DatabaseSettings.from_environment(url))
+        stack.push_async_callback(store.close)
+        clock = SteadyClock()
+        clock.set(await store.now())
+        connection = Connection(kubeconfig=settings.kubeconfig, in_flight=SPARE_CONNECTIONS)
+        cluster = await KubernetesCluster.connect(connection, namespace=settings.namespace)
+        stack.push_async_callback(cluster.close)
+
+        async def configure() -> None:
+            for document in kept:
+                await store.put_config(document)
+
+        leadership = Leadership(
+            cluster,
+            store,
+            clock,
+            holder=f"{settings.holder} (queuectl recover)",
+            duration=settings.lease_duration,
+            renew=settings.lease_renew,
+        )
+        kinds = {kind.plural: kind.kind for kind in KINDS.values()}
+        return await recover(store, cluster, settings, clock, leadership, kinds, configure)

@@ -1,0 +1,189 @@
+"""From the ledger to the cluster: sends what each entry owes, a bounded number of writes at a time.
+
+Nothing is remembered that a restart would need. What is remembered is only which echo to wait for: a write that was
+answered is *assumed* until the watch shows the object at that version, so it is not sent twice meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from queuectl.control.ports import Clock, Cluster
+from queuectl.domain.errors import ClusterUnavailable, ObjectGone, WriteConflict, WriteRefused
+from queuectl.lifecycle.owed_writes import POD, Write
+from queuectl.lifecycle.refusals import Refusals
+from queuectl.telemetry.metrics import Metrics, WriteResult
+
+log = structlog.get_logger()
+
+FIRST_RETRY = 0.2  # seconds
+LAST_RETRY = 10.0
+REFUSED_RETRY = 1.0
+
+
+class Actuator:
+    """Workers over a set of uids that may owe something; each uid is with at most one worker at a time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        owed: Callable[[str], list[Write]],
+        metrics: Metrics,
+        in_flight: int,
+        placed: Callable[[str], None] = lambda _: None,
+        *,
+        refusals: Refusals | None = None,
+        refused: Callable[[str], None] = lambda _: None,
+        clock: Clock = time.time,
+    ) -> None:
+        """Send nothing yet.
+
+        Args:
+            cluster: where writes go.
+            owed: the writes one workload owes, by uid, by mirror and ledger as they stand.
+            metrics: where they are counted.
+            in_flight: at once.
+            placed: called with the uid of a workload each time one of its pods was let go to its node.
+            refusals: where the API server's refusals are kept.
+            refused: called with the uid of a workload each time a write of it was refused.
+            clock: unix seconds.
+        """
+        self._cluster = cluster
+        self._owed = owed
+        self._metrics = metrics
+        self._placed = placed
+        self._refusals = refusals if refusals is not None else Refusals()
+        self._refused = refused
+        self._clock = clock
+        self._limit = asyncio.Semaphore(in_flight)
+        self._workers = in_flight
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._waiting: set[str] = set()
+        self._busy: set[str] = set()
+        self._again: set[str] = set()
+        # Of each workload: version of each object that an answered write made, until the watch shows the write's effect.
+        self._assumed: dict[str, dict[str, int]] = {}
+        self._failures: dict[str, int] = {}
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued or under way."""
+        return self._settled.is_set()
+
+    async def settled(self) -> None:
+        """Return once nothing is queued or under way."""
+        await self._settled.wait()
+
+    def poke(self, uids: Iterable[str]) -> None:
+        """These may owe something now."""
+        for uid in uids:
+            if uid in self._busy:
+                self._again.add(uid)
+            elif uid not in self._waiting:
+                self._settled.clear()
+                self._waiting.add(uid)
+                self._queue.put_nowait(uid)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._workers):
+                group.create_task(self._work(), name=f"actuate-{number}")
+
+    async def _work(self) -> None:
+        while True:
+            uid = await self._queue.get()
+            self._waiting.discard(uid)
+            self._busy.add(uid)
+            try:
+                await self._send_all(uid)
+            finally:
+                self._busy.discard(uid)
+                if uid in self._again:
+                    self._again.discard(uid)
+                    self.poke((uid,))
+                if not self._waiting and not self._busy:
+                    self._settled.set()
+
+    async def _send_all(self, uid: str) -> None:
+        owed = self._owed(uid)
+        known = self._assumed.pop(uid, {})
+        assumed = {w.uid: known[w.uid] for w in owed if known.get(w.uid, 0) > w.version}
+        if assumed:
+            self._assumed[uid] = assumed
+        writes = [write for write in owed if write.uid not in assumed]
+        if not writes:
+            self._failures.pop(uid, None)
+            self._refusals.accepted(uid)
+            return
+        for write in writes:
+            self._refusals.sending(uid, write)
+        results = await asyncio.gather(*(self._send(uid, write) for write in writes))
+        delays = [delay for delay in results if delay is not None]
+        if delays:
+            failures = self._failures[uid] = self._failures.get(uid, 0) + 1
+            delay = max(*delays, min(LAST_RETRY, FIRST_RETRY * 2.0 ** (failures - 1)))
+            asyncio.get_running_loop().call_later(delay, self.poke, (uid,))
+        else:
+            self._failures.pop(uid, None)
+            self._refusals.accepted(uid)
+
+    async def _send(self, uid: str, write: Write) -> float | None:
+        """Send one write. Returns the least delay before another try, or None when it was answered."""
+        async with self._limit:
+            began = time.perf_counter()
+            delay, result = None, WriteResult.OK
+            try:
+                version = await self._patch(write)
+                self._assumed.setdefault(uid, {})[write.uid] = version
+                self._refusals.answered(uid, write)
+                if write.resource == POD:
+                    self._placed(uid)
+            except (WriteConflict, ObjectGone) as error:
+                # The mirror is behind: its next echo asks again. The delay covers an echo that is already here.
+                self._refusals.answered(uid, write)
+                gone = isinstance(error, ObjectGone)
+                delay, result = FIRST_RETRY, WriteResult.GONE if gone else WriteResult.CONFLICT
+            except ClusterUnavailable as error:
+                self._refusals.unanswered(uid, write)
+                delay, result = error.retry_after or FIRST_RETRY, WriteResult.UNAVAILABLE
+            except WriteRefused as error:
+                delay, result = REFUSED_RETRY, WriteResult.REFUSED
+                self._refusals.refused(uid, write, str(error), self._clock())
+                log.warning(
+                    "write_refused", object=f"{write.namespace}/{write.name}", why=str(error)
+                )
+                self._refused(uid)
+            self._metrics.wrote(write.resource, result, time.perf_counter() - began)
+            return delay
+
+    async def _patch(self, write: Write) -> int:
+        """Send it; where it is refused, once more without what it can do without. Returns the object's new version."""
+        try:
+            return await self._patch_with(write)
+        except WriteRefused:
+            bare = write.bare()
+            if bare is None:
+                raise
+            return await self._patch_with(bare)
+
+    async def _patch_with(self, write: Write) -> int:
+        if write.resource == POD:
+            return await self._cluster.patch_pod(write.namespace, write.name, write.patch)
+        return await self._cluster.patch_job(
+            write.resource, write.namespace, write.name, write.patch
+        )
+
+    def forget(self, uid: str) -> None:
+        """The object of this uid is gone."""
+        if uid in self._busy:
+            self._again.add(uid)  # what its last writes leave here goes with the next look
+        self._assumed.pop(uid, None)
+        self._failures.pop(uid, None)
+        self._refusals.forget(uid)

@@ -1,0 +1,68 @@
+"""People's commands, carried out by the leader: each becomes a change of its workload, or an answer why it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from queuectl.domain.commands import DONE, Action, Answer, Command, objection, reserved_to_admins
+from queuectl.domain.events import Asked
+from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.rules import Rules
+from queuectl.lifecycle.machine import handle
+from queuectl.state.ledger import Ledger
+
+NOTHING_NEW = "it was so already"
+TOO_LATE = "the time it was for is over"
+GONE = "there is no such workload any more"
+
+
+def carry_out(
+    commands: Iterable[Command],
+    ledger: Ledger,
+    observed: Iterable[Change],
+    now: float,
+    rules: Rules,
+    barred: Callable[[Entry, Command], str | None],
+) -> tuple[list[Change], list[Answer]]:
+    """Changes to commit beside what was observed, and the answers that go with them.
+
+    A workload changes once in a commit and each change has a line of its own in the history, so a command for one that
+    is about to change, or a second one for the same workload, is left for the next time.
+
+    Args:
+        commands: oldest first.
+        ledger: as committed.
+        observed: changes of the same commit.
+        now: unix seconds.
+        rules: for notice.
+        barred: why the queues do not allow a command, None when they do.
+    """
+    busy = {change.after.uid for change in observed}
+    changes: list[Change] = []
+    answers: list[Answer] = []
+    for command in commands:
+        if command.uid in busy:
+            continue
+        busy.add(command.uid)
+        entry = ledger.get(command.uid)
+        if entry is None:
+            answers.append(Answer(command.id, GONE))
+            continue
+        reserved = None if command.admin else reserved_to_admins(entry, command.action)
+        why = (
+            reserved or objection(entry, command.action) or _in_the_way(entry, command, now, barred)
+        )
+        change = handle(entry, Asked(command), now, rules) if why is None else None
+        if change is not None:
+            changes.append(change)
+        answers.append(Answer(command.id, DONE if change is not None else why or NOTHING_NEW))
+    return changes, answers
+
+
+def _in_the_way(
+    entry: Entry, command: Command, now: float, barred: Callable[[Entry, Command], str | None]
+) -> str | None:
+    """What only the leader can tell: what time it is by now, and what the queues allow."""
+    if command.action is Action.PRIORITY and command.until is not None and command.until <= now:
+        return TOO_LATE
+    return barred(entry, command)

@@ -1,0 +1,324 @@
+"""From a plan to ledger changes: each decision is checked against the mirror as it is now, then handed to the machine.
+
+A deletion, a resize or a hold between snapshot and commit wins: the decision is dropped and planned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from queuectl.domain.events import Admit, Event, Evict, Refuse, Remarked, Repair, Reserve
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.plan import Admission, Move, Plan, Preemption, PreemptionReason, Refusal
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord
+from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.domain.workload import Placement, Workload
+from queuectl.lifecycle.machine import handle
+from queuectl.lifecycle.owed_writes import planned_of
+from queuectl.objects.nodes import priority_values
+from queuectl.planner.preempt.cost import RESTART_COST
+from queuectl.state.claims import priority_of
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+
+REFRESH_SECONDS = 5.0  # how often the numbers of an unchanged reason are written anew, at most,
+REFRESH_PER_SECOND = (
+    200  # and for how many gangs: a long queue must not keep the database busy with itself
+)
+
+
+class Decider:
+    """Turns plans into changes; remembers when each reason was last refreshed."""
+
+    def __init__(
+        self, mirror: Mirror, ledger: Ledger, idles: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """``idles``: whether a gang, by uid, may be taken for its idleness as things are now."""
+        self._idles = idles
+        self._mirror = mirror
+        self._ledger = ledger
+        self._refreshed: dict[str, float] = {}
+        # Since when somebody is idle, and for whom it was told that he would go.
+        self._spared: dict[str, tuple[float, set[str]]] = {}
+        self._rest = REFRESH_SECONDS
+        self._diverted: Container[tuple[str, str]] = frozenset()
+        self._classes: Mapping[str, int] = {}  # value of each PriorityClass of the cluster
+
+    def changes(
+        self,
+        snapshot: Snapshot,
+        plan: Plan,
+        now: float,
+        diverted: Container[tuple[str, str]] = frozenset(),
+    ) -> list[Change]:
+        """Changes of all decisions that still hold, at most one per workload.
+
+        ``diverted``: LocalQueues (namespace, name) whose gangs may not start any more; nothing is decided for them.
+        """
+        self._diverted = diverted
+        self._classes = priority_values(self._mirror.priority_classes.values())
+        spared = list(self._remarks(snapshot, plan))
+        asked = {p.workload.uid: p.workload for p in snapshot.pending}
+        asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
+        found = []
+        for uid, event in (*self._events(plan, asked, now, snapshot.config), *spared):
+            entry = self._ledger.get(uid)
+            job = self._mirror.jobs.get(uid)
+            if entry is None or job is None or job.outcome is not None:
+                continue
+            if isinstance(event, Repair) and job.podsets != asked[uid].podsets:
+                continue  # resized meanwhile
+            if isinstance(event, Admit | Reserve) and not self._as_seen(
+                entry, job, asked[uid], snapshot.config
+            ):
+                continue  # it asks for something else meanwhile
+            if isinstance(event, Admit | Repair) and not self._stands(event.placement):
+                continue  # a node went meanwhile
+            if isinstance(event, Refuse | Reserve | Admit) and (
+                entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry)
+            ):
+                continue
+            decided = replace(event, planned=planned_of(job)) if isinstance(event, Admit) else event
+            change = handle(entry, decided, now, snapshot.config.rules)
+            if change is not None:
+                found.append(change)
+                self._refreshed[uid] = now
+        return found
+
+    def _as_seen(
+        self, entry: Entry, job: JobRecord, workload: Workload, config: QueueConfig
+    ) -> bool:
+        """Whether a gang that waits may still be planned, with the size and the place in line that the snapshot shows."""
+        if job.deleting or not job.suspended or job.error is not None or job.forbidden is not None:
+            return False
+        if job.podsets != workload.podsets:
+            return False
+        user = job.user(config.rules.user_label, config.rules.trusted_submitters)
+        priority = entry.priority
+        if entry.priority_set is None:
+            priority = priority_of(job, config, self._classes)
+        asked = (workload.queue, workload.priority, workload.user)
+        return asked == (job.queue or "", priority, user) and asked[:2] == (
+            entry.queue,
+            entry.priority,
+        )
+
+    def forget(self, uid: str) -> None:
+        """A workload left the ledger."""
+        self._refreshed.pop(uid, None)
+        self._spared.pop(uid, None)
+
+    def _events(
+        self, plan: Plan, asked: Mapping[str, Workload], now: float, config: QueueConfig
+    ) -> Iterator[tuple[str, Event]]:
+        robbed = set(self._robbed(plan))
+        wanting = {preemption.preemptor for preemption in plan.preempted} - robbed
+        waiting = {
+            refusal.uid
+            for refusal in plan.pending
+            if refusal.uid in wanting and self._still_wants(asked[refusal.uid], config)
+        }
+        for admission in plan.admitted:
+            yield admission.uid, _admission(admission)
+        for eviction in plan.evicted:
+            yield eviction.uid, Evict(Reason(eviction.code, eviction.message))
+        for preemption in plan.preempted:
+            if preemption.preemptor in waiting:
+                yield preemption.victim, self._preemption(preemption, config)
+        moves = list(self._moves(plan, asked, config))
+        yield from moves
+        self._rest = max(REFRESH_SECONDS, len(plan.pending) / REFRESH_PER_SECOND)
+        put_off = robbed | ({move.beneficiary for move in plan.moved} if not moves else set())
+        for refusal in self._news(plan.pending, now):
+            if refusal.uid not in put_off:
+                yield refusal.uid, _refusal(refusal)
+
+    def _moves(
+        self, plan: Plan, asked: Mapping[str, Workload], config: QueueConfig
+    ) -> Iterator[tuple[str, Event]]:
+        """All moves or none: nobody is taken down when the gang it is for, or a place to go to, is gone meanwhile."""
+        if not plan.moved:
+            return
+        leases = {refusal.uid: refusal.lease for refusal in plan.pending}
+        ready = [(move, lease) for move in plan.moved if (lease := leases.get(move.beneficiary))]
+        for move, lease in ready:
+            waits = self._still_wants(asked[move.beneficiary], config)
+            runs = self._runs_unchanged(asked[move.uid])
+            if not (waits and runs and self._stands(move.placement)):
+                return
+            if not self._stands(lease.placement):
+                return
+        for move, lease in ready:
+            yield move.uid, self._move(move, lease)
+
+    def _runs_unchanged(self, workload: Workload) -> bool:
+        entry, job = self._ledger.get(workload.uid), self._mirror.jobs.get(workload.uid)
+        if entry is None or job is None or not entry.state.live:
+            return False
+        return job.outcome is None and not job.deleting and job.podsets == workload.podsets
+
+    def _may_start(self, entry: Entry) -> bool:
+        """Whether its LocalQueue lets a gang start that has not."""
+        return entry.state.live or (entry.namespace, entry.queue) not in self._diverted
+
+    def _still_wants(self, workload: Workload, config: QueueConfig) -> bool:
+        """Whether others may be evicted or moved for it: it is as the snapshot shows it, so it gets what they free."""
+        entry, job = self._ledger.get(workload.uid), self._mirror.jobs.get(workload.uid)
+        if entry is None or job is None or job.outcome is not None:
+            return False
+        if entry.state.live:  # it has lost a node
+            return self._runs_unchanged(workload)
+        if entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry):
+            return False
+        return self._as_seen(entry, job, workload, config)
+
+    def _stands(self, placement: Placement) -> bool:
+        nodes = self._mirror.nodes
+        return all(
+            name in nodes and nodes[name].node.ready
+            for podset in placement.podsets
+            for name, _ in podset.nodes
+        )
+
+    def _news(self, refusals: Iterable[Refusal], now: float) -> Iterator[Refusal]:
+        """Of most gangs there is nothing new to say: those have been told the same reason lately, and hold no lease."""
+        entry_of, refreshed, since = self._ledger.get, self._refreshed.get, now - self._rest
+        for refusal in refusals:
+            uid, code = refusal.uid, refusal.reasons[0].code
+            if refusal.lease is None and code is not Code.UNDECIDED and refreshed(uid, 0.0) > since:
+                entry = entry_of(uid)
+                if entry is not None and entry.reason.code is code and entry.state is State.PENDING:
+                    continue
+            yield refusal
+
+    def _robbed(self, plan: Plan) -> Iterator[str]:
+        """Gangs that were to get the room of one that uses its GPUs again, or of which nothing is known any more."""
+        for preemption in plan.preempted:
+            if preemption.reason == PreemptionReason.IDLE and not self._idles(preemption.victim):
+                yield preemption.preemptor
+
+    def _remarks(self, snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, Event]]:
+        """Who would have been taken for idleness, for whom: told once for each of those, while he is idle."""
+        if not plan.spared:
+            return
+        idle = {gang.workload.uid: gang.idle_since for gang in snapshot.admitted}
+        goes = {p.victim for p in plan.preempted} | {m.uid for m in plan.moved}
+        goes |= {eviction.uid for eviction in plan.evicted}
+        for spared in plan.spared:
+            since = idle.get(spared.victim)
+            if since is None or spared.victim in goes:
+                continue
+            if self._spared.get(spared.victim, (None,))[0] != since:
+                self._spared[spared.victim] = (since, set())
+            told = self._spared[spared.victim][1]
+            if spared.preemptor not in told:
+                told.add(spared.preemptor)
+                yield spared.victim, self._spared_by(spared)
+
+    def _spared_by(self, spared: Preemption) -> Remarked:
+        cost = spared.cost
+        text = (
+            f"it does not use its GPUs and would have been stopped for {self._name(spared.preemptor)}: "
+            f"{cost.lost_work} GPU-seconds of work lost, {cost.gpus} GPUs freed (idleReclaim: DryRun)"
+        )
+        return Remarked(Reason(Code.WOULD_RECLAIM, text, _cost_of(spared)))
+
+    def _name(self, uid: str) -> str:
+        entry = self._ledger.get(uid)
+        return entry.ref if entry is not None else uid
+
+    def _preemption(self, preemption: Preemption, config: QueueConfig) -> Evict:
+        name, cost = self._name(preemption.preemptor), preemption.cost
+        text = f"for {name}: {cost.lost_work} GPU-seconds of work lost, {cost.gpus} GPUs freed"
+        details = _cost_of(preemption)
+        entry = self._ledger.get(preemption.victim)
+        queue = config.cluster_queues.get(entry.cluster_queue) if entry is not None else None
+        if queue is not None and preemption.reason != PreemptionReason.IDLE:
+            pause = queue.pause_before_borrowing(
+                (cost.lost_work - RESTART_COST) / max(1, cost.gpus)
+            )
+            details["borrowBackoffSeconds"] = round(pause, 1)
+        return Evict(Reason(Code.PREEMPTED, text, details))
+
+    def _move(self, move: Move, lease: CapacityLease) -> Evict:
+        """Take it down with its new place in hand, held as long as that of the gang it makes room for."""
+        name, entry = self._name(move.beneficiary), self._ledger.get(move.uid)
+        text = f"moved so that {name} fits: {move.cost.lost_work} GPU-seconds of work lost"
+        details = {
+            "beneficiary": move.beneficiary,
+            "clusterQueue": entry.cluster_queue if entry is not None else "",
+            "lostGpuSeconds": move.cost.lost_work,
+            "nodes": sorted({node for p in move.placement.podsets for node, _ in p.nodes}),
+        }
+        place = CapacityLease(move.placement, (), lease.created_at, lease.expires_at)
+        return Evict(Reason(Code.DEFRAGMENTED, text, details), lease=place)
+
+
+def _cost_of(preemption: Preemption) -> dict[str, Any]:
+    """What the history keeps of it."""
+    return {
+        "preemptor": preemption.preemptor,
+        "why": preemption.reason,
+        "lostGpuSeconds": preemption.cost.lost_work,
+        "priority": preemption.cost.priority,
+        "gpus": preemption.cost.gpus,
+    }
+
+
+def _admission(admission: Admission) -> Event:
+    if admission.repaired:
+        return Repair(admission.placement)
+    return Admit(admission.placement)
+
+
+def _refusal(refusal: Refusal) -> Event:
+    first, *more = refusal.reasons
+    details = dict(first.details)
+    if more:
+        details["also"] = [{"code": str(r.code), "message": r.message} for r in more]
+    details["proof"] = str(refusal.proof)
+    reason = Reason(first.code, first.message, details)
+    return Reserve(refusal.lease, reason) if refusal.lease is not None else Refuse(reason)
+
+
+def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[Change]) -> str:
+    """What the cycle did, for people: counts of what was decided and the reasons of what was not.
+
+    Of a gang that starts with fewer pods than it asks for, the GPUs it starts with are counted.
+    """
+    committed = list(changes)
+    parts = []
+    admitted = [c.after for c in committed if c.after.state is State.STARTING and c.note]
+    started = [e for e in admitted if e.reason.code is Code.ADMITTED]
+    if started:
+        gpus = _gpus_started(snapshot, plan, {e.uid for e in started})
+        parts.append(f"admitted {len(started)} ({gpus} GPUs)")
+    leaving = [c.after for c in committed if c.after.state is State.EVICTING and c.note]
+    moving = [e for e in leaving if e.reason.code is Code.DEFRAGMENTED]
+    evicted = [e for e in leaving if e not in moving]
+    if moving:
+        parts.append(f"moving {', '.join(e.ref for e in moving[:3])}{_more(len(moving))}")
+    if evicted:
+        parts.append(f"evicting {', '.join(e.ref for e in evicted[:3])}{_more(len(evicted))}")
+    reasons: dict[str, int] = {}
+    for refusal in plan.pending:
+        code = str(refusal.reasons[0].code)
+        reasons[code] = reasons.get(code, 0) + 1
+    if reasons:
+        inner = ", ".join(f"{code} {count}" for code, count in sorted(reasons.items()))
+        parts.append(f"{len(plan.pending)} wait ({inner})")
+    return "; ".join(parts) or "nothing to do"
+
+
+def _gpus_started(snapshot: Snapshot, plan: Plan, uids: Container[str]) -> int:
+    asked = {p.workload.uid: p.workload for p in snapshot.pending}
+    placed = ((a.uid, a.placement) for a in plan.admitted if a.uid in uids)
+    return sum(Admitted(asked[uid], placement).gpus for uid, placement in placed)
+
+
+def _more(count: int) -> str:
+    return f" and {count - 3} more" if count > 3 else ""

@@ -1,0 +1,48 @@
+"""Estimates starts every now and then, beside the cycles: no plan waits for it, and nothing follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from queuectl.control.leader.leader_state import Books
+from queuectl.control.ports import Clock, UsageStore
+from queuectl.domain.errors import StoreUnavailable
+from queuectl.telemetry.estimates import EstimateMetrics
+
+log = structlog.get_logger()
+
+EVERY_SECONDS: Final = 30.0
+PAST_RUNS: Final = 5000  # that a new leader reads; more would say no more of today
+
+
+class Estimator:
+    """Of one leadership."""
+
+    def __init__(
+        self, books: Books, store: UsageStore, metrics: EstimateMetrics, clock: Clock
+    ) -> None:
+        self._books = books
+        self._store = store
+        self._metrics = metrics
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Estimate until cancelled."""
+        try:
+            self._books.estimates.learn(await self._store.past_runs(PAST_RUNS))
+        except StoreUnavailable as error:  # then from what ends from now on
+            log.info("past_runs_not_read", why=str(error))
+        while True:
+            await self.estimate()
+            await asyncio.sleep(EVERY_SECONDS)
+
+    async def estimate(self) -> None:
+        """Once, for everybody in line."""
+        books, estimates = self._books, self._books.estimates
+        picture = estimates.picture(books.ledger, books.holdings, self._clock())
+        starts = await asyncio.to_thread(estimates.make, picture)
+        new = estimates.tell(starts, books.ledger)
+        self._metrics.told((queue, start - picture.now) for queue, start in new)

@@ -1,0 +1,158 @@
+"""The leader checks its invariants: some workloads every few seconds, all of them when an administrator asks.
+
+A violation is a defect. It is logged, counted, and raises an Event on the workload. Nothing else follows from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from queuectl.control.leader.leader_state import Books
+from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.domain.errors import ClusterError, StoreUnavailable
+from queuectl.domain.invariants import VIOLATED, Checked, Invariant, Violation
+from queuectl.domain.ledger import Entry
+from queuectl.state.checks import Ceilings, of_gang, of_row, over_nodes, violation
+from queuectl.state.mirror import Mirror
+from queuectl.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+EVERY_SECONDS = 10.0
+CPU_SHARE = 0.005  # of one core, in the long run
+GANGS: Final = 200  # looked at each time
+ROWS: Final = 3  # of them read from the database
+AT_ONCE: Final = 500  # of a complete check, before others have their turn
+AGAIN_SECONDS = 2.0  # between the two looks of a complete check
+EVENTS: Final = 5  # each time
+
+
+class Auditor:
+    """Of one leadership."""
+
+    def __init__(
+        self,
+        *,
+        books: Books,
+        mirror: Mirror,
+        store: Store,
+        cluster: Cluster,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self._books = books
+        self._mirror = mirror
+        self._store = store
+        self._cluster = cluster
+        self._metrics = metrics
+        self._clock = clock
+        self._ceilings = Ceilings()
+        self._suspected: set[tuple[Invariant, str]] = set()
+        self._told: set[tuple[Invariant, str]] = set()
+        self._turn: list[str] = []  # uids of the present round that are still to be looked at
+        self._worked = 0.0  # seconds of CPU that the last look took
+        self._asked = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Look at some workloads again and again until cancelled."""
+        while True:
+            await self._report(await self._look())
+            await asyncio.sleep(max(EVERY_SECONDS, self._worked / CPU_SHARE))
+
+    async def check(self) -> Checked:
+        """Look at everything, the database included. May raise StoreUnavailable. Who asks meanwhile waits."""
+        async with self._asked:
+            found = await self._all()
+            if found:
+                await asyncio.sleep(AGAIN_SECONDS)
+                keys = {one.key for one in found}
+                found = [one for one in await self._all() if one.key in keys]
+                await self._report(found)
+            mirror = self._mirror
+            counts = len(self._books.ledger), len(mirror.pods), len(mirror.nodes)
+            return Checked(self._clock(), *counts, tuple(found))
+
+    async def _look(self) -> list[Violation]:
+        """What this look finds and the last one found, too."""
+        began = time.thread_time()
+        ledger = self._books.ledger
+        self._turn = self._turn or [entry.uid for entry in ledger]
+        turn, self._turn = self._turn[:GANGS], self._turn[GANGS:]
+        uids = dict.fromkeys([*turn, *(uid for _, uid in self._suspected)])
+        entries = [entry for entry in map(ledger.get, uids) if entry is not None]
+        found = [*self._of_gangs(entries), *self._ceilings.over(ledger, self._mirror)]
+        self._worked = time.thread_time() - began
+        suspects = [e for e in entries if (Invariant.DATABASE, e.uid) in self._suspected]
+        drawn = random.sample(entries, min(ROWS, len(entries)))
+        found += await self._of_rows({entry.uid: entry for entry in (*drawn, *suspects)}.values())
+        confirmed = [one for one in found if one.key in self._suspected]
+        self._suspected = {one.key for one in found}
+        return confirmed
+
+    def _of_gangs(self, entries: Iterable[Entry]) -> list[Violation]:
+        names = self._books.names
+        return [one for entry in entries for one in of_gang(entry, self._mirror, names)]
+
+    async def _of_rows(self, entries: Iterable[Entry]) -> list[Violation]:
+        """Workloads whose row is not what memory has, though nothing of them changes meanwhile."""
+        found: list[Violation] = []
+        for entry in entries:
+            if not self._settled(entry):
+                continue
+            try:
+                stored = await self._store.get_workload(entry.uid)
+            except StoreUnavailable:
+                return found  # it is said elsewhere
+            if self._settled(entry):
+                found += of_row(entry, stored)
+        return found
+
+    def _settled(self, entry: Entry) -> bool:
+        books = self._books
+        return books.ledger.get(entry.uid) is entry and entry.uid not in books.unwritten
+
+    async def _all(self) -> list[Violation]:
+        found: list[Violation] = []
+        everyone = list(self._books.ledger)
+        for first in range(0, len(everyone), AT_ONCE):
+            entries = everyone[first : first + AT_ONCE]
+            found += self._of_gangs(entry for entry in entries if self._settled(entry))
+            await asyncio.sleep(0)
+        found += over_nodes(self._books.ledger, self._mirror)
+        before = [entry for entry in self._books.ledger if self._settled(entry)]
+        stored = {entry.uid: entry for entry in (await self._store.load()).entries}
+        for entry in before:
+            if self._settled(entry):
+                found += of_row(entry, stored.get(entry.uid))
+        for entry in stored.values():
+            if self._books.ledger.get(entry.uid) is None:
+                text = "the database holds it, the leader does not"
+                found.append(violation(Invariant.DATABASE, entry, text))
+        return found
+
+    async def _report(self, found: Iterable[Violation]) -> None:
+        """Log, count, and raise an Event for each that is new."""
+        events = EVENTS
+        for one in found:
+            self._metrics.violated(one.invariant)
+            where = f"{one.namespace}/{one.name}"
+            log.error(
+                "invariant_violated", rule=str(one.invariant), workload=where, why=one.message
+            )
+            job = self._mirror.jobs.get(one.uid)
+            if job is None or one.key in self._told or not events:
+                continue
+            events -= 1
+            try:
+                text = f"{one.invariant}: {one.message}"
+                await self._cluster.create_event(job, "Warning", VIOLATED, text)
+                self._told.add(one.key)
+            except ClusterError as error:
+                log.info("not_told", workload=where, why=str(error))
+        self._told &= {one.key for one in found} | self._suspected

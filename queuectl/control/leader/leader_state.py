@@ -1,0 +1,311 @@
+"""The leader's ledger in memory, and every view that is derived from it.
+
+Made anew from the database at a take-over and whenever memory is not trusted any more; kept up commit by commit in between.
+Two steps, because what was observed is planned on while it is still being written: :meth:`Books.take_in` as soon as
+it is known, :meth:`Books.follow` once it is in the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from queuectl.control.leader.accounting import Facts
+from queuectl.control.leader.decisions import Decider
+from queuectl.control.ports import Clock
+from queuectl.domain.commands import Action, Command
+from queuectl.domain.errors import BadInput
+from queuectl.domain.ledger import Change, Entry, Loaded, State
+from queuectl.domain.overrides import in_force, next_boundary
+from queuectl.domain.queries import ConfigChanges, DocumentKey
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import JobRecord
+from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
+from queuectl.domain.unmanaged import UnmanagedPod
+from queuectl.domain.utilization import GangUse
+from queuectl.lifecycle.idleness import Idleness, News
+from queuectl.lifecycle.observations import Observer
+from queuectl.lifecycle.owed_writes import Write, owed
+from queuectl.lifecycle.refusals import Refusals
+from queuectl.objects.catalog import Catalog, concerned
+from queuectl.objects.standing import closed
+from queuectl.state.estimates import Estimates
+from queuectl.state.freeze import Freezer
+from queuectl.state.holdings import Holdings
+from queuectl.state.ledger import Ledger
+from queuectl.state.marking import Marker
+from queuectl.state.mirror import Mirror
+from queuectl.state.pastuse import Tally
+from queuectl.state.samples import LookLog
+from queuectl.state.spending import Spending
+from queuectl.state.usage import Usage
+
+log = structlog.get_logger()
+_NAMED: Final = 10  # Cohorts in one line of the log
+
+
+class Books:
+    """Of one leadership.
+
+    Attributes:
+        config: the configuration in use.
+        ledger: every workload that is not Finished.
+        observer, decider: from what the watch says, and from plans, to changes of the ledger.
+        tally, holdings: past use, and what is held now.
+        estimates: of when those that wait start.
+        gang_uses: what gangs do with their GPUs as last measured, by uid.
+        refusals: what the API server refuses of the writes owed.
+        unwritten: uids of what is taken in and not in the database yet.
+    """
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        limits: SolverLimits,
+        unschedulable_seconds: float,
+        clock: Clock,
+        look_fresh_seconds: float,
+    ) -> None:
+        """``look_fresh_seconds``: a look at what gangs do with their GPUs that is older says nothing of now."""
+        self._mirror = mirror
+        self._limits = limits
+        self._unschedulable_seconds = unschedulable_seconds
+        self._clock = clock
+        self._stated = self.config = QueueConfig()
+        self._turns_at: float | None = None  # when an override begins or ends next
+        self._catalog = Catalog()
+        self._readable = True  # the configuration in use is the one in the database
+        self.gang_uses: Mapping[str, GangUse] = {}
+        self._looks = LookLog()
+        self.unwritten: Collection[str] = frozenset()
+        self.tally = Tally(mirror)
+        self.holdings = Holdings(mirror)
+        self.estimates = Estimates(mirror)
+        self.refusals = Refusals()
+        self._marker = Marker(mirror)
+        self._spending = Spending()
+        self._idleness = Idleness(
+            mirror, lambda: self.ledger, self._running, look_fresh_seconds, self.holdings.borrowing
+        )
+        self._adopt(())
+
+    def load(self, loaded: Loaded) -> None:
+        """Start from what the database holds; what memory says is forgotten."""
+        self.unwritten = frozenset()
+        self._catalog.replace(loaded.documents)
+        self._build(loaded.revision)
+        self._spending = Spending(loaded.spent)
+        self._marker.forget()
+        self.tally.learn(loaded.used)
+        self.tally.configure(self.config, loaded.entries, self._clock())
+        self._adopt(loaded.entries)
+        self.holdings.configure(self.config, loaded.entries)
+        self.estimates.forget(self.ledger)
+
+    def _adopt(self, entries: Iterable[Entry]) -> None:
+        mirror = self._mirror
+        self.ledger = Ledger(entries)
+        self._usage = Usage(mirror, self.ledger)
+        self._freezer = Freezer(
+            mirror,
+            self.ledger,
+            self._usage,
+            lambda: self.gang_uses,
+            self._idleness.since,
+        )
+        self.observer = Observer(
+            mirror, self.ledger, self._usage, self._unschedulable_seconds, self.refusals
+        )
+        self.decider = Decider(mirror, self.ledger, self._idles)
+        self._usage.refresh(list(mirror.pods))
+        self._look_at_all()
+
+    def _running(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Admitted | None:
+        return self._freezer.running(entry, job, config, now)
+
+    def _idles(self, uid: str) -> bool:
+        """Whether it may be taken for its idleness still."""
+        entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
+        if entry is None or job is None:
+            return False
+        return self._idleness.since(entry, job, self.config, self._clock()) is not None
+
+    @property
+    def documents(self) -> set[DocumentKey]:
+        """Of the configuration, as far as it was read."""
+        return self._catalog.keys
+
+    def configure(self, changes: ConfigChanges) -> None:
+        """Go on under another configuration."""
+        self._catalog.follow(changes)
+        known = self._readable
+        self._build(changes.revision)
+        queues = concerned(changes, self.config) if known and self._readable else None
+        self.tally.configure(self.config, self.ledger, self._clock())
+        if queues is None:
+            self.holdings.configure(self.config, self.ledger)
+            self._look_at_all()
+            return
+        entries = [e for e in self.ledger if (e.namespace, e.queue) in queues]
+        self.holdings.reconfigure(self.config, entries)
+        jobs = self._mirror.jobs.values()
+        self._mirror.touched |= {job.uid for job in jobs if (job.namespace, job.queue) in queues}
+        self._mirror.touched |= {entry.uid for entry in entries}
+
+    def _build(self, revision: int) -> None:
+        self._readable = False
+        try:
+            self._stated = self._catalog.config(revision)
+            self._readable = True
+            if ignored := sorted(self._catalog.tangled()):
+                log.warning("cohort_parents_ignored", cohorts=ignored[:_NAMED], count=len(ignored))
+        except BadInput as error:  # the API checks documents; only a hand in the database gets here
+            log.exception("configuration_unreadable", why=str(error))
+            self._stated = replace(self._stated, revision=revision)
+        self._work_in_overrides()
+
+    def quota_turns(self, now: float) -> bool:
+        """Whether an override began or ended by ``now`` and counts now; then plans may differ."""
+        if self._turns_at is None or now < self._turns_at:
+            return False
+        self._work_in_overrides()
+        self.tally.configure(self.config, self.ledger, self._clock())
+        self.holdings.configure(self.config, self.ledger)
+        return True
+
+    def _work_in_overrides(self) -> None:
+        now = self._clock()
+        self.config = in_force(self._stated, now)
+        self._turns_at = next_boundary(self._stated, now)
+
+    def _look_at_all(self) -> None:
+        self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
+
+    def marked(self, changes: Sequence[Change]) -> list[Change]:
+        """The changes with what the usage ledger is to know of them."""
+        return self._marker.marked(changes, self.config)
+
+    def take_in(self, changes: Sequence[Change]) -> None:
+        """What plans are made from."""
+        self.ledger.apply(changes)
+        self._usage.refresh_owned(change.after for change in changes)
+        for change in changes:
+            if change.after.state is State.FINISHED:
+                self._freezer.forget(change.after.uid)
+                self.decider.forget(change.after.uid)
+            elif change.before is not None and _times(change.before) != _times(change.after):
+                self._mirror.touched.add(change.after.uid)  # the new state may already be over
+
+    def drop_plan(self) -> None:
+        """A plan's changes were not written: what was noted on the way to its commit is not so."""
+        self._marker.forget()
+        self.decider = Decider(self._mirror, self.ledger, self._idles)
+
+    def follow(self, changes: Sequence[Change]) -> None:
+        """What only committed changes count in."""
+        self._spending.note(changes)
+        self._idleness.note(changes)
+        self.tally.note(changes)
+        self.holdings.note(changes)
+
+    def looked(self, uses: Mapping[str, GangUse]) -> News:
+        """Take in what gangs do with their GPUs, by uid, as seen just now."""
+        self.gang_uses = uses
+        self._looks.note(uses, self._clock())
+        return self._idleness.looked(uses, self.config, self._clock())
+
+    def of_idle_gangs(self, observed: Iterable[Change]) -> list[Change]:
+        """Warnings and evictions of gangs that do not use their GPUs, to be committed beside what was observed."""
+        busy = {change.after.uid for change in observed}
+        return self._idleness.changes(self.config, self._clock(), busy)
+
+    def snapshot(self, *, seek_room: bool) -> Snapshot:
+        """Everything the next plan may look at. ``seek_room``: gangs to move may be looked for."""
+        frozen = self._freezer.freeze(self.config, self._clock(), self._limits)
+        return replace(
+            frozen,
+            moved_work=self._spending.by_queue(frozen.now),
+            past_use=self.tally.past_use(frozen.now),
+            seek_room=seek_room,
+        )
+
+    def anything_to_plan(self) -> bool:
+        """Whether somebody waits for a plan, or runs on nodes that are lost."""
+        if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
+            return True
+        live = self.ledger.entries(State.STARTING, State.RUNNING)
+        return any(map(self.observer.on_lost_nodes, live))
+
+    def owed(self, uid: str) -> list[Write]:
+        """The cluster writes that a workload's committed state still wants."""
+        entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
+        if entry is None or job is None or uid in self.unwritten:
+            return []
+        nodes = self._mirror.fleet.by_name
+        return owed(entry, job, self._mirror.pods_of(job), nodes, self.config.flavors)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Hostname label -> node name."""
+        return self._usage.names
+
+    def entry(self, uid: str) -> Entry | None:
+        """A workload of the ledger as it is now."""
+        return self.ledger.get(uid)
+
+    def cluster_queue(self, uid: str) -> str:
+        """Of a workload; empty for one that is not in the ledger."""
+        entry = self.ledger.get(uid)
+        return entry.cluster_queue if entry is not None else ""
+
+    def unmanaged(self) -> tuple[UnmanagedPod, ...]:
+        """Pods of no job in a queue that hold GPUs, by namespace and name."""
+        return self._usage.unmanaged(self.config.rules.accounting.gpus)
+
+    def barred(self, entry: Entry, command: Command) -> str | None:
+        """Why its queue, or the one it is to move to, does not allow a command; None when it does."""
+        if command.action is Action.PRIORITY:
+            return self._over_the_cap(entry.cluster_queue, command.priority)
+        if command.action is not Action.MOVE or command.queue is None:
+            return None
+        record = self._mirror.namespaces.get(entry.namespace)
+        labels = dict(record.labels) if record is not None else {}
+        why = closed(entry.namespace, command.queue, self.config, labels)
+        if why is not None:
+            return why.message
+        to = self.config.cluster_queue_of(entry.namespace, command.queue)
+        return self._over_the_cap(to.name if to is not None else "", entry.priority_set)
+
+    def _over_the_cap(self, queue: str, priority: int | None) -> str | None:
+        """Why a ClusterQueue does not allow a priority that a person set; None when it does."""
+        found = self.config.cluster_queues.get(queue)
+        most = found.max_priority if found is not None else None
+        if most is None or priority is None or priority <= most:
+            return None
+        return f"ClusterQueue {queue} allows at most priority {most} to be set (maxPriority), not {priority}"
+
+    def priority_class(self, entry: Entry) -> str:
+        """The WorkloadPriorityClass that its job names; empty for none, and for one that does not exist."""
+        job = self._mirror.jobs.get(entry.uid)
+        name = (job.priority_class or "") if job is not None else ""
+        return name if name in self.config.priority_classes else ""
+
+    def facts(self) -> Facts:
+        """What usage is accounted by."""
+        return Facts(
+            marker=self._marker,
+            live=lambda: [e for e in self.ledger if e.uid not in self.unwritten],
+            config=lambda: self.config,
+            looks=self._looks.of,
+            picture=lambda: self._freezer.freeze(self.config, self._clock(), self._limits),
+        )
+
+
+def _times(entry: Entry) -> tuple[State, float | None]:
+    """What may be over when time passes."""
+    return entry.state, entry.priority_until

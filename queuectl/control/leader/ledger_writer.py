@@ -1,0 +1,186 @@
+"""What a leader writes to the database, and what follows once it is there.
+
+Every write is fenced by the epoch of the leadership. Nothing is sent to the cluster, told or counted on a fact that is not in
+the database yet; observations alone are planned on while they are being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from queuectl.control.leader.actuator import Actuator
+from queuectl.control.leader.events import Teller
+from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.wakeup import Bell
+from queuectl.control.ports import Store
+from queuectl.domain.commands import Answer
+from queuectl.domain.decisions import Decision
+from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.ledger import Change, Intent, State
+from queuectl.domain.plan import Plan
+from queuectl.domain.queries import Tolerance
+from queuectl.domain.refused import KEPT_BYTES, RefusedPlan
+from queuectl.domain.snapshot import Snapshot
+from queuectl.objects.refused import Broken, pack
+from queuectl.state.mirror import Mirror
+from queuectl.telemetry.metrics import Metrics, Stage
+
+log = structlog.get_logger()
+
+RETRY_SECONDS = 1.0  # between tries to reach the database
+_OF_A_STATE = (Intent.START, Intent.STOP)  # owed since the state was entered
+
+
+class Pen:
+    """Of one leadership.
+
+    Attributes:
+        epoch: of the leadership; what is written under an older one than the database knows is refused.
+        cycle: number of the present cycle, stored with what is written in it.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        books: Books,
+        mirror: Mirror,
+        metrics: Metrics,
+        actuator: Actuator,
+        teller: Teller,
+        bell: Bell,
+        epoch: int,
+    ) -> None:
+        self.epoch = epoch
+        self.cycle = 0
+        self._store = store
+        self._books = books
+        self._mirror = mirror
+        self._metrics = metrics
+        self._actuator = actuator
+        self._teller = teller
+        self._bell = bell
+        self._ahead: asyncio.Task[None] | None = None  # observations on their way to the database
+
+    async def reload(self) -> None:
+        """Read everything from the database, however long it is away; what memory says is not trusted any more.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        while True:
+            try:
+                await self._store.commits_ended(epoch=self.epoch)
+                loaded = await self._store.load()
+                break
+            except StoreUnavailable as error:
+                log.warning("database_away", why=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+        self._books.load(loaded)
+        self._metrics.loaded(loaded.entries, self._books.holdings)
+        self._actuator.poke([entry.uid for entry in self._books.ledger])
+
+    async def commit(
+        self,
+        changes: list[Change],
+        revision: int | None,
+        answers: Sequence[Answer] = (),
+        record: Decision | None = None,
+        tolerance: Tolerance | None = None,
+    ) -> None:
+        """Write, then take in.
+
+        ``revision``: of the configuration that a plan was made from; None for facts. ``tolerance``: which later ones will do.
+
+        Raises:
+            Fenced: another leader has taken over.
+            StaleConfiguration: the configuration is newer than ``revision``, which is not tolerated.
+            StaleSnapshot: rows are not as the changes say.
+            StoreUnavailable: the database is away.
+        """
+        if not changes and not answers:
+            return
+        changes = self._books.marked(changes)
+        await self._write(changes, revision, answers, record, tolerance)
+        self._books.take_in(changes)
+        self._follow(changes)
+
+    def write_ahead(self, observed: list[Change]) -> None:
+        """Take in what was seen at once, so that it can be planned on while it is being written."""
+        if not observed:
+            return
+        changes = self._books.marked(observed)
+        self._books.take_in(changes)
+        self._books.unwritten = frozenset(change.after.uid for change in changes)
+        self._ahead = asyncio.create_task(self._write_observed(changes), name="observed")
+
+    async def written(self) -> None:
+        """Return when what was written ahead is in the database. Raises what :meth:`commit` does."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await ahead
+
+    async def keep_refused(self, snapshot: Snapshot, plan: Plan, broken: Sequence[Broken]) -> None:
+        """Keep a plan that the verifier refused, with its snapshot. Nothing depends on it.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        content = await asyncio.to_thread(pack, snapshot, plan, broken)
+        rules = tuple(sorted({one.rule for one in broken}))
+        refused = RefusedPlan(0, snapshot.now, self.epoch, self.cycle, rules, len(content))
+        if refused.size > KEPT_BYTES:
+            log.warning("refused_plan_not_kept", why=f"{refused.size} bytes are too many")
+            return
+        try:
+            await self._store.keep_refused(refused, content)
+        except StoreUnavailable as error:
+            log.warning("refused_plan_not_kept", why=str(error))
+
+    def drop(self) -> None:
+        """Give up what is being written ahead: the leadership ends."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+
+    async def _write_observed(self, changes: list[Change]) -> None:
+        await self._write(changes, None)
+        self._books.unwritten = frozenset()
+        self._follow(changes)
+
+    async def _write(
+        self,
+        changes: list[Change],
+        revision: int | None,
+        answers: Sequence[Answer] = (),
+        record: Decision | None = None,
+        tolerance: Tolerance | None = None,
+    ) -> None:
+        with self._metrics.stage(Stage.COMMIT):
+            await self._store.commit(
+                changes,
+                epoch=self.epoch,
+                revision=revision,
+                cycle=self.cycle,
+                answers=answers,
+                decision=record,
+                tolerance=tolerance,
+            )
+
+    def _follow(self, changes: list[Change]) -> None:
+        """What committed changes bring about: writes to the cluster, words to people, sums."""
+        self._books.follow(changes)
+        self._metrics.estimates.started(self._books.estimates.note(changes, self._books.config))
+        for change in changes:
+            if change.after.state is State.FINISHED:
+                self._actuator.forget(change.after.uid)
+            before = change.before
+            if before is not None and before.intent in _OF_A_STATE and not change.after.intent:
+                self._metrics.stage_took(Stage.ACTUATE, change.at - before.since)
+        self._metrics.committed(changes, self._books.priority_class)
+        self._teller.tell(changes)
+        self._actuator.poke(change.after.uid for change in changes)
+        if self._mirror.touched:
+            self._bell.ring()

@@ -1,0 +1,384 @@
+"""The control loop of a leader: observe, plan, verify, commit; the actuator does the rest.
+
+Two kinds of commit leave here. Observations (a job appeared, became ready, drained, ended) are facts and are written as
+soon as they are seen; plans are decisions. While facts are being written the next plan is already made from them; it is
+committed after them, or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from queuectl.control.leader.accounting import Accountant
+from queuectl.control.leader.actuator import Actuator
+from queuectl.control.leader.commands import carry_out
+from queuectl.control.leader.default_queues import keep_labels
+from queuectl.control.leader.estimates import Estimator
+from queuectl.control.leader.events import Teller
+from queuectl.control.leader.force_delete import ForceDeletion
+from queuectl.control.leader.invariants import Auditor
+from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.ledger_writer import Pen
+from queuectl.control.leader.planning import Planning
+from queuectl.control.leader.pruning import prune
+from queuectl.control.leader.wakeup import Bell
+from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.questions.diagnosis import Consultation
+from queuectl.control.settings import Settings
+from queuectl.domain.accounting import Free
+from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
+from queuectl.domain.invariants import Checked
+from queuectl.domain.ledger import Change, State
+from queuectl.domain.unmanaged import summed
+from queuectl.domain.utilization import GangUse
+from queuectl.planner import StopSignal
+from queuectl.planner.cache import PlannerCache
+from queuectl.state.mirror import Mirror
+from queuectl.telemetry.logs import cycle_context
+from queuectl.telemetry.metrics import Discard, Metrics, Stage
+
+log = structlog.get_logger()
+
+TICK_SECONDS = 0.5  # how often time-outs are looked at
+_LIVE = (State.STARTING, State.RUNNING, State.EVICTING)
+
+
+class Loop:
+    """One leadership. Made anew for each; holds nothing that the database and the watch do not.
+
+    Attributes:
+        books: the ledger in memory.
+        loaded: the books hold what the database does.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        cluster: Cluster,
+        mirror: Mirror,
+        metrics: Metrics,
+        settings: Settings,
+        clock: Clock,
+        cache: PlannerCache,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._mirror = mirror
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+        self._cache = cache
+        self.loaded = False
+        self.books = Books(
+            mirror,
+            settings.solver.limits,
+            settings.unschedulable_seconds,
+            clock,
+            look_fresh_seconds=settings.utilization.fresh_seconds,
+        )
+        self._bell = Bell()
+        self._stop = StopSignal()
+        self._consultation = Consultation(settings.planning_share, cache)
+        self._plan_at = 0.0  # of the event loop's clock; no cycle before it
+        self._said = "nothing waits"
+        self._inbox = True  # commands may wait in the database
+        self._inbox_read = asyncio.Event()
+        self._auditor = Auditor(
+            books=self.books,
+            mirror=mirror,
+            store=store,
+            cluster=cluster,
+            metrics=metrics,
+            clock=clock,
+        )
+        self._actuator = Actuator(
+            cluster,
+            self.books.owed,
+            metrics,
+            settings.in_flight,
+            self._placed,
+            refusals=self.books.refusals,
+            refused=self._refused,
+            clock=clock,
+        )
+
+    def measured(self, uses: Mapping[str, GangUse]) -> None:
+        """What gangs do with their GPUs, by uid: plans go by it from now on.
+
+        Usually nothing follows at once: a cycle begins only when somebody is to be warned, or others than before may be taken.
+        """
+        news = self.books.looked(uses)
+        if news.plan_again:
+            self._bell.plan()
+        elif news.due:
+            self._bell.ring()
+
+    def _placed(self, uid: str) -> None:
+        """A pod of this workload was let go to its node just now."""
+        entry = self.books.ledger.get(uid)
+        if entry is not None and entry.started_at is not None:
+            self._metrics.gates.removed(entry.cluster_queue, self._clock() - entry.started_at)
+
+    def _refused(self, uid: str) -> None:
+        """The API server refuses a write of this workload."""
+        self._mirror.touched.add(uid)
+        self._bell.ring()
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        """Why a gang that waited at the last plan does not start; None for any other."""
+        return await self._consultation.diagnose(uid)
+
+    def seen(self, touched: Iterable[str]) -> None:
+        """The mirror has just changed in these jobs: wake up, and let the actuator answer at once."""
+        if self.loaded:
+            entries = filter(None, map(self.books.ledger.get, touched))
+            self._actuator.poke([entry.uid for entry in entries if entry.state in _LIVE])
+        self._bell.ring()
+
+    async def check(self) -> Checked:
+        """Check every invariant of every workload. May raise StoreUnavailable."""
+        return await self._auditor.check()
+
+    async def run(self, epoch: int) -> None:
+        """Lead under this epoch until cancelled.
+
+        Raises:
+            Fenced: another leader has taken over.
+        """
+        settings = self._settings
+        teller = Teller(
+            self._cluster,
+            self._mirror.jobs.get,
+            lambda: self._actuator.idle,
+            self._mirror.namespaces,
+            per_second=settings.events_per_second,
+            after=settings.tell_after_seconds,
+        )
+        self._pen = Pen(
+            store=self._store,
+            books=self.books,
+            mirror=self._mirror,
+            metrics=self._metrics,
+            actuator=self._actuator,
+            teller=teller,
+            bell=self._bell,
+            epoch=epoch,
+        )
+        self._planning = Planning(
+            books=self.books,
+            pen=self._pen,
+            bell=self._bell,
+            metrics=self._metrics,
+            clock=self._clock,
+            consultation=self._consultation,
+            cache=self._cache,
+            stop=self._stop,
+            defragment_seconds=settings.defragment_seconds,
+        )
+        self._mirror.trust_running()
+        await self._reload()
+        self.books.refusals.inherit(self.books.ledger, self._mirror.jobs)
+        self.loaded = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._actuator.run(), name="actuate")
+                group.create_task(teller.run(), name="tell")
+                group.create_task(self._tick(), name="tick")
+                self._keep_house(group, epoch)
+                group.create_task(self._cycles(), name="cycles")
+        finally:
+            self.loaded = False
+
+    def _show_gpus(self, free: Mapping[str, Free]) -> None:
+        self._metrics.fleet.free(free)
+        held = summed(self.books.unmanaged())
+        self._metrics.fleet.unmanaged({one.namespace: one.gpus for one in held})
+
+    def _keep_house(self, group: asyncio.TaskGroup, epoch: int) -> None:
+        """Start what no admission waits for."""
+        store, clock = self._store, self._clock
+        rules = prune(store, lambda: self.books.config.rules, clock, epoch)
+        group.create_task(rules, name="prune")
+        accountant = Accountant(
+            store.usage, self.books.facts(), clock, epoch, self._cache, self._show_gpus
+        )
+        group.create_task(accountant.run(self._settings.account_seconds), name="account")
+        labels = keep_labels(self._cluster, self._mirror, lambda: self.books.config)
+        group.create_task(labels, name="defaults")
+        estimator = Estimator(self.books, store.usage, self._metrics.estimates, clock)
+        group.create_task(estimator.run(), name="estimate")
+        group.create_task(self._auditor.run(), name="audit")
+        patience = self._settings.force_delete_seconds
+        if patience is not None:
+            force = ForceDeletion(self._cluster, self._mirror, lambda: self.books.ledger, patience)
+            group.create_task(force.run(), name="force-delete")
+
+    async def _cycles(self) -> None:
+        try:
+            await self._cycle_for_ever()
+        finally:
+            self._pen.drop()
+
+    async def _cycle_for_ever(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            await self._bell.heard()
+            await asyncio.sleep(max(self._settings.debounce_seconds, self._plan_at - clock()))
+            self._bell.answer()
+            self._pen.cycle += 1
+            try:
+                with cycle_context(self._pen.cycle):
+                    await self._cycle()
+            except StaleSnapshot as error:
+                log.info("plan_stale", why=str(error))
+                self._metrics.discarded(Discard.STALE)
+                await self._reload()
+            except StoreUnavailable as error:
+                log.warning("database_away", why=str(error))
+                self._metrics.discarded(Discard.UNAVAILABLE)
+                await self._reload()
+            except Fenced:
+                self._metrics.discarded(Discard.FENCED)
+                raise
+
+    async def _cycle(self) -> None:
+        """One round: write what was observed, then plan if anything a plan depends on has changed."""
+        bell, observer = self._bell, self.books.observer
+        with self._metrics.stage(Stage.OBSERVE):
+            seen = observer.look(self.books.config, self._clock())
+        bell.plan_due |= seen.plan_again
+        while observer.told:
+            log.warning("job_left_alone", why=observer.told.pop())
+        idle = self.books.of_idle_gangs(seen.changes)
+        bell.plan_due |= any(change.after.state is State.EVICTING for change in idle)
+        if self._inbox:
+            await self._carry_out([*seen.changes, *idle])
+        else:
+            self._pen.write_ahead([*seen.changes, *idle])
+        if bell.plan_due:
+            bell.plan_due = False
+            await self._plan()
+        else:
+            await self._pen.written()
+
+    async def _plan(self) -> None:
+        began, worked = time.perf_counter(), time.process_time()
+        try:
+            text = await self._planning.plan()
+        except StaleConfiguration as error:
+            text = await self._outdated(error)
+        await self._pen.written()
+        took = time.perf_counter() - began
+        self._rest(time.process_time() - worked)
+        say = log.info if text != self._said else log.debug  # the same again is news to nobody
+        self._said = text
+        say("planned", did=text, ms=round(took * 1000, 1))
+
+    async def _outdated(self, error: StaleConfiguration) -> str:
+        """Drop a plan that met a newer configuration. Rows are as the books say: only the configuration is read again."""
+        log.info("plan_stale", why=str(error))
+        self._metrics.discarded(Discard.STALE)
+        self.books.drop_plan()
+        await self.configuration_changed()
+        return "plan discarded: the configuration is newer"
+
+    def _rest(self, worked: float) -> None:
+        """A planner that is always asked must not starve the API server of the CPU it shares on a small machine.
+
+        What counts is the CPU that a cycle took, not its wall time: on a busy machine that is mostly waiting, and queues
+        would stand still the longer, the busier the machine is.
+        """
+        share = self._settings.planning_share
+        self._plan_at = asyncio.get_running_loop().time() + worked * (1.0 - share) / share
+
+    async def _carry_out(self, observed: list[Change]) -> None:
+        """Write what was seen together with what people asked for."""
+        commands = await self._store.commands()
+        changes, answers = carry_out(
+            commands,
+            self.books.ledger,
+            observed,
+            self._clock(),
+            self.books.config.rules,
+            self.books.barred,
+        )
+        await self._pen.commit([*observed, *changes], None, answers)
+        self._bell.plan_due |= bool(changes)
+        self._inbox = bool(commands)  # then there may be more
+        if self._inbox:
+            self._bell.ring()
+        else:
+            self._inbox_read.set()
+
+    async def _reload(self) -> None:
+        await self._pen.reload()
+        self._inbox = True
+        self._bell.plan()
+
+    async def configuration_changed(self) -> None:
+        """The API wrote configuration: read what it wrote and plan again."""
+        since = self.books.config.revision
+        changes = await self._store.config_changes(since, self.books.documents)
+        used = await self._store.past_use()
+        if self.books.config.revision != since:
+            return  # everything was loaded again meanwhile
+        self.books.tally.learn(used)
+        self.books.configure(changes)
+        self._show_use(self._clock())
+        self._bell.plan()
+
+    async def commands_added(self) -> None:
+        """Somebody asked for something: return when all that was asked is answered."""
+        self._inbox = True
+        self._inbox_read.clear()
+        self._bell.ring()
+        await self._inbox_read.wait()
+
+    async def _tick(self) -> None:
+        """Look at what only time changes."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._clock()
+            due = self.books.observer.alarms.due(now) | self._mirror.unschedulable
+            ledger = self.books.ledger
+            self._mirror.unschedulable.intersection_update(ledger.uids(*State))
+            if any(e.lease and e.lease.expires_at <= now for e in ledger.entries(State.RESERVED)):
+                self._bell.plan()
+            if self._planning.exposes(now) or self.books.quota_turns(now):
+                self._bell.plan()
+            if due or self._bell.plan_due:
+                self._mirror.touched |= due
+                self._bell.ring()
+            if self.books.tally.due(now):
+                await self._sample(now)
+
+    async def _sample(self, now: float) -> None:
+        """Store past use, and plan again: who used less lately may be another by now."""
+        used = self.books.tally.sample(now)
+        try:
+            await self._store.keep_use(used, self.books.tally.forget(now), epoch=self._pen.epoch)
+        except StoreUnavailable as error:
+            log.info("past_use_not_stored", why=str(error))
+        else:
+            self.books.tally.written(used)
+        self._show_use(now)
+        self._bell.plan()
+
+    def _show_use(self, now: float) -> None:
+        past = self.books.tally.past_use(now)
+        self._metrics.used_lately(past.local_queues, self.books.config.local_queues)
+
+    async def wind_down(self, patience: float) -> None:
+        """End a running plan at once and give writes under way ``patience`` seconds to be answered."""
+        self._consultation.stop()
+        self._stop.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._actuator.settled()

@@ -1,0 +1,213 @@
+"""One plan of a leader: freeze, plan and verify in a thread, commit; what could not be used is dropped and made again.
+
+Plans are decisions: independent code verifies them, they are checked against the mirror as it is by then, and they are written only
+over the configuration and the rows they were made from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Sequence
+
+import structlog
+
+from queuectl.control.leader.decisions import sentence
+from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.ledger_writer import RETRY_SECONDS, Pen
+from queuectl.control.leader.record import record_of
+from queuectl.control.leader.wakeup import Bell
+from queuectl.control.ports import Clock
+from queuectl.control.questions.diagnosis import Consultation
+from queuectl.domain.errors import StaleConfiguration
+from queuectl.domain.ledger import Change
+from queuectl.domain.plan import Plan, Refusal
+from queuectl.domain.queries import ConfigChanges, DocumentKey, Tolerance
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Snapshot
+from queuectl.lifecycle.machine import MAX_BUDGET
+from queuectl.objects.catalog import diverted
+from queuectl.objects.refused import Broken
+from queuectl.planner import StopSignal, plan
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.order.classes import PendingGangs, pending_gangs
+from queuectl.planner.preempt.patience import next_turn
+from queuectl.planner.verify import Violation, verify
+from queuectl.reports.domains import spreads
+from queuectl.telemetry.metrics import Discard, Metrics, Stage
+
+log = structlog.get_logger()
+
+
+class Diversions:
+    """Judges what became of the configuration while a plan was made.
+
+    Attributes:
+        queues: LocalQueues whose gangs may not start as planned; None when other documents changed, or when it was not asked.
+    """
+
+    def __init__(self, config: QueueConfig, concerned: frozenset[tuple[str, str]]) -> None:
+        """``config``: of the plan; ``concerned``: LocalQueues of which it must be none."""
+        self.queues: frozenset[tuple[str, str]] | None = None
+        self._config = config
+        self._concerned = concerned
+
+    def spare(self, changes: ConfigChanges) -> bool:
+        """Whether the changes leave all that the plan is about as it was."""
+        self.queues = diverted(changes, self._config)
+        return self.queues is not None and not self.queues & self._concerned
+
+
+class Planning:
+    """Of one leadership."""
+
+    def __init__(
+        self,
+        *,
+        books: Books,
+        pen: Pen,
+        bell: Bell,
+        metrics: Metrics,
+        clock: Clock,
+        consultation: Consultation,
+        cache: PlannerCache,
+        stop: StopSignal,
+        defragment_seconds: float,
+    ) -> None:
+        """``defragment_seconds``: between two searches for gangs to move; 0: each plan may search."""
+        self._books = books
+        self._pen = pen
+        self._bell = bell
+        self._metrics = metrics
+        self._clock = clock
+        self._consultation = consultation
+        self._cache = cache
+        self._stop = stop
+        self._defragment_seconds = defragment_seconds
+        self._seek_at = 0.0  # when gangs to move may be looked for again
+        self._kept: set[frozenset[tuple[str, str]]] = set()  # what refused plans broke and where
+        self._exposed_at: float | None = None  # when time alone changes what a plan may do
+
+    async def plan(self) -> str:
+        """Plan and commit once; the sentence says what came of it. Raises what :meth:`Pen.commit` does."""
+        if not self._books.anything_to_plan():
+            return "nothing waits"
+        documents = self._books.documents
+        with self._metrics.stage(Stage.FREEZE):
+            snapshot = self._books.snapshot(seek_room=self._clock() >= self._seek_at)
+        began = time.perf_counter()
+        decision, violations, lines = await asyncio.to_thread(self._decide, snapshot)
+        await self._pen.written()
+        took = time.perf_counter() - began
+        self._metrics.planned(decision, took)
+        self._metrics.kinds.planned(lines, self._books.entry)
+        for alarm in dict.fromkeys(decision.alarms):
+            log.error("solver_broke", alarm=alarm, times=decision.alarms.count(alarm))
+        if decision.cut or violations:
+            return await self._discard(snapshot, decision, violations)
+        self._consultation.planned(snapshot, decision)
+        if any(map(self._worth_more, decision.pending)):
+            self._bell.plan_by(RETRY_SECONDS)
+        if decision.stats.get("rooms_sought"):
+            self._seek_again(snapshot.now)
+        self._exposed_at = next_turn(snapshot, decision)
+        changes = await self._commit(snapshot, decision, took, documents)
+        self._count(snapshot, decision, changes)
+        return sentence(snapshot, decision, changes)
+
+    async def _commit(
+        self, snapshot: Snapshot, decision: Plan, took: float, documents: Collection[DocumentKey]
+    ) -> list[Change]:
+        """Write what still holds of a plan.
+
+        LocalQueues are edited by those who use them, at any rate: what was decided for gangs of one that is stopped or leads
+        elsewhere is dropped, and the rest is written. Any other change of the configuration makes the plan stale.
+
+        ``documents``: of the configuration it was made from.
+        """
+        dropped: frozenset[tuple[str, str]] = frozenset()
+        while True:
+            changes = self._books.decider.changes(snapshot, decision, self._clock(), dropped)
+            record = record_of(snapshot, decision, changes, took)
+            concerned = self._queues_served(decision, changes)
+            news = Diversions(snapshot.config, concerned - dropped)
+            try:
+                await self._pen.commit(
+                    changes,
+                    snapshot.config.revision,
+                    record=record,
+                    tolerance=Tolerance(documents, news.spare),
+                )
+            except StaleConfiguration:
+                if news.queues is None:
+                    raise
+                dropped = news.queues
+                self._books.drop_plan()
+            else:
+                return changes
+
+    def _queues_served(
+        self, decision: Plan, changes: Iterable[Change]
+    ) -> frozenset[tuple[str, str]]:
+        """LocalQueues of the gangs that the changes are about, and of those that others are taken down for."""
+        waiting = [c.before for c in changes if c.before is not None and c.before.state.waiting]
+        served = {p.preemptor for p in decision.preempted} | {m.beneficiary for m in decision.moved}
+        waiting += filter(None, map(self._books.entry, served))
+        return frozenset((entry.namespace, entry.queue) for entry in waiting)
+
+    def exposes(self, now: float) -> bool:
+        """Whether by ``now`` time alone changed what a plan may do, since the last one. Said once."""
+        if self._exposed_at is None or self._exposed_at > now:
+            return False
+        self._exposed_at = None
+        return True
+
+    def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...], PendingGangs]:
+        with self._metrics.stage(Stage.PLAN):
+            decision = plan(snapshot, self._stop, self._cache)
+            lines = pending_gangs(snapshot, self._cache)  # the planner's own, that it has just made
+        with self._metrics.stage(Stage.VERIFY):
+            return decision, verify(snapshot, decision), lines
+
+    async def _discard(
+        self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
+    ) -> str:
+        self._metrics.discarded(Discard.CUT if decision.cut else Discard.VERIFIER)
+        for violation in violations:
+            log.error("plan_refused_by_verifier", violation=str(violation))
+        if violations:
+            await self._keep(snapshot, decision, violations)
+        self._bell.plan_by(RETRY_SECONDS)
+        return "plan discarded: " + ("cut by the wall clock" if decision.cut else "verification")
+
+    async def _keep(
+        self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
+    ) -> None:
+        """Save it, unless one that breaks the same rules in the same places is saved: plans are made every second."""
+        broken = [Broken(v.rule.value, v.subject, v.message) for v in violations]
+        where = frozenset((one.rule, one.subject) for one in broken)
+        if where not in self._kept:
+            self._kept.add(where)
+            await self._pen.keep_refused(snapshot, decision, broken)
+
+    def _worth_more(self, refusal: Refusal) -> bool:
+        """Whether a larger budget may still decide it."""
+        entry = self._books.ledger.get(refusal.uid)
+        undecided = refusal.reasons[0].code is Code.UNDECIDED
+        return undecided and entry is not None and entry.budget < MAX_BUDGET
+
+    def _seek_again(self, now: float) -> None:
+        """Looking for gangs to move takes longer than a plan: not again for a while, but then even if nothing changed."""
+        rest = self._defragment_seconds
+        self._seek_at = now + rest
+        if rest:
+            self._bell.plan_in(rest)
+
+    def _count(self, snapshot: Snapshot, decision: Plan, changes: list[Change]) -> None:
+        """What of a plan was committed."""
+        committed = {change.after.uid for change in changes}
+        preempted = [p for p in decision.preempted if p.victim in committed]
+        self._metrics.preempted(preempted, self._books.cluster_queue)
+        started = [a for a in decision.admitted if a.uid in committed]
+        self._metrics.fleet.started(spreads(snapshot, started, self._cache))

@@ -1,0 +1,36 @@
+"""Deletes what is kept long enough, a little at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from queuectl.control.ports import Clock, Store
+from queuectl.domain.durations import DAY
+from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.rules import Rules
+
+log = structlog.get_logger()
+
+_SECONDS: Final = 60.0  # between looks for rows to delete
+_AGAIN_SECONDS: Final = 1.0  # between batches of them
+
+
+async def prune(store: Store, rules: Callable[[], Rules], clock: Clock, epoch: int) -> None:
+    """Go on until cancelled, under one epoch.
+
+    Raises:
+        Fenced: another leader has taken over.
+    """
+    while True:
+        try:
+            deleted = await store.prune(rules().retention, clock(), epoch=epoch)
+            oldest = clock() - rules().accounting.keep_days * DAY
+            deleted += await store.usage.prune(oldest, epoch=epoch)
+        except StoreUnavailable as error:
+            log.info("not_pruned", why=str(error))
+            deleted = 0
+        await asyncio.sleep(_AGAIN_SECONDS if deleted else _SECONDS)

@@ -1,0 +1,163 @@
+"""The ledger made again from the cluster, after the database was lost.
+
+The cluster says what runs; only fields that tenants cannot write say more:
+
+- A gang that runs whole, with the attempt that its pod template is labelled with, goes on running.
+- A gang that is there in part, or is leaving, is taken down whole and queues again.
+- A gang that was held or deactivated stays so: the admission policies protect that word of the status annotation.
+- All others queue, in the order in which their jobs were created, with the priority of their classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from queuectl.control.kueue import Neighbour
+from queuectl.control.leader.election import Leadership
+from queuectl.control.leader.leader_state import Books
+from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.settings import Settings
+from queuectl.domain.commands import Action, Command
+from queuectl.domain.errors import BadInput
+from queuectl.domain.events import Asked
+from queuectl.domain.ledger import Change, State
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import Delta
+from queuectl.domain.words import counted
+from queuectl.lifecycle.machine import handle
+from queuectl.lifecycle.observations import joined
+from queuectl.state.mirror import Mirror
+
+BY: Final = "queuectl recover"
+_KEPT: Final = re.compile(r"(?P<state>Deactivated|Held|Evicting): (?P<code>\w+)")
+_ROUNDS: Final = 5  # of looks; what one look finds may be news for the next
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was found.
+
+    Attributes:
+        states: how many workloads are in each state now.
+        left_alone: sentences on jobs that run and are not of any queue.
+    """
+
+    states: Mapping[State, int]
+    left_alone: tuple[str, ...] = ()
+
+
+async def lost(store: Store, mirror: Mirror) -> str:
+    """Why the database cannot be the one that the cluster's gangs are in; empty when it can.
+
+    Admission and queuectl alone write the attempts on a job, so it was queuectl that started it. ``mirror``: complete.
+    May raise StoreUnavailable.
+    """
+    started = [job for job in mirror.jobs.values() if job.attempt and job.outcome is None]
+    if not started or (await store.load()).entries:
+        return ""
+    first = min(started, key=lambda job: (job.namespace, job.name))
+    return (
+        f"the database has no workload, but queuectl has started {counted(len(started), 'job')} that did not end "
+        f"({first.kind} {first.namespace}/{first.name}): connect the database that has them, or, if it is lost, run queuectl recover"
+    )
+
+
+async def recover(
+    store: Store,
+    cluster: Cluster,
+    settings: Settings,
+    clock: Clock,
+    leadership: Leadership,
+    job_resources: Mapping[str, str],
+    configure: Callable[[], Awaitable[None]],
+) -> Recovered:
+    """Write the configuration, by ``configure``, then the ledger.
+
+    Raises:
+        BadInput: the database has workloads.
+        StoreUnavailable, ClusterUnavailable: no answer; what was written so far stays, and nothing is written twice.
+    """
+    if (await store.load()).entries:
+        raise BadInput("the database has workloads: it is not one that was lost")
+    epoch = await leadership.acquire()  # waits while another process leads
+    try:
+        await configure()
+        mirror = Mirror(dict(job_resources))
+        watching = await _listed(mirror, store, cluster)
+        try:
+            return await _written(mirror, store, settings, clock, epoch)
+        finally:
+            watching.cancel()
+    finally:
+        await leadership.release()
+
+
+async def _listed(mirror: Mirror, store: Store, cluster: Cluster) -> asyncio.Task[None]:
+    """Fill the mirror; the watch goes on in the task."""
+    neighbour = Neighbour(cluster, store)
+    kueue = await neighbour.keys_count()
+    missing = mirror.resources
+    complete = asyncio.Event()
+
+    def sink(deltas: Sequence[Delta]) -> None:
+        mirror.apply(deltas)
+
+    def synced(resource: str) -> None:
+        missing.discard(resource)
+        if not missing:
+            complete.set()
+
+    watching = asyncio.create_task(cluster.watch(sink, synced, kueue=kueue), name="watch")
+    await complete.wait()
+    mirror.trust_running()
+    return watching
+
+
+async def _written(
+    mirror: Mirror, store: Store, settings: Settings, clock: Clock, epoch: int
+) -> Recovered:
+    books = Books(
+        mirror,
+        settings.solver.limits,
+        settings.unschedulable_seconds,
+        clock,
+        look_fresh_seconds=settings.utilization.fresh_seconds,
+    )
+    books.load(await store.load())
+    left_alone: list[str] = []
+    for _ in range(_ROUNDS):
+        seen = books.observer.look(books.config, clock())
+        left_alone += books.observer.told
+        books.observer.told.clear()
+        changes = [_kept(change, mirror, clock()) for change in seen.changes]
+        if not changes:
+            break
+        marked = books.marked(changes)
+        await store.commit(marked, epoch=epoch, revision=None, cycle=0)
+        books.take_in(marked)
+        mirror.touched |= {change.after.uid for change in marked}
+    states = Counter(entry.state for entry in books.ledger)
+    return Recovered({state: states[state] for state in State if states[state]}, tuple(left_alone))
+
+
+def _kept(change: Change, mirror: Mirror, now: float) -> Change:
+    """Held or deactivated still, where the object says so and the gang is new to the ledger."""
+    job = mirror.jobs.get(change.after.uid)
+    found = _KEPT.match(job.status) if job is not None and change.before is None else None
+    if found is None:
+        return change
+    if found["state"] == State.DEACTIVATED or found["code"] == Code.DEACTIVATED:
+        action = Action.DEACTIVATE
+    elif found["code"] == Code.HELD:
+        action = Action.HOLD
+    else:
+        return change
+    # The cluster does not say whether a person who held it was an admin, so only an admin ends that.
+    person = found["code"] in (Code.HELD, Code.DEACTIVATED)
+    command = Command(0, change.after.uid, action, BY, "", now, admin=person)
+    return joined(change, handle(change.after, Asked(command), now)) or change

@@ -1,0 +1,129 @@
+"""Looks at what gangs do with their GPUs, every now and then and beside the cycles: no plan ever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+
+import structlog
+
+from queuectl.control.ports import Clock, UseSource
+from queuectl.domain.errors import SourceUnavailable
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.utilization import GangUse, Look, PodKey, Trouble, UseState
+from queuectl.state.gpu_holders import HeldGang, held_gangs
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from queuectl.state.utilization import UseTracker, troubles
+from queuectl.telemetry.utilization import Seen, UseMetrics
+
+log = structlog.get_logger()
+
+_SCRAPES = 4  # in the window of what gangs did lately: one of them may fail
+_TOLD = (UseState.IDLE, UseState.STUCK)
+
+
+class UseWatch:
+    """One leadership's looks. What was judged before a take-over is judged anew from what the source still knows."""
+
+    def __init__(
+        self,
+        source: UseSource,
+        mirror: Mirror,
+        metrics: UseMetrics,
+        clock: Clock,
+        *,
+        look_seconds: float,
+        scrape_seconds: float,
+        patience: float,
+    ) -> None:
+        """Watch nothing yet.
+
+        Args:
+            source: of what pods do.
+            mirror: of the cluster.
+            metrics: where looks are shown.
+            clock: of the leader.
+            look_seconds: between looks.
+            scrape_seconds: between samples of a GPU.
+            patience: seconds after which a look is given up.
+        """
+        self._source = source
+        self._mirror = mirror
+        self._metrics = metrics
+        self._clock = clock
+        self._every = look_seconds
+        self._scrape = scrape_seconds
+        self._patience = patience
+        self._window = max(look_seconds, _SCRAPES * scrape_seconds)
+        self._tracker = UseTracker(scrape_seconds)
+        self._states: dict[str, UseState] = {}
+        self._untrusted: tuple[str, ...] = ()
+
+    async def run(
+        self,
+        ledger: Callable[[], Ledger],
+        config: Callable[[], QueueConfig],
+        borrowing: Callable[[], Container[str]],
+        put: Callable[[Mapping[str, GangUse]], None],
+    ) -> None:
+        """Look until cancelled; ``put`` is given what was judged, by uid, after each look.
+
+        ``borrowing``: ClusterQueues that use more than their nominal quota.
+        """
+        log.info("utilization_source", trusts=self._source.trusts)
+        self._metrics.trust(self._source.trusts)
+        try:
+            while True:
+                put(await self.look(held_gangs(self._mirror, ledger(), config(), borrowing())))
+                await asyncio.sleep(self._every)
+        finally:
+            self._metrics.forget()
+
+    async def look(self, gangs: Sequence[HeldGang]) -> dict[str, GangUse]:
+        """What each of them does now, by uid."""
+        began, at = time.perf_counter(), self._clock()
+        known = {pod.key for gang in gangs for pod in gang.pods}
+        wrong: Mapping[Trouble, int]
+        try:
+            async with asyncio.timeout(self._patience):
+                recent, longer = await self._ask(gangs, at, known)
+        except (SourceUnavailable, TimeoutError) as error:
+            why = str(error) or f"no answer within {self._patience:.0f} s"
+            log.warning("utilization_unknown", why=why)
+            uses = self._tracker.nothing(gangs, at, why)
+            wrong = {Trouble.UNREACHABLE: max(1, len(known))}
+        else:
+            uses = await asyncio.to_thread(self._tracker.judge, gangs, recent, longer)
+            wrong = troubles(gangs, recent, self._scrape)
+            self._tell_untrusted(recent.untrusted)
+        seen = [
+            Seen(gang.cluster_queue, use.state, gang.gpus, use.utilization)
+            for gang in gangs
+            if (use := uses.get(gang.uid)) is not None
+        ]
+        self._metrics.looked(wrong, seen, time.perf_counter() - began)
+        self._tell(uses)
+        return uses
+
+    async def _ask(
+        self, gangs: Sequence[HeldGang], at: float, known: Collection[PodKey]
+    ) -> tuple[Look, dict[float, Look]]:
+        """What they did lately; over longer windows only where somebody may be idle or stuck."""
+        recent = await self._source.look(self._window, at, known)
+        windows = self._tracker.windows(gangs, recent)
+        return recent, {window: await self._source.look(window, at, known) for window in windows}
+
+    def _tell_untrusted(self, jobs: tuple[str, ...]) -> None:
+        """Say it once: a set-up that is not finished, or a tenant who names the pods of others."""
+        if jobs and jobs != self._untrusted:
+            log.warning("utilization_untrusted_jobs", jobs=jobs, trusts=self._source.trusts)
+        self._untrusted = jobs
+
+    def _tell(self, uses: Mapping[str, GangUse]) -> None:
+        states = {uid: use.state for uid, use in uses.items()}
+        for uid, state in states.items():
+            if state is not self._states.get(uid) and state in _TOLD:
+                log.info("gang_use", uid=uid, state=state, why=uses[uid].text)
+        self._states = states

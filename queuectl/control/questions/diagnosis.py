@@ -1,0 +1,76 @@
+"""Diagnoses on demand: why one waiting gang does not start, solved on the snapshot of the last plan.
+
+In a thread, one at a time, within a time of its own and with a share of one core (:mod:`queuectl.control.questions.throttle`), so that asking
+never delays a plan or a commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from queuectl.control.questions.throttle import Aside
+from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.errors import TookTooLong
+from queuectl.domain.overrides import in_force
+from queuectl.domain.plan import Plan
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Snapshot
+from queuectl.objects.node_quota import quota_from_nodes
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.explain import diagnose
+from queuectl.reports.over_quota import over_quota
+
+PATIENCE_SECONDS: Final = 5.0  # then it is stopped; clients wait no longer
+_KEPT: Final = 256  # diagnoses remembered until the next plan
+
+
+class Consultation:
+    """Answers for one leadership; ``latest`` is set with every plan."""
+
+    def __init__(self, share: float, cache: PlannerCache) -> None:
+        """``share``: largest part of one core spent on this."""
+        self._cache = cache
+        self._latest: tuple[Snapshot, Plan] | None = None
+        self._known: dict[str, Diagnosis] = {}
+        self._aside = Aside(share)
+
+    def planned(self, snapshot: Snapshot, plan: Plan) -> None:
+        """This plan was made from this snapshot."""
+        self._latest = snapshot, plan
+        self._known.clear()
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        """Of a gang that waited at the last plan; None for any other, when it took too long, and when too many wait for theirs."""
+        known = self._known.get(uid)
+        if known is not None:
+            return known
+        try:
+            async with self._aside.turn():
+                return self._known.get(uid) or await self._solve(uid)
+        except TookTooLong:
+            return None
+
+    async def _solve(self, uid: str) -> Diagnosis | None:
+        latest = self._latest
+        if latest is None or all(p.workload.uid != uid for p in latest[0].pending):
+            return None
+        snapshot, plan = latest
+        found = await self._aside.work_out(
+            lambda stop: diagnose(snapshot, uid, stop, plan, self._cache), PATIENCE_SECONDS
+        )
+        if found.cut:
+            return None
+        if latest is self._latest and len(self._known) < _KEPT:
+            self._known[uid] = found
+        return found
+
+    def stop(self) -> None:
+        """End what is running at once."""
+        self._aside.stop()
+
+
+async def excesses(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:
+    """What runs and would be over quota under another configuration."""
+    over_nodes = quota_from_nodes(in_force(config, snapshot.now), snapshot.fleet)
+    return await asyncio.to_thread(over_quota, snapshot, over_nodes)

@@ -1,0 +1,139 @@
+"""Trying out changes on a copy of what there is: the planner of the loop decides, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+import structlog
+
+from queuectl.control.questions.throttle import Aside
+from queuectl.control.questions.viewer import Seen
+from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.errors import TookTooLong
+from queuectl.domain.ledger import Document
+from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.trial import Trial
+from queuectl.objects.nodes import priority_values
+from queuectl.objects.whatif import Around, Changed, WhatIf, changed
+from queuectl.planner import StopSignal, plan
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.explain.diagnosing import diagnose_those
+from queuectl.planner.verify import verify
+from queuectl.reports.over_quota import over_quota
+from queuectl.state.mirror import Mirror
+
+PATIENCE_SECONDS: Final = 20.0  # of one question, from when it is its turn
+LOOKED_INTO: Final = 3  # submitted gangs that wait and are told why
+
+_log = structlog.get_logger()
+
+
+class Configured(Protocol):
+    """Where the configuration is."""
+
+    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
+        """Revision and all documents. May raise StoreUnavailable."""
+
+
+class TryOut:
+    """Of one process."""
+
+    def __init__(
+        self,
+        look: Callable[[], Awaitable[Seen | None]],
+        store: Configured,
+        mirror: Mirror,
+        share: float,
+        cache: PlannerCache,
+    ) -> None:
+        """``look``: what there is now, not before; ``share``: largest part of one core spent on this."""
+        self._look = look
+        self._store = store
+        self._mirror = mirror
+        self._aside = Aside(share)
+        self._cache = cache
+
+    async def try_out(self, asked: WhatIf) -> Trial | None:
+        """What would be after a change; None while this process does not know yet what there is.
+
+        Raises:
+            BadInput: it cannot be done as asked.
+            TookTooLong: the planner had not enough time, or too many ask.
+            StoreUnavailable: no answer from the database.
+        """
+        async with self._aside.turn():
+            return await self._answer(asked)
+
+    def stop(self) -> None:
+        """End what is running at once."""
+        self._aside.stop()
+
+    async def _answer(self, asked: WhatIf) -> Trial | None:
+        seen = await self._look()
+        if seen is None:
+            return None
+        _, documents = await self._store.configuration()
+        around = Around(
+            priority_values(self._mirror.priority_classes.values()), dict(self._mirror.ranges)
+        )
+        work = partial(_worked_out, seen.snapshot, documents, asked, around, self._cache)
+        trial = await self._aside.work_out(work, PATIENCE_SECONDS)
+        if trial is None:
+            raise TookTooLong("the planner did not come to an end in time")
+        return trial
+
+
+def _worked_out(
+    snapshot: Snapshot,
+    documents: Iterable[Mapping[str, Any]],
+    asked: WhatIf,
+    around: Around,
+    cache: PlannerCache,
+    stop: StopSignal,
+) -> Trial | None:
+    """The trial; None when it was cut."""
+    done = changed(snapshot, documents, asked, around)
+    without = _checked(snapshot, cache, stop)
+    after = _checked(done.snapshot, cache, stop)
+    if without is None or after is None:
+        return None
+    excesses = over_quota(done.snapshot, done.snapshot.config)
+    old = set(over_quota(snapshot, snapshot.config))
+    return Trial(
+        before=snapshot,
+        without=without,
+        after=done.snapshot,
+        plan=after,
+        submitted=done.submitted,
+        evicted=done.evicted,
+        excesses=tuple(excess for excess in excesses if excess not in old),
+        diagnoses=_diagnoses(done, after, cache, stop),
+        warnings=done.warnings,
+    )
+
+
+def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> Plan | None:
+    """A plan that the loop would carry out; None when it was cut."""
+    decided = plan(snapshot, stop, cache)
+    if decided.cut or stop.stopped:
+        return None
+    violations = verify(snapshot, decided)
+    for violation in violations:
+        _log.error("plan_refused_by_verifier", violation=str(violation))
+    assert not violations, "the plan failed its verification"
+    return decided
+
+
+def _diagnoses(
+    done: Changed, after: Plan, cache: PlannerCache, stop: StopSignal
+) -> dict[str, Diagnosis]:
+    """Of the first submitted gangs that wait for something else than victims on their way out."""
+    new = set(done.submitted)
+    waits = [r.uid for r in after.pending if r.uid in new and r.lease is None][:LOOKED_INTO]
+    if not waits:
+        return {}
+    found = diagnose_those(done.snapshot, frozenset(waits), stop, after, cache)
+    return {diagnosis.uid: diagnosis for diagnosis in found if not diagnosis.cut}

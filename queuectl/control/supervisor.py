@@ -1,0 +1,285 @@
+"""The process: one watch, one leadership at a time, and what it says of its own health.
+
+Crash-only: what cannot be handled where it happens ends the process, and the next start recovers from the database and
+the watch. Leaving is orderly all the same: the planner stops, writes under way are answered, the lease is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from queuectl.control.clock import SteadyClock
+from queuectl.control.kueue import Neighbour
+from queuectl.control.leader import estimates
+from queuectl.control.leader.broadcast import Hearsay, share
+from queuectl.control.leader.election import Leadership, LeadershipLost
+from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.loop import Loop
+from queuectl.control.leader.recovery import lost
+from queuectl.control.leader.utilization import UseWatch
+from queuectl.control.ports import Cluster, Store, UseSource
+from queuectl.control.questions.preview import Previewer
+from queuectl.control.questions.viewer import Viewer
+from queuectl.control.questions.what_if import TryOut
+from queuectl.control.settings import Settings
+from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.errors import ClusterError, Fenced, StoreUnavailable
+from queuectl.domain.invariants import Checked
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import Delta
+from queuectl.domain.utilization import GangUse
+from queuectl.planner.cache import PlannerCache
+from queuectl.state.mirror import Mirror
+from queuectl.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+PROBE_SECONDS = 2.0
+MERGE_SECONDS = 0.1  # what is written after one change, in this time, is taken in together
+
+
+class Supervisor:
+    """Runs the controller until told to stop; leads again and again as the lease comes and goes."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        cluster: Cluster,
+        metrics: Metrics,
+        settings: Settings,
+        clock: SteadyClock,
+        job_resources: dict[str, str],
+        use_source: UseSource | None = None,
+    ) -> None:
+        """``job_resources``: plural -> kind of the job kinds watched; ``use_source``: of GPU utilization, None = unknown."""
+        self._use_source = use_source
+        self._store = store
+        self._cluster = cluster
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+        self._mirror = Mirror(job_resources)
+        self._cache = PlannerCache()
+        self._missing = self._mirror.resources
+        self._synced = asyncio.Event()
+        self._policies: list[str] = ["admission policies: not probed yet"]
+        self._protected = asyncio.Event()  # the policies have been in force
+        self._lost = ["database: not compared with the cluster yet"]  # why it is not the cluster's
+        self._neighbour = Neighbour(cluster, store)
+        self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
+        self._leading: Loop | None = None
+        fresh = max(settings.utilization.fresh_seconds, 2 * estimates.EVERY_SECONDS)
+        self._hearsay = Hearsay(store, clock, fresh)
+        self.viewer = Viewer(
+            store,
+            self._mirror,
+            settings.solver.limits,
+            clock,
+            leading=self._books,
+            watching=self._synced.is_set,
+            heard=lambda: self._hearsay.now.uses,
+            share=settings.planning_share,
+            cache=self._cache,
+        )
+        self.tryouts = TryOut(
+            self.viewer.latest, store, self._mirror, settings.planning_share, self._cache
+        )
+        self.previewer = Previewer(self.viewer.latest, settings.planning_share, self._cache)
+        self._leadership = Leadership(
+            cluster,
+            store,
+            clock,
+            holder=settings.holder,
+            duration=settings.lease_duration,
+            renew=settings.lease_renew,
+        )
+
+    def blockers(self) -> list[str]:
+        """Why this process is not ready to lead or to stand by; empty when it is."""
+        waiting = [f"watch: {resource} not listed yet" for resource in sorted(self._missing)]
+        trouble = [self._leadership.trouble] if self._leadership.trouble else []
+        return waiting + self._policies + self._lost + trouble
+
+    async def diagnose(self, uid: str) -> Diagnosis | None:
+        """Why a waiting workload does not start; None while this process cannot tell."""
+        return await (self._leading or self.viewer).diagnose(uid)
+
+    async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
+        """What runs and would be over quota under another configuration; None while this process cannot tell."""
+        return await self.viewer.over_quota(config)
+
+    async def check(self) -> Checked | None:
+        """What a complete check of the invariants finds; None while this process does not lead. May raise StoreUnavailable."""
+        leading = self._leading
+        return await leading.check() if leading is not None and leading.loaded else None
+
+    async def leader(self) -> str:
+        """Which process leads; empty when none does. May raise ClusterUnavailable."""
+        record = await self._cluster.read_leader()
+        return record.holder if record is not None else ""
+
+    def _books(self) -> Books | None:
+        leading = self._leading
+        return leading.books if leading is not None and leading.loaded else None
+
+    def gang_use(self, uid: str) -> GangUse | None:
+        """What a gang did with its GPUs at the leader's last look; None where nobody looks."""
+        leading = self._leading
+        return (leading.books.gang_uses if leading else self._hearsay.now.uses).get(uid)
+
+    def estimated_start(self, uid: str) -> float | None:
+        """When a waiting gang may start, unix seconds; None where nobody knows."""
+        leading = self._leading
+        return (leading.books.estimates.starts if leading else self._hearsay.now.starts).get(uid)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set."""
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(self._watch(), name="watch")
+            lead = group.create_task(self._lead(), name="lead")
+            follow = self._hearsay.follow(lambda: self._leading is None)
+            hear = group.create_task(follow, name="findings of others")
+            await stop.wait()
+            log.info("stopping")
+            self.tryouts.stop()
+            self.viewer.stop()
+            self.previewer.stop()
+            if self._leading is not None:
+                await self._leading.wind_down(self._settings.shutdown_seconds)
+            for task in (lead, hear, watch):
+                task.cancel()
+        await self._leadership.release()
+
+    async def _watch(self) -> None:
+        """Follow the cluster; from the beginning again when other jobs become ours, or ours become another's."""
+        self._kueue = await self._neighbour.keys_count()
+        while True:
+            async with asyncio.TaskGroup() as group:
+                probing = group.create_task(self._probe_policies(kueue=self._kueue))
+                if self._kueue:
+                    self._mirror.take_over(await self._neighbour.admissions())
+                watch = self._cluster.watch(self._sink, self._resource_synced, kueue=self._kueue)
+                watching = group.create_task(watch)
+                self._kueue = await self._neighbour.changed(self._kueue)
+                watching.cancel()
+                probing.cancel()
+
+    def _sink(self, deltas: Sequence[Delta]) -> None:
+        touched = self._mirror.apply(deltas)
+        if self._leading is not None:
+            self._leading.seen(touched)
+
+    def _resource_synced(self, resource: str) -> None:
+        self._missing.discard(resource)
+        if not self._missing:
+            self._synced.set()
+
+    async def _lead(self) -> None:
+        await self._protected.wait()
+        await self._synced.wait()
+        while True:
+            await self._database_found()
+            epoch = await self._leadership.acquire()
+            self._metrics.leading(epoch)
+            self._leading = Loop(
+                store=self._store,
+                cluster=self._cluster,
+                mirror=self._mirror,
+                metrics=self._metrics,
+                settings=self._settings,
+                clock=self._clock,
+                cache=self._cache,
+            )
+            try:
+                await self._reign(self._leading, epoch)
+            except* (LeadershipLost, Fenced) as lost:
+                log.warning("deposed", why=str(lost.exceptions[0]))
+            finally:
+                self._leading = None
+                self._metrics.following()
+
+    async def _database_found(self) -> None:
+        """Return when the database may be the one that the cluster's gangs are in: in another one, they would start twice."""
+        while True:
+            try:
+                why = await lost(self._store, self._mirror)
+            except StoreUnavailable as error:
+                log.warning("database_away", why=str(error))
+            else:
+                self._lost = [f"database: {why}"] if why else []
+                if not why:
+                    return
+                log.warning("database_not_of_this_cluster", why=why)
+            await asyncio.sleep(PROBE_SECONDS)
+
+    async def _reign(self, loop: Loop, epoch: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._leadership.keep(), name="lease")
+            group.create_task(loop.run(epoch), name="loop")
+            group.create_task(self._follow_configuration(loop), name="configuration")
+            group.create_task(self._follow_commands(loop), name="commands")
+            sharing = share(loop.books, self._store, self._clock, epoch)
+            group.create_task(sharing, name="findings")
+            if self._use_source is not None:
+                watch = self._use_watch(self._use_source)
+                group.create_task(
+                    watch.run(
+                        lambda: loop.books.ledger,
+                        lambda: loop.books.config,
+                        loop.books.holdings.borrowing,
+                        loop.measured,
+                    ),
+                    name="utilization",
+                )
+
+    def _use_watch(self, source: UseSource) -> UseWatch:
+        rule = self._settings.utilization
+        return UseWatch(
+            source,
+            self._mirror,
+            self._metrics.utilization,
+            self._clock,
+            look_seconds=rule.look_seconds,
+            scrape_seconds=rule.sample_seconds,
+            patience=rule.patience_seconds,
+        )
+
+    async def _follow_configuration(self, loop: Loop) -> None:
+        """Take in a change at once, and those that come right after it together."""
+        while True:
+            try:
+                await self._store.config_changed(loop.books.config.revision)
+                await loop.configuration_changed()
+                await asyncio.sleep(MERGE_SECONDS)
+            except StoreUnavailable as error:
+                log.warning("configuration_not_read", why=str(error))
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def _follow_commands(self, loop: Loop) -> None:
+        while True:
+            try:
+                await self._store.commands_waiting()
+                await loop.commands_added()
+            except StoreUnavailable as error:
+                log.warning("commands_not_read", why=str(error))
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def _probe_policies(self, *, kueue: bool) -> None:
+        """Ask until they are in force: a job created before they act would be neither suspended nor gated.
+
+        Whatever prevents the answer (missing rights, an API server that is too old or away) keeps this process from being ready.
+        """
+        while True:
+            try:
+                self._policies = await self._cluster.probe_policies(kueue=kueue)
+            except ClusterError as error:
+                self._policies = [f"admission policies: not probed: {error}"]
+            if not self._policies:
+                self._protected.set()
+                return
+            log.warning("policies_not_in_force", missing=self._policies)
+            await asyncio.sleep(PROBE_SECONDS)

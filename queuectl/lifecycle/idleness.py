@@ -1,0 +1,250 @@
+"""Gangs that do not use their GPUs: whom to warn, who may be taken for it, and who is taken without anybody asking.
+
+Everything follows from looks, nothing from time alone: a grace is over when a look sees the gang idle after its end. Whoever
+is not known to be idle, and to have been idle at every look since a warning of this leadership, is left alone (I5). So
+warnings are kept in memory only: the next leader begins with a warning of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from queuectl.domain.events import Evict, Remarked
+from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.queues import ClusterQueue, IdleReclaim, OptOut, QueueConfig, ReclaimMode
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.words import counted
+from queuectl.lifecycle.machine import handle
+from queuectl.objects.keys import IDLE_RECLAIM, PREFIX
+from queuectl.objects.times import format_time
+from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.shield import protected_until
+from queuectl.state.claims import exempt_from_idle_reclaim
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+
+Picture = Callable[[Entry, JobRecord, QueueConfig, float], Admitted | None]
+"""A running gang as the planner sees it, at unix seconds."""
+
+
+class News(NamedTuple):
+    """What a look brought: something to say or do, and whether plans may differ now."""
+
+    due: bool
+    plan_again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Warned:
+    """An idle gang, told so at these times (unix seconds)."""
+
+    attempt: int
+    first: float
+    second: float | None = None
+
+
+class Idleness:
+    """Of one leadership."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        ledger: Callable[[], Ledger],
+        picture: Picture,
+        fresh_seconds: float,
+        borrowing: Callable[[], Container[str]] = tuple,
+    ) -> None:
+        """Nothing is known of any gang yet.
+
+        Args:
+            mirror: what the watch shows.
+            ledger: the workloads.
+            picture: of a gang, to price it.
+            fresh_seconds: a look that is older says nothing of now.
+            borrowing: ClusterQueues that use more than their nominal quota now.
+        """
+        self._borrowing = borrowing
+        self._borrowed: Container[str] = ()
+        self._mirror = mirror
+        self._ledger = ledger
+        self._picture = picture
+        self._fresh = fresh_seconds
+        self._uses: Mapping[str, GangUse] = {}
+        self._warned: dict[str, _Warned] = {}
+        self._due: set[str] = set()
+        self._takeable: frozenset[str] = frozenset()
+
+    def looked(self, uses: Mapping[str, GangUse], config: QueueConfig, now: float) -> News:
+        """Take in what each gang does with its GPUs, by uid, as seen just now."""
+        if any(now - use.at > self._fresh for use in self._uses.values()):
+            self._takeable = frozenset()  # plans made meanwhile knew of nobody idle
+        self._uses = uses
+        self._borrowed = self._borrowing()
+        idle = {
+            uid: found
+            for uid, use in uses.items()
+            if use.state is UseState.IDLE and (found := self._idle(uid, config)) is not None
+        }
+        for uid in self._warned.keys() - idle.keys():
+            del self._warned[uid]
+        self._due = {
+            uid for uid, gang in idle.items() if self._step(*gang, config, now) is not None
+        }
+        before = self._takeable
+        self._takeable = frozenset(
+            uid
+            for uid, (entry, job, _) in idle.items()
+            if self.since(entry, job, config, now) is not None
+        )
+        return News(bool(self._due), self._takeable != before)
+
+    def since(self, entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> float | None:
+        """Since when it is idle, if it may be taken for that now (unix seconds); else None."""
+        warned, use = self._warned.get(entry.uid), self._uses.get(entry.uid)
+        if warned is None or use is None or warned.attempt != entry.attempt:
+            return None
+        queue = config.cluster_queues.get(entry.cluster_queue)
+        if queue is None or not self._counts(entry, job, queue, use):
+            return None
+        over = use.at >= warned.first + queue.idle_reclaim.grace
+        return use.since if over and self._is_fresh(use, now) else None
+
+    def changes(self, config: QueueConfig, now: float, busy: Container[str]) -> list[Change]:
+        """Warnings, and evictions where the mode is Always: what the last look made due.
+
+        Args:
+            config: in use.
+            now: unix seconds.
+            busy: uids of gangs that change anyway; their turn comes at the next look.
+        """
+        due, self._due = self._due, set()
+        found = []
+        for uid in sorted(due):
+            known = None if uid in busy else self._idle(uid, config)
+            if known is None:
+                continue
+            event = self._step(*known, config, now)
+            change = handle(known[0], event, now, config.rules) if event is not None else None
+            if change is not None:
+                found.append(change)
+        return found
+
+    def note(self, changes: Iterable[Change]) -> None:
+        """Only warnings that are in the database were given."""
+        for change in changes:
+            if change.note is None or change.note.reason.code is not Code.IDLE_GPUS:
+                continue
+            uid, attempt = change.after.uid, change.after.attempt
+            warned = self._warned.get(uid)
+            if warned is None or warned.attempt != attempt:
+                self._warned[uid] = _Warned(attempt, change.at)
+            else:
+                self._warned[uid] = replace(warned, second=change.at)
+
+    def _idle(self, uid: str, config: QueueConfig) -> tuple[Entry, JobRecord, ClusterQueue] | None:
+        """A gang that the last look saw idle, in a queue that minds."""
+        entry, job, use = self._ledger().get(uid), self._mirror.jobs.get(uid), self._uses.get(uid)
+        if entry is None or job is None or use is None:
+            return None
+        queue = config.cluster_queues.get(entry.cluster_queue)
+        if queue is None or not self._counts(entry, job, queue, use):
+            return None
+        return entry, job, queue
+
+    def _counts(self, entry: Entry, job: JobRecord, queue: ClusterQueue, use: GangUse) -> bool:
+        """Whether it is idle, and its queue and its job let something follow from that."""
+        if job.outcome is not None or job.deleting or not _counts(entry, use, queue.idle_reclaim):
+            return False
+        return not exempt_from_idle_reclaim(job, queue, borrowing=queue.name in self._borrowed)
+
+    def _is_fresh(self, use: GangUse, now: float) -> bool:
+        return now - use.at <= self._fresh
+
+    def _step(
+        self, entry: Entry, job: JobRecord, queue: ClusterQueue, config: QueueConfig, now: float
+    ) -> Remarked | Evict | None:
+        """What is due for an idle gang: each step needs a look of its own after the one before."""
+        use, warned, rule = self._uses[entry.uid], self._warned.get(entry.uid), queue.idle_reclaim
+        if not self._is_fresh(use, now):
+            return None
+        if warned is None or warned.attempt != entry.attempt:
+            return Remarked(_warning(entry, use, queue, now, 1))
+        if warned.second is None:
+            due = use.at >= warned.first + rule.grace / 2
+            return Remarked(_warning(entry, use, queue, warned.first, 2)) if due else None
+        over = use.at > warned.second and use.at >= warned.first + rule.grace
+        if rule.mode is not ReclaimMode.ALWAYS or not over:
+            return None
+        gang = self._picture(entry, job, config, now)
+        if gang is None or protected_until(gang, queue, now) is not None:
+            return None
+        return Evict(_taken(gang, use, rule, now))
+
+
+def _counts(entry: Entry, use: GangUse, rule: IdleReclaim) -> bool:
+    """Whether it is idle, and its queue lets something follow from that."""
+    if use.state is not UseState.IDLE or use.attempt != entry.attempt:
+        return False
+    whole = entry.state is State.RUNNING and entry.unready_since is None
+    started = entry.started_at if entry.started_at is not None else entry.since
+    rested = not entry.evictions or use.at >= started + rule.cooldown
+    return rule.mode is not ReclaimMode.OFF and whole and rested
+
+
+def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, number: int) -> Reason:
+    """``first``: unix seconds of the first warning, from which the grace counts."""
+    rule, ends = queue.idle_reclaim, format_time(first + queue.idle_reclaim.grace)
+    what = {
+        ReclaimMode.DRY_RUN: f"ClusterQueue {queue.name} only says so for now (idleReclaim: DryRun)",
+        ReclaimMode.ON_DEMAND: f"from {ends} on it is stopped and queued again when another gang needs the room",
+        ReclaimMode.ALWAYS: f"after {ends} it is stopped and queued again",
+    }[rule.mode]
+    held = f" with {counted(entry.gpus, 'GPU')}" if entry.gpus else ""
+    unless = "" if rule.mode is ReclaimMode.DRY_RUN else ", unless it uses them by then"
+    text = (
+        f"idle since {format_time(use.since)}{held}: {use.text}; {what}{unless}. {_remedy(queue)}"
+    )
+    details = {
+        "warning": number,
+        "mode": rule.mode.value,
+        "idleSince": format_time(use.since),
+        "graceEnds": ends,
+        "gpus": entry.gpus,
+    }
+    return Reason(Code.IDLE_GPUS, text, details)
+
+
+def _remedy(queue: ClusterQueue) -> str:
+    """What exempts a gang from idle reclaim, under the policy of its ClusterQueue."""
+    annotation = f'Annotation {PREFIX}{IDLE_RECLAIM}: "false"'
+    policy = f"preemptionOptOut of ClusterQueue {queue.name} is {queue.preemption_opt_out}"
+    match queue.preemption_opt_out:
+        case OptOut.NEVER:
+            return f"No annotation exempts it: {policy}"
+        case OptOut.WITHIN_NOMINAL:
+            return f"{annotation} exempts it while that ClusterQueue does not borrow: {policy}"
+        case OptOut.ALWAYS:
+            return f"{annotation} exempts it"
+
+
+def _taken(gang: Admitted, use: GangUse, rule: IdleReclaim, now: float) -> Reason:
+    """With what it loses, priced as for any other victim."""
+    cost = costs([gang], now)[gang.workload.uid]
+    since = format_time(use.since)
+    text = (
+        f"idle since {since}, and warned twice: {use.text}; {cost.lost_work} GPU-seconds of work lost, "
+        f"{cost.gpus} GPUs freed"
+    )
+    details = {
+        "idleSince": since,
+        "restSeconds": rule.cooldown,
+        "lostGpuSeconds": cost.lost_work,
+        "priority": cost.priority,
+        "gpus": cost.gpus,
+    }
+    return Reason(Code.IDLE_RECLAIMED, text, details)

@@ -1,0 +1,380 @@
+"""The only door through which a workload changes state: ``handle(entry, event, now) -> Change``.
+
+Pure: events are facts (the watch saw, the planner decided, time passed), changes are values that the store commits.
+What must then happen in the cluster is not said by events but follows from the entry alone (lifecycle/owed_writes.py), so a
+crash between any two steps loses nothing.
+
+    Pending ──Admit──▶ Starting ──PodsReady──▶ Running ──Ended──▶ Finished
+       │  ▲               │ Evict                 │ Evict
+    Reserve│ (lease lost) ▼                       ▼
+       ▼  │            Evicting ──Drained──▶ Pending; Backoff after a failed start; Held or Deactivated if it is parked
+    Reserved ──Admit──▶ Starting
+
+A person's command (:class:`~queuectl.domain.events.Asked`) holds, releases, requeues, preempts, deactivates or activates
+from any state. A gang that is parked, or has admission gates, waits in Held or Deactivated until that is taken back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, assert_never
+
+from queuectl.domain.events import (
+    Admit,
+    Adopt,
+    Asked,
+    Described,
+    Drained,
+    Echoed,
+    Ended,
+    Event,
+    Evict,
+    Gated,
+    Gone,
+    MoveRefused,
+    NoticeOver,
+    PodsDone,
+    PodsLost,
+    PodsReady,
+    PriorityOver,
+    Refuse,
+    Relabelled,
+    Remarked,
+    Repair,
+    Reserve,
+    RetryDue,
+    Submitted,
+    WriteAccepted,
+    WriteRefused,
+)
+from queuectl.domain.ledger import REFUSED_WRITE, Change, Entry, Intent, Note, State
+from queuectl.domain.reasons import Code, Reason, gated
+from queuectl.domain.records import Outcome
+from queuectl.domain.rules import Rules
+from queuectl.lifecycle.transitions import drained, evict, move, next_of, rejoin
+from queuectl.lifecycle.user_commands import carry_out
+
+DEFAULT_RULES: Final = Rules()
+MAX_BUDGET: Final = 8  # beyond it another Undecided says nothing new
+
+
+class IllegalTransition(AssertionError):
+    """A defect: the event cannot happen in this state."""
+
+
+def handle(  # noqa: C901 - one dispatch over all events, checked for completeness
+    entry: Entry | None, event: Event, now: float, rules: Rules = DEFAULT_RULES
+) -> Change | None:
+    """Apply one event. ``rules``: for back-off and notice.
+
+    Returns:
+        The change, or None when the event says nothing new.
+
+    Raises:
+        IllegalTransition: when the event cannot happen in the entry's state.
+    """
+    if isinstance(event, Submitted):
+        return _submitted(entry, event, now)
+    if entry is None:
+        raise IllegalTransition(f"{type(event).__name__} for an unknown workload")
+    if entry.state is State.FINISHED:
+        return None
+    match event:
+        case Described():
+            return _described(entry, event, now)
+        case Admit():
+            return _admit(entry, event, now)
+        case Adopt():
+            return _adopt(entry, event, now)
+        case Reserve() | Refuse():
+            return _stay(entry, event, now)
+        case Evict():
+            return _evict(entry, event, now, rules)
+        case Remarked():
+            return _remarked(entry, event, now)
+        case NoticeOver():
+            return Change(entry, next_of(entry, stop_at=None), now) if entry.stop_at else None
+        case Repair():
+            return _repair(entry, event, now)
+        case Echoed():
+            started = entry.intent is Intent.START  # a stop is owed until the gang is drained
+            return Change(entry, next_of(entry, intent=None), now) if started else None
+        case MoveRefused():
+            return _not_moved(entry, event, now)
+        case WriteRefused():
+            return _refused(entry, event, now)
+        case WriteAccepted():
+            return _accepted(entry, now)
+        case PodsReady():
+            return _ready(entry, now)
+        case PodsLost():
+            return _lost(entry, now)
+        case PodsDone():
+            return _done(entry, event, now)
+        case Gated():
+            return _gated(entry, event, now)
+        case Asked():
+            return carry_out(entry, event.command, now, rules)
+        case PriorityOver():
+            return _priority_over(entry, event, now)
+        case Relabelled():
+            moves = entry.intent is Intent.MOVE
+            return (
+                Change(entry, next_of(entry, queue_set=None, intent=None), now) if moves else None
+            )
+        case Drained():
+            _need(entry, event, State.EVICTING)
+            return drained(entry, now, rules.pods_ready)
+        case RetryDue():
+            _need(entry, event, State.BACKOFF)
+            reason = Reason(Code.QUEUED, "requeued after back-off")
+            return rejoin(entry, now, reason, requeue_at=None)
+        case Ended():
+            code = Code.SUCCEEDED if event.outcome is Outcome.SUCCEEDED else Code.FAILED
+            return _finish(entry, Reason(code), now)
+        case Gone():
+            return _finish(entry, Reason(Code.DELETED, "the job was deleted"), now)
+        case _:
+            assert_never(event)
+
+
+def _need(entry: Entry, event: Event, *states: State) -> None:
+    if entry.state not in states:
+        raise IllegalTransition(f"{type(event).__name__} in state {entry.state} of {entry.ref}")
+
+
+def _submitted(entry: Entry | None, event: Submitted, now: float) -> Change | None:
+    if entry is not None:
+        return None
+    job = event.job
+    reason = gated(job.gates) if job.gates else Reason(Code.QUEUED, f"queued in {job.queue}")
+    after = Entry(
+        uid=job.uid,
+        kind=job.kind,
+        namespace=job.namespace,
+        name=job.name,
+        state=State.HELD if job.gates else State.PENDING,
+        queue=job.queue or "",
+        cluster_queue=event.cluster_queue,
+        priority=event.priority,
+        gpus=job.gpus,
+        pods=job.pods,
+        attempt=job.attempt,  # an attempt on the object above ours is adopted
+        queued_at=_arrival(job.created_at, now),
+        since=now,
+        reason=reason,
+        version=1,
+        gates=job.gates,
+    )
+    return Change(None, after, now, Note("Queued", None, after.state, reason))
+
+
+def _arrival(created_at: float, now: float) -> float:
+    """When it was created, as finely as we know: the API server tells whole seconds, our sight of it may tell more."""
+    return min(max(created_at, now), created_at + 0.999)
+
+
+def _described(entry: Entry, event: Described, now: float) -> Change | None:
+    priority = event.priority if entry.priority_set is None else entry.priority_set
+    if event.max_priority is not None:
+        priority = min(priority, event.max_priority)
+    said: dict[str, Any] = {
+        "queue": event.queue,
+        "cluster_queue": event.cluster_queue,
+        "priority": priority,
+        "gpus": event.gpus,
+        "pods": event.pods,
+    }
+    if all(getattr(entry, name) == value for name, value in said.items()):
+        return None
+    asks = (event.queue, event.cluster_queue, event.gpus, event.pods)
+    as_known = (entry.queue, entry.cluster_queue, entry.gpus, entry.pods)
+    if entry.lease is None or asks == as_known:
+        return Change(entry, next_of(entry, **said), now)
+    if entry.state is State.EVICTING:  # it was being moved; it still leaves, but to queue again
+        return Change(entry, next_of(entry, lease=None, **said), now)
+    text = "it asks for something else now; the place held for it is given up"
+    return move(entry, State.PENDING, now, Reason(Code.QUEUED, text), lease=None, **said)
+
+
+def _admit(entry: Entry, event: Admit, now: float) -> Change | None:
+    _need(entry, event, State.PENDING, State.RESERVED)
+    if entry.queue_set is not None:
+        return None  # decided of one that is on its way to another queue
+    reason = Reason(Code.ADMITTED, f"attempt {entry.attempt + 1}", event.details)
+    return move(
+        entry,
+        State.STARTING,
+        now,
+        reason,
+        attempt=entry.attempt + 1,
+        placement=event.placement,
+        planned=event.planned,
+        lease=None,
+        intent=Intent.START,
+        started_at=now,
+        ready_at=None,
+        requeue_at=None,
+        requeued_at=None,
+        evicted_for=None,
+        budget=0,
+    )
+
+
+def _adopt(entry: Entry, event: Adopt, now: float) -> Change:
+    if not entry.state.waiting:
+        raise IllegalTransition(f"Adopt in state {entry.state} of {entry.ref}")
+    return move(
+        entry,
+        State.RUNNING,
+        now,
+        Reason(Code.ADOPTED, f"it runs already, as attempt {event.attempt}"),
+        attempt=event.attempt,
+        placement=event.placement,
+        lease=None,
+        intent=None,
+        queue_set=None,
+        started_at=now if event.started_at is None else min(now, event.started_at),
+        ready_at=now,
+        requeue_at=None,
+        requeued_at=None,
+        evicted_for=None,
+        parked=None,
+        gates=(),
+    )
+
+
+def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> Change | None:
+    _need(entry, event, State.PENDING, State.RESERVED)
+    lease = event.lease if isinstance(event, Reserve) else None
+    if lease is not None and entry.queue_set is not None:
+        return None
+    state = State.RESERVED if lease is not None else State.PENDING
+    undecided = event.reason.code is Code.UNDECIDED
+    budget = min(entry.budget + 1, MAX_BUDGET) if undecided else 0
+    if state is not entry.state:
+        return move(entry, state, now, event.reason, lease=lease, budget=budget)
+    if (event.reason, lease, budget) == (entry.reason, entry.lease, entry.budget):
+        return None
+    after = next_of(entry, reason=event.reason, lease=lease, budget=budget)
+    told = event.reason.code is not entry.reason.code
+    note = Note(str(event.reason.code), entry.state, state, event.reason) if told else None
+    return Change(entry, after, now, note)
+
+
+def _evict(entry: Entry, event: Evict, now: float, rules: Rules) -> Change | None:
+    if entry.state is State.EVICTING:
+        return None
+    return evict(
+        entry,
+        now,
+        event.reason,
+        rules,
+        excluded=event.excluded,
+        lease=event.lease,
+        parked=event.parked,
+    )
+
+
+def _remarked(entry: Entry, event: Remarked, now: float) -> Change | None:
+    if entry.state is not State.RUNNING:
+        return None
+    note = Note(str(event.reason.code), entry.state, entry.state, event.reason)
+    return Change(entry, next_of(entry), now, note)
+
+
+def _repair(entry: Entry, event: Repair, now: float) -> Change:
+    _need(entry, event, State.STARTING, State.RUNNING)
+    after = next_of(entry, placement=event.placement)
+    reason = Reason(Code.REPAIRED, "slots on lost nodes moved")
+    return Change(entry, after, now, Note("Repaired", entry.state, entry.state, reason))
+
+
+def _ready(entry: Entry, now: float) -> Change | None:
+    if entry.unready_since is not None:
+        return Change(entry, next_of(entry, unready_since=None), now)
+    if entry.state is not State.STARTING:
+        return None
+    text = "its pod is ready" if entry.pods == 1 else f"all {entry.pods} pods ready"
+    reason = Reason(Code.PODS_READY, text)
+    return move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
+
+
+def _lost(entry: Entry, now: float) -> Change | None:
+    if entry.state is not State.RUNNING or entry.unready_since is not None:
+        return None
+    return Change(entry, next_of(entry, unready_since=now), now)
+
+
+def _not_moved(entry: Entry, event: MoveRefused, now: float) -> Change | None:
+    if entry.intent is not Intent.MOVE:
+        return None
+    text = f"it stays in LocalQueue {entry.queue}: the API server refuses the move to {entry.queue_set}: {event.why}"
+    note = Note(str(Code.WRITE_REFUSED), entry.state, entry.state, Reason(Code.WRITE_REFUSED, text))
+    return Change(entry, next_of(entry, queue_set=None, intent=None), now, note)
+
+
+def _refused(entry: Entry, event: WriteRefused, now: float) -> Change | None:
+    """Say so beside the reason for its state, which goes on to decide what comes next."""
+    if entry.refused_write is not None:
+        return None
+    said = entry.reason.message
+    details = {
+        **entry.reason.details,
+        REFUSED_WRITE: {"write": event.purpose.value, "before": said},
+    }
+    message = f"{said}; {event.text}" if said else event.text
+    after = next_of(entry, reason=Reason(entry.reason.code, message, details))
+    reason = Reason(Code.WRITE_REFUSED, event.text, {"write": event.purpose.value})
+    return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
+
+
+def _accepted(entry: Entry, now: float) -> Change | None:
+    if entry.refused_write is None:
+        return None
+    details = dict(entry.reason.details)
+    said = details.pop(REFUSED_WRITE)["before"]
+    return Change(entry, next_of(entry, reason=Reason(entry.reason.code, said, details)), now)
+
+
+def _done(entry: Entry, event: PodsDone, now: float) -> Change | None:
+    _need(entry, event, State.STARTING, State.RUNNING)
+    if event.placement == entry.placement:
+        return None
+    return Change(entry, next_of(entry, placement=event.placement), now)
+
+
+def _gated(entry: Entry, event: Gated, now: float) -> Change | None:
+    gates = tuple(gate for gate in entry.gates if gate in event.gates)
+    if gates == entry.gates:
+        return None
+    if entry.state is not State.HELD or entry.parked is not None:
+        return Change(entry, next_of(entry, gates=gates), now)
+    return rejoin(entry, now, Reason(Code.QUEUED, "its admission gates are removed"), gates=gates)
+
+
+def _priority_over(entry: Entry, event: PriorityOver, now: float) -> Change | None:
+    if entry.priority_until is None or now < entry.priority_until:
+        return None
+    text = f"priority as its classes say: the time set for {entry.priority_set} is over"
+    reason = Reason(Code.PRIORITY_SET, text)
+    after = next_of(entry, priority=event.priority, priority_set=None, priority_until=None)
+    return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
+
+
+def _finish(entry: Entry, reason: Reason, now: float) -> Change:
+    return move(
+        entry,
+        State.FINISHED,
+        now,
+        reason,
+        placement=None,
+        planned=None,
+        lease=None,
+        intent=None,
+        queue_set=None,
+        requeue_at=None,
+        unready_since=None,
+        stop_at=None,
+        past_seconds=entry.executed(now),
+        finished_at=now,
+    )

@@ -1,0 +1,408 @@
+"""What the mirror says happened to one workload: facts for the state machine, in the order they happened.
+
+Only what is seen counts. The same picture always gives the same events, so nothing is lost by a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from queuectl.domain.commands import Action, Command
+from queuectl.domain.events import (
+    Adopt,
+    Asked,
+    Described,
+    Drained,
+    Echoed,
+    Ended,
+    Event,
+    Evict,
+    Gated,
+    Gone,
+    MoveRefused,
+    NoticeOver,
+    PodsDone,
+    PodsLost,
+    PodsReady,
+    PriorityOver,
+    Relabelled,
+    RetryDue,
+    Submitted,
+    WriteAccepted,
+)
+from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord, PodRecord, PriorAdmission
+from queuectl.domain.rules import Rules
+from queuectl.domain.workload import Placement
+from queuectl.lifecycle.adoption import running_placement
+from queuectl.lifecycle.failures import (
+    held_up,
+    late_pods,
+    pin_is_refused,
+    pin_refused,
+    refused_pods,
+    start_failed,
+    start_refused,
+    stop_is_refused,
+    unlike_planned,
+)
+from queuectl.lifecycle.machine import handle
+from queuectl.lifecycle.refusals import Refusal, Refusals
+from queuectl.lifecycle.timers import Alarms, alarm_of
+from queuectl.objects.nodes import priority_values
+from queuectl.objects.standing import drain
+from queuectl.state.claims import priority_of
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from queuectl.state.readiness import all_ready, still_needed
+from queuectl.state.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What one workload is judged by.
+
+    Attributes:
+        rules: time-outs, among others.
+        unschedulable: seconds after which a start is given up whose pinned pod kube-scheduler refuses, or whose place pods
+            of an earlier attempt take.
+        names: hostname label -> node name.
+        drain: why its queue evicts what runs, None when it does not.
+        refused: when kube-scheduler was first seen to refuse a pod, by uid of the pod; unix seconds.
+        late: likewise, when a pod of an earlier attempt was first seen.
+        refusal: of a write that it owes, None when none is refused.
+        may_start: a start that was sent may still have its effect.
+    """
+
+    rules: Rules
+    unschedulable: float
+    names: Mapping[str, str]
+    drain: Reason | None = None
+    refused: Mapping[str, float] = field(default_factory=dict)
+    late: Mapping[str, float] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    may_start: bool = False
+
+
+def observe(
+    entry: Entry, job: JobRecord | None, pods: Iterable[PodRecord], now: float, terms: Terms
+) -> Iterator[Event]:
+    """Events of one workload, in the order in which they are to be applied.
+
+    Args:
+        entry: as the ledger has it.
+        job: its object, None when the watch no longer shows it.
+        pods: all pods it controls.
+        now: unix seconds.
+        terms: what it is judged by.
+    """
+    if job is None:
+        yield Gone()
+        return
+    if job.outcome is not None:
+        yield Ended(job.outcome)
+        return
+    match entry.state:
+        case State.STARTING | State.RUNNING:
+            yield from _live(entry, job, list(pods), now, terms)
+        case State.EVICTING:
+            yield from _leaving(entry, job, list(pods), now, terms)
+        case _:
+            yield from _waiting(entry, job, now, terms)
+
+
+def _waiting(entry: Entry, job: JobRecord, now: float, terms: Terms) -> Iterator[Event]:
+    if not job.suspended:
+        text = "the job was resumed without queuectl; it is suspended again and keeps its place"
+        yield Evict(Reason(Code.RESUMED_OUTSIDE, text))
+        return
+    if entry.queue_set is not None and entry.queue_set == job.queue:
+        yield Relabelled()
+    elif terms.refusal is not None and terms.refusal.purpose is Purpose.MOVE:
+        yield MoveRefused(terms.refusal.why)
+    if entry.gates and entry.gates != job.gates:
+        yield Gated(job.gates)
+    if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
+        yield RetryDue()
+
+
+def _leaving(
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: Terms
+) -> Iterator[Event]:
+    gone = all(pod.terminal for pod in pods)
+    if entry.stop_at is not None and (
+        now >= entry.stop_at or job.preempt_ready or job.suspended or gone
+    ):
+        yield NoticeOver()
+    # A start that never landed is withdrawn by a newer write, which shows as this attempt on the suspended object. Where the
+    # API server refuses that, too, it is enough that no start can have its effect any more.
+    refused = terms.refusal is not None and terms.refusal.purpose in (Purpose.START, Purpose.STOP)
+    stopped = job.suspended and job.attempt >= entry.attempt
+    withdrawn = job.suspended and refused and not terms.may_start
+    if (stopped or withdrawn) and job.drained and gone:
+        yield Drained()
+    elif stopped:
+        yield WriteAccepted()
+    elif terms.refusal is not None and terms.refusal.purpose is Purpose.STOP:
+        yield stop_is_refused(terms.refusal, resumed=not job.suspended)
+
+
+def _live(
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: Terms
+) -> Iterator[Event]:
+    started = not job.suspended and job.attempt == entry.attempt
+    if entry.intent is Intent.START and started:
+        yield Echoed()
+    elif entry.intent is None and job.suspended:
+        yield Evict(Reason(Code.SUSPENDED_OUTSIDE, "the job was suspended without queuectl"))
+        return
+    current = [pod for pod in pods if pod.attempt == entry.attempt]
+    ready = started and all_ready(job, current)
+    gated = any(pod.gated and not pod.terminating and not pod.terminal for pod in current)
+    if started and not gated:
+        yield WriteAccepted()
+    trouble = _trouble(entry, job, current, now, terms)
+    if trouble is None and not ready:  # what came up while nobody looked is not late
+        trouble = start_failed(entry, now, terms.rules.pods_ready)
+    if trouble is not None:
+        yield trouble
+    elif started:
+        yield PodsReady() if ready else PodsLost()
+        if entry.state is State.RUNNING and entry.placement is not None:
+            yield PodsDone(still_needed(entry.placement, job, current, terms.names))
+        refusal = terms.refusal
+        pin = refusal is not None and refusal.purpose is Purpose.PIN
+        if refusal is not None and pin and gated and entry.state is State.RUNNING:
+            yield pin_is_refused(refusal)
+
+
+def _trouble(
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: Terms
+) -> Evict | None:
+    """Why it must be taken down, ready or not; None when it need not be."""
+    return (
+        unlike_planned(entry, job, pods)
+        or _over_time(entry, job, now)
+        or (Evict(terms.drain) if terms.drain is not None else None)
+        or pin_refused(pods, terms.refused, now, terms.unschedulable, terms.names)
+        or held_up(entry, job, terms.late, now, terms.unschedulable)
+        or start_refused(entry, terms.refusal, now, terms.unschedulable)
+    )
+
+
+def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
+    limit = job.max_execution
+    if limit is None or entry.executed(now) < limit:
+        return None
+    text = f"it may run for {limit:.0f} s over all attempts and has"
+    reason = Reason(Code.MAX_EXECUTION_TIME, text)
+    return Evict(reason, parked=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look found: changes to commit, at most one per workload, and whether plans may differ now."""
+
+    changes: list[Change]
+    plan_again: bool
+
+
+class Observer:
+    """Looks at what the mirror says changed since the last look."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        ledger: Ledger,
+        usage: Usage,
+        unschedulable: float,
+        refusals: Refusals | None = None,
+    ) -> None:
+        """``unschedulable``: seconds, as in :class:`Terms`. ``refusals``: None where nothing is written."""
+        self._refusals = refusals if refusals is not None else Refusals()
+        self._mirror = mirror
+        self._ledger = ledger
+        self._usage = usage
+        self._unschedulable = unschedulable
+        self._plan_again = False
+        self.alarms = Alarms()
+        self.told: list[str] = []  # for the log; the reader clears it
+        self._left_alone: set[str] = set()
+        self._refused: dict[str, dict[str, float]] = {}  # of each workload, as refused_pods says
+        self._late: dict[str, dict[str, float]] = {}  # likewise, as late_pods says
+
+    def look(self, config: QueueConfig, now: float) -> Seen:
+        """Take the mirror's marks and turn them into changes."""
+        mirror = self._mirror
+        moved, mirror.moved_pods = mirror.moved_pods, set()
+        touched, mirror.touched = mirror.touched, set()
+        edited, mirror.edited = mirror.edited, set()
+        self._plan_again = self._usage.refresh(moved) or mirror.planning_changed
+        self._plan_again |= any(map(self._waits, edited))
+        mirror.planning_changed = False
+        changes = []
+        # In the order of the API server's revisions, so that of two jobs seen together the first created is first in line,
+        # whichever was changed since.
+        for number, uid in enumerate(sorted(touched, key=self._revision)):
+            change = self._one(uid, config, now + number * 1e-6)
+            if change is not None:
+                changes.append(change)
+        return Seen(changes, self._plan_again)
+
+    def _one(self, uid: str, config: QueueConfig, now: float) -> Change | None:
+        """All that is new about one workload, as one change."""
+        before = self._ledger.get(uid)
+        job = self._mirror.jobs.get(uid)
+        if before is None:
+            return self._submitted(job, config, now) if job and job.outcome is None else None
+        last: Change | None = None
+        pods = list(self._mirror.pods_of(before))
+        refused = refused_pods(pods, self._refused.pop(uid, {}), now)
+        if refused:
+            self._refused[uid] = refused
+        late = late_pods(pods, before.attempt, self._late.pop(uid, {}), now)
+        if late and before.state is State.STARTING:
+            self._late[uid] = late
+            self._mirror.unschedulable.add(uid)  # to look again as time passes
+        terms = replace(self._terms(before, job, config), refused=refused, late=late)
+        for event in observe(before, job, pods, now, terms):
+            change = handle(last.after if last else before, event, now, config.rules)
+            last = joined(last, change)
+        if last is not None and last.after.state is State.EVICTING and before.state.waiting:
+            last = self._adopted(before, job, config, now) or last
+        after = last.after if last is not None else before
+        if job is not None and before.state.waiting and after.state.waiting:
+            described = handle(after, self._described(job, config), now)
+            self._plan_again |= described is not None
+            last = joined(last, described)
+            after = last.after if last is not None else before
+        if job is not None and _own_priority_over(after, now):
+            last = self._priority_over(last, after, job, config, now)
+            after = last.after
+        self._plan_again |= after.state is not before.state
+        self._plan_again |= after.refused_write is not before.refused_write
+        self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready))
+        if before.placement is not after.placement:
+            self._plan_again = True  # pods that are done for good left their slots
+        if before.state.live and self.on_lost_nodes(before):
+            self._plan_again = (
+                True  # one of its pods there may just have gone, so that its slot can move
+            )
+        return last
+
+    def _priority_over(
+        self, last: Change | None, after: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Change:
+        """Its classes rule again. One change tells one thing: beside other news it has to wait for the next look."""
+        self._plan_again = True
+        if last is not None and last.note is not None:
+            self._mirror.touched.add(after.uid)
+            return last
+        over = handle(after, PriorityOver(self._described(job, config).priority), now)
+        change = joined(last, over)
+        assert change is not None
+        return change
+
+    def _terms(self, entry: Entry, job: JobRecord | None, config: QueueConfig) -> Terms:
+        return Terms(
+            config.rules,
+            self._unschedulable,
+            self._usage.names,
+            drain=drain(entry.namespace, entry.queue, config) if entry.state.live else None,
+            refusal=self._refusals.of(entry),
+            may_start=job is not None and self._refusals.may_start(job),
+        )
+
+    def on_lost_nodes(self, entry: Entry) -> bool:
+        """Whether any node of its placement is gone, not ready or cordoned."""
+        nodes = self._mirror.nodes
+        placed = entry.placement.podsets if entry.placement is not None else ()
+        return any(
+            name not in nodes or not nodes[name].node.takes(())
+            for p in placed
+            for name, _ in p.nodes
+        )
+
+    def _revision(self, uid: str) -> tuple[int, str]:
+        return (self._mirror.appeared(uid), uid)
+
+    def _waits(self, uid: str) -> bool:
+        entry = self._ledger.get(uid)
+        return entry is not None and entry.state.waiting
+
+    def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> Change | None:
+        described = self._described(job, config)
+        prior = self._mirror.prior_of(job)
+        if not (job.suspended or job.attempt or described.cluster_queue):
+            self._leave_alone(job)
+            return None
+        self._plan_again = True
+        if prior is not None and prior.queued_at is not None:
+            job = replace(job, created_at=prior.queued_at)
+        new = handle(None, Submitted(job, described.priority, described.cluster_queue), now)
+        placement = self._running(job, config, prior)
+        if new is not None and job.suspended and self._leaves(job):
+            text = f"pods of attempt {job.attempt} have not ended yet; it queues when they have"
+            return joined(new, handle(new.after, Evict(Reason(Code.SUSPENDED_OUTSIDE, text)), now))
+        if new is None or (placement is None and (prior is None or prior.active)):
+            return new
+        if placement is None:
+            return joined(new, handle(new.after, Asked(_given_up(job, now)), now))
+        started_at = prior.admitted_at if prior is not None else None
+        return joined(new, handle(new.after, Adopt(placement, job.attempt, started_at), now))
+
+    def _leaves(self, job: JobRecord) -> bool:
+        """Whether a suspended job that is new to the ledger has pods that run: it was being evicted as the database was lost."""
+        return any(not pod.terminal for pod in self._mirror.pods_of(job))
+
+    def _leave_alone(self, job: JobRecord) -> None:
+        """It runs, never was ours, and no queue of ours would know what it holds."""
+        if job.uid not in self._left_alone:
+            self._left_alone.add(job.uid)
+            self.told.append(
+                f"{job.kind} {job.namespace}/{job.name} runs in LocalQueue {job.queue}, which does not exist or leads to "
+                "no ClusterQueue: it is left alone"
+            )
+
+    def _adopted(
+        self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
+    ) -> Change | None:
+        """A gang that runs as a later attempt than the ledger knows: the database is from the past."""
+        if job is None or job.attempt <= entry.attempt:
+            return None
+        placement = self._running(job, config)
+        return handle(entry, Adopt(placement, job.attempt), now) if placement else None
+
+    def _running(
+        self, job: JobRecord, config: QueueConfig, prior: PriorAdmission | None = None
+    ) -> Placement | None:
+        pods = self._mirror.pods_of(job)
+        return running_placement(job, pods, self._mirror.fleet.by_name, config, prior)
+
+    def _described(self, job: JobRecord, config: QueueConfig) -> Described:
+        queue = config.cluster_queue_of(job.namespace, job.queue)
+        classes = priority_values(self._mirror.priority_classes.values())
+        priority = priority_of(job, config, classes)
+        most = queue.max_priority if queue else None
+        name = queue.name if queue else ""
+        return Described(job.queue or "", name, priority, job.gpus, job.pods, most)
+
+
+def _own_priority_over(entry: Entry, now: float) -> bool:
+    until = entry.priority_until
+    return until is not None and until <= now and entry.state is not State.FINISHED
+
+
+def _given_up(job: JobRecord, now: float) -> Command:
+    """What the Kueue before us had done with it."""
+    return Command(0, job.uid, Action.DEACTIVATE, "the Kueue that ran here", "", now)
+
+
+def joined(first: Change | None, then: Change | None) -> Change | None:
+    """Two changes of one workload as one; at most one of them has a history line."""
+    if first is None or then is None:
+        return first or then
+    return Change(first.before, then.after, then.at, then.note or first.note)

@@ -1,0 +1,48 @@
+"""When to look at a workload again although nothing was seen of it: what only time changes."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.records import JobRecord
+from queuectl.domain.rules import PodsReady
+from queuectl.lifecycle.failures import ready_by
+
+
+def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReady) -> float | None:
+    """The first moment (unix seconds) at which time alone changes its state, or None."""
+    requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
+    moments = [requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules)]
+    if entry.state.live and job is not None and job.max_execution is not None:
+        moments.append((entry.started_at or entry.since) + job.max_execution - entry.past_seconds)
+    return min((at for at in moments if at is not None), default=None)
+
+
+class Alarms:
+    """The next moment of each workload. One that rings is over; the look that follows sets the next."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+
+    def put(self, uid: str, at: float | None) -> None:
+        """Ring for this workload at unix seconds ``at`` and no earlier; None = not at all."""
+        if at is None:
+            self._at.pop(uid, None)
+        elif self._at.get(uid) != at:
+            self._at[uid] = at
+            heappush(self._heap, (at, uid))
+            if len(self._heap) > 64 + 2 * len(self._at):
+                self._heap = [(at, uid) for uid, at in self._at.items()]
+                heapify(self._heap)
+
+    def due(self, now: float) -> set[str]:
+        """Those to look at now."""
+        found = set()
+        while self._heap and self._heap[0][0] <= now:
+            at, uid = heappop(self._heap)
+            if self._at.get(uid) == at:
+                del self._at[uid]
+                found.add(uid)
+        return found

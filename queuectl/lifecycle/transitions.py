@@ -1,0 +1,142 @@
+"""The steps that transitions are made of: leave a state, be evicted, come back to the queue. Pure, as the machine is."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+from queuectl.domain.durations import DAY
+from queuectl.domain.ledger import Change, Entry, Intent, Note, State, parked_state, rest
+from queuectl.domain.reasons import BY_POLICY, COOPERATIVE, FAILED_START, Code, Reason, gated
+from queuectl.domain.rules import PodsReady, Rules
+from queuectl.domain.snapshot import CapacityLease
+
+
+def next_of(entry: Entry, **changes: Any) -> Entry:
+    """The row's next version."""
+    return replace(entry, version=entry.version + 1, **changes)
+
+
+def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any) -> Change:
+    """Enter a state, with a line in the history."""
+    after = next_of(entry, state=state, since=now, reason=reason, **changes)
+    return Change(entry, after, now, Note(str(reason.code), entry.state, state, reason))
+
+
+def rejoin(entry: Entry, now: float, reason: Reason, **changes: Any) -> Change:
+    """Queue with this reason, or stay where a person or a gate keeps it."""
+    parked: Reason | None = changes.get("parked", entry.parked)
+    gates: tuple[str, ...] = changes.get("gates", entry.gates)
+    if parked is not None:
+        return move(entry, parked_state(parked), now, parked, **changes)
+    if gates:
+        return move(entry, State.HELD, now, gated(gates), **changes)
+    return move(entry, State.PENDING, now, reason, **changes)
+
+
+def evict(
+    entry: Entry,
+    now: float,
+    reason: Reason,
+    rules: Rules,
+    *,
+    excluded: tuple[str, ...] = (),
+    lease: CapacityLease | None = None,
+    parked: Reason | None = None,
+    behind: bool = False,
+) -> Change:
+    """Take it down whole: at once, or after telling it where the rules give it time and it has work to save.
+
+    ``behind``: it queues again behind those that wait now, as far as time decides.
+    """
+    code = reason.code
+    failed = code in FAILED_START
+    grace = notice(entry, code, rules)
+    behind |= failed and rules.pods_ready.requeue_by_eviction
+    return move(
+        entry,
+        State.EVICTING,
+        now,
+        reason,
+        intent=Intent.STOP,
+        lease=lease,
+        requeue_at=_borrows_at(reason, now),
+        requeued_at=now if behind else entry.requeued_at,
+        unready_since=None,
+        past_seconds=entry.executed(now),
+        stop_at=now + grace if grace > 0 else None,
+        evictions=entry.evictions + 1,
+        evicted_for=code,
+        preempted_at=_preemptions(entry, code, now),
+        failures=entry.failures + 1 if failed else entry.failures,
+        excluded=tuple(sorted({*entry.excluded, *excluded})),
+        parked=parked if parked is not None else entry.parked,
+    )
+
+
+def _borrows_at(reason: Reason, now: float) -> float | None:
+    """Until when a gang that made room for others does not borrow; None = it may at once."""
+    pause = float(reason.details.get("borrowBackoffSeconds", 0.0))
+    return now + pause if pause > 0 else None
+
+
+def notice(entry: Entry, code: Code, rules: Rules) -> float:
+    """Seconds between telling a gang that it is evicted for this and suspending it."""
+    cooperative = code in COOPERATIVE and entry.state is State.RUNNING
+    return rules.eviction_grace if cooperative else 0.0
+
+
+def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
+    """Those that protections count, of the last day; this one included if it is one."""
+    times = (*entry.preempted_at, now) if code in BY_POLICY else entry.preempted_at
+    return tuple(at for at in times if at > now - DAY)
+
+
+def drained(entry: Entry, now: float, policy: PodsReady) -> Change:
+    """Its pods are gone: where it goes next follows from why it was evicted."""
+    cleared: dict[str, Any] = {
+        "placement": None,
+        "planned": None,
+        "intent": Intent.MOVE if entry.queue_set is not None else None,
+        "started_at": None,
+        "ready_at": None,
+        "stop_at": None,
+    }
+    code = entry.reason.code
+    if entry.parked is not None:
+        return rejoin(entry, now, entry.parked, lease=None, **cleared)
+    if code in FAILED_START:
+        return _failed(entry, now, policy, cleared)
+    if (wait := rest(entry)) > 0:
+        reason = Reason(Code.BACKOFF, f"it did not use its GPUs; queued again in {wait:.0f} s")
+        return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
+    if entry.lease is not None and not entry.gates:
+        waits = Reason(Code.WAITING_FOR_PREEMPTED, "moved; its new place is held for it")
+        return move(entry, State.RESERVED, now, waits, **cleared)
+    reason = Reason(Code.QUEUED, f"requeued after {code}")
+    return rejoin(entry, now, reason, lease=None, **cleared)
+
+
+def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> Change:
+    why = f": {entry.reason.message}" if entry.reason.code is Code.START_REFUSED else ""
+    told = f"start {entry.attempt} failed ({entry.reason.code}{why})"
+    limit = policy.backoff_limit
+    if limit is not None and entry.failures > limit:
+        text = f"{told}; {entry.failures} in a row, and {limit} may be retried"
+        given_up = Reason(Code.REQUEUING_LIMIT, text)
+        return rejoin(entry, now, given_up, parked=given_up, lease=None, **cleared)
+    wait = pause(policy, entry)
+    reason = Reason(Code.BACKOFF, f"{told}; retried in {wait:.0f} s")
+    return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
+
+
+def pause(policy: PodsReady, entry: Entry) -> float:
+    """Seconds until a gang whose start just failed is retried.
+
+    The jitter is drawn from uid and attempt, so that gangs that fail together do not come back together, and the same
+    history gives the same times.
+    """
+    wait = min(policy.backoff_ceiling, policy.backoff_base * 2.0 ** min(entry.failures - 1, 30))
+    drawn = hashlib.blake2b(f"{entry.uid}/{entry.attempt}".encode(), digest_size=8).digest()
+    return wait * (1.0 + policy.backoff_jitter * int.from_bytes(drawn) / 2.0**64)
