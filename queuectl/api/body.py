@@ -16,7 +16,7 @@ from queuectl.api import merge
 from queuectl.api.access import caller_of
 from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, wrong_members
 from queuectl.api.reading import MAX_VALUES, malformed, read_json, read_yaml
-from queuectl.control.questions.throttle import Aside
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.errors import TookTooLong
 
 JSON_TYPES: Final = ("application/json",)
@@ -60,7 +60,7 @@ class Bodies:
     """Reads bodies that may be large, one at a time and with a share of one core, in a thread."""
 
     def __init__(self) -> None:
-        self._aside = Aside(_SHARE)
+        self._aside = PlannerThrottle(_SHARE)
 
     async def document(self, request: Request) -> dict[str, Any]:
         """The body as one mapping, JSON or YAML.

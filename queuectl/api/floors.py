@@ -9,7 +9,14 @@ from pydantic import Field
 
 from queuectl.api.access import Visible
 from queuectl.api.schemas import View
-from queuectl.domain.floor import Domain, Floor, Layout, Resident, Spot, utilization_of
+from queuectl.domain.floor import (
+    ClusterMap,
+    Domain,
+    Layout,
+    NodeOccupancy,
+    Resident,
+    utilization_of,
+)
 from queuectl.domain.quantity import CPU
 from queuectl.domain.utilization import UseState
 from queuectl.domain.veil import ANOTHER_TEAM
@@ -121,7 +128,7 @@ class FloorView(View):
     workloads: WorkloadColumns
 
 
-def node_view(spot: Spot, floor: Floor, visible: Visible) -> NodeView:
+def node_view(spot: NodeOccupancy, floor: ClusterMap, visible: Visible) -> NodeView:
     """One node with its tenants."""
     node = spot.node
     labels = {level.label for layout in floor.layouts for level in layout.levels}
@@ -199,7 +206,7 @@ def _domain(level: str, domain: Domain) -> DomainView:
     )
 
 
-def floor_document(floor: Floor, visible: Visible) -> dict[str, Any]:
+def floor_document(floor: ClusterMap, visible: Visible) -> dict[str, Any]:
     """A :class:`FloorView` as plain JSON: checking 5,000 nodes against the model would take longer than all the rest."""
     shown = [gang for gang in floor.gangs if sees(gang, visible)]
     place = {id(gang): number for number, gang in enumerate(shown)}

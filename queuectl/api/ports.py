@@ -9,7 +9,7 @@ from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
 from queuectl.domain.commands import Action, Command, CommandFilter
 from queuectl.domain.decisions import Decided
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.floor import Floor
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.identity import Session
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Document, Entry
@@ -203,7 +203,7 @@ class ApiStore(Protocol):
 class Lookout(Protocol):
     """Who can look at the cluster: each process that watches it."""
 
-    async def floor(self) -> Floor | None:
+    async def floor(self) -> ClusterMap | None:
         """What stands where, about a second old at most; None while this process does not know yet.
 
         May raise StoreUnavailable.

@@ -24,7 +24,7 @@ _AT_ONCE: Final = 50
 """Views that are made before the event loop has its turn: about 2 ms."""
 
 
-class Teller:
+class WorkloadPresenter:
     """Of one process. Methods may raise StoreUnavailable, and ClusterUnavailable where somebody must be asked for rights."""
 
     def __init__(self, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None) -> None:

@@ -8,19 +8,19 @@ from fastapi import Request
 
 from queuectl.api.access import Guard, Visible
 from queuectl.api.ports import ApiStore
-from queuectl.domain.veil import Saying, Veil, namespaces_in
+from queuectl.domain.veil import Redactor, Saying, namespaces_in
 
 
-def veil_over(known: Iterable[str], visible: Visible, own: Collection[str] = ()) -> Veil:
-    """Before a caller who may see the gangs of some of the ``known`` namespaces. ``own``: see :class:`Veil`."""
+def veil_over(known: Iterable[str], visible: Visible, own: Collection[str] = ()) -> Redactor:
+    """Before a caller who may see the gangs of some of the ``known`` namespaces. ``own``: see :class:`Redactor`."""
     if visible is None:
-        return Veil()
-    return Veil(frozenset(known) - frozenset(visible), drawn=True, own=own)
+        return Redactor()
+    return Redactor(frozenset(known) - frozenset(visible), drawn=True, own=own)
 
 
 async def veil_of(
     guard: Guard, request: Request, store: ApiStore, told: Iterable[Saying | str]
-) -> Veil:
+) -> Redactor:
     """Before who asks, for all that is told here. May raise ClusterUnavailable and StoreUnavailable.
 
     A namespace that has neither a LocalQueue nor a workload any more is nobody's: what names a gang of it is told.

@@ -23,7 +23,7 @@ from queuectl.db.store import PostgresStore
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
-from queuectl.domain.floor import Floor
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import Preview
@@ -95,7 +95,7 @@ class Controller:
         """Which process leads; empty when none does."""
         return await self.supervisor.leader()
 
-    async def floor(self) -> Floor | None:
+    async def floor(self) -> ClusterMap | None:
         """What stands where; None while this process does not know yet."""
         return await self.supervisor.viewer.floor()
 

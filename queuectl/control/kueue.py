@@ -27,7 +27,7 @@ _RULES = DocumentKey("Configuration", "", ONLY_NAME)
 NAMED = 10  # jobs of a kind we do not know that are named in the log
 
 
-class Neighbour:
+class KueueDetector:
     """Looks for a Kueue, as the rule in the database says."""
 
     def __init__(self, cluster: Cluster, store: Store) -> None:

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 import structlog
 
 from queuectl.control.clock import SteadyClock
-from queuectl.control.kueue import Neighbour
+from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader import estimates
-from queuectl.control.leader.broadcast import Hearsay, share
+from queuectl.control.leader.broadcast import Broadcast, share
 from queuectl.control.leader.election import Leadership, LeadershipLost
-from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.loop import Loop
 from queuectl.control.leader.recovery import lost
 from queuectl.control.leader.utilization import UseWatch
 from queuectl.control.ports import Cluster, Store, UseSource
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.viewer import Viewer
-from queuectl.control.questions.what_if import TryOut
+from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.control.settings import Settings
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import ClusterError, Fenced, StoreUnavailable
@@ -69,11 +69,11 @@ class Supervisor:
         self._policies: list[str] = ["admission policies: not probed yet"]
         self._protected = asyncio.Event()  # the policies have been in force
         self._lost = ["database: not compared with the cluster yet"]  # why it is not the cluster's
-        self._neighbour = Neighbour(cluster, store)
+        self._neighbour = KueueDetector(cluster, store)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
         fresh = max(settings.utilization.fresh_seconds, 2 * estimates.EVERY_SECONDS)
-        self._hearsay = Hearsay(store, clock, fresh)
+        self._hearsay = Broadcast(store, clock, fresh)
         self.viewer = Viewer(
             store,
             self._mirror,
@@ -85,7 +85,7 @@ class Supervisor:
             share=settings.planning_share,
             cache=self._cache,
         )
-        self.tryouts = TryOut(
+        self.tryouts = WhatIfPlanner(
             self.viewer.latest, store, self._mirror, settings.planning_share, self._cache
         )
         self.previewer = Previewer(self.viewer.latest, settings.planning_share, self._cache)
@@ -122,7 +122,7 @@ class Supervisor:
         record = await self._cluster.read_leader()
         return record.holder if record is not None else ""
 
-    def _books(self) -> Books | None:
+    def _books(self) -> LeaderState | None:
         leading = self._leading
         return leading.books if leading is not None and leading.loaded else None
 

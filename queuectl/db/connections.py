@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.engine import DatabaseSettings, check_version, make_engine
 from queuectl.db.failures import answers_within
-from queuectl.db.notify import Bell
+from queuectl.db.notify import NotificationListener
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class Connections:
         """Connect lazily."""
         self._engine = make_engine(settings)
         self._settings = settings
-        self._bells: list[Bell] = []
+        self._bells: list[NotificationListener] = []
 
     async def check(self) -> None:
         """See that the server is one we support.
@@ -46,14 +46,18 @@ class Connections:
         except TimeoutError:
             await self._engine.dispose(close=False)
 
-    def bell(self, channel: str) -> Bell:
+    def bell(self, channel: str) -> NotificationListener:
         """What rings when something is notified on a channel; it ends with this."""
-        bell = Bell(self._engine, self._settings, channel)
+        bell = NotificationListener(self._engine, self._settings, channel)
         self._bells.append(bell)
         return bell
 
     async def found(
-        self, look: Callable[[], Awaitable[T | None]], bell: Bell, what: str, poll: float
+        self,
+        look: Callable[[], Awaitable[T | None]],
+        bell: NotificationListener,
+        what: str,
+        poll: float,
     ) -> T:
         """What a look finds: looks at once, and again whenever the bell rings, or else after ``poll`` seconds."""
         while True:

@@ -14,7 +14,7 @@ from queuectl.db.engine import DatabaseSettings, open_connection
 _CLOSE_SECONDS: Final = 2.0
 
 
-class Bell:
+class NotificationListener:
     """Rings when any process has notified a channel, and when the listening connection is lost.
 
     It may stay silent or ring for nothing, so who hears it looks at what may have changed, and looks now and then anyway.

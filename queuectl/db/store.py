@@ -43,7 +43,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.rules import Retention
-from queuectl.domain.standings import Tally, WaitingOrder
+from queuectl.domain.standings import QueueCounts, WaitingOrder
 
 _NOW: Final = func.extract("epoch", func.clock_timestamp())
 
@@ -353,7 +353,7 @@ class PostgresStore:
 
         await self._connections.found(grown, self._history_bell, "history", poll)
 
-    async def tallies(self) -> tuple[Tally, ...]:
+    async def tallies(self) -> tuple[QueueCounts, ...]:
         """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue and state."""
         async with self._statement("counting workloads") as connection:
             return await standings.tallies(connection)

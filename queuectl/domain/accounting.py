@@ -184,7 +184,7 @@ LossKey: TypeAlias = tuple[int, UUID, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AccountingTerms:
     """What hours are made by: the cohort of each ClusterQueue, and the amount of each price."""
 
     cohorts: Mapping[str, str] = field(default_factory=dict)

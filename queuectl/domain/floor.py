@@ -40,7 +40,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A gang on one node; ``gang`` is its place in :attr:`Floor.gangs`."""
+    """A gang on one node; ``gang`` is its place in :attr:`ClusterMap.gangs`."""
 
     gang: int
     pods: int
@@ -55,7 +55,7 @@ def utilization_of(tenants: Iterable[Tenant], gangs: Sequence[Resident]) -> floa
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class NodeOccupancy:
     """One node and who is on it.
 
     Attributes:
@@ -124,10 +124,10 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class ClusterMap:
     """Everything at one time (unix seconds). ``spots`` are in the order of names."""
 
     at: float
     gangs: tuple[Resident, ...]
-    spots: tuple[Spot, ...]
+    spots: tuple[NodeOccupancy, ...]
     layouts: tuple[Layout, ...]

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from queuectl.domain.accounting import (
     HOUR,
+    AccountingTerms,
     Amounts,
     HourKey,
     Loss,
@@ -26,7 +27,6 @@ from queuectl.domain.accounting import (
     Meter,
     Phase,
     Subject,
-    Terms,
     by_hour,
     hour_of,
 )
@@ -69,7 +69,7 @@ class Fold:
     """
 
     def __init__(
-        self, since: float, until: float, terms: Terms, accounts: Accounts | None = None
+        self, since: float, until: float, terms: AccountingTerms, accounts: Accounts | None = None
     ) -> None:
         """``since``: until when all known meters are accounted for; ``until``: until when they will be. Unix seconds."""
         self._since = since

@@ -9,7 +9,7 @@ from queuectl.domain.ledger import State
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class QueueCounts:
     """The workloads of one LocalQueue in one state.
 
     Attributes:

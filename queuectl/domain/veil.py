@@ -36,7 +36,7 @@ def uid_beside(name: str, uid: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Veil:
+class Redactor:
     """Between one reader and what is told of gangs.
 
     Attributes:
@@ -114,7 +114,7 @@ def veiled_for(namespace: str, reason: Reason, namespaces: Container[str] | None
     """
     others = namespaces_in(reason) - {namespace}
     hidden = frozenset(other for other in others if namespaces is None or other in namespaces)
-    return Veil(hidden, drawn=bool(hidden)).told(reason)
+    return Redactor(hidden, drawn=bool(hidden)).told(reason)
 
 
 def namespaces_in(told: Saying | str) -> frozenset[str]:

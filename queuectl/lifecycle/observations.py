@@ -51,7 +51,7 @@ from queuectl.lifecycle.failures import (
 )
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.refusals import Refusal, Refusals
-from queuectl.lifecycle.timers import Alarms, alarm_of
+from queuectl.lifecycle.timers import Timers, alarm_of
 from queuectl.objects.nodes import priority_values
 from queuectl.objects.standing import drain
 from queuectl.state.claims import priority_of
@@ -62,7 +62,7 @@ from queuectl.state.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ObservationRules:
     """What one workload is judged by.
 
     Attributes:
@@ -88,7 +88,11 @@ class Terms:
 
 
 def observe(
-    entry: Entry, job: JobRecord | None, pods: Iterable[PodRecord], now: float, terms: Terms
+    entry: Entry,
+    job: JobRecord | None,
+    pods: Iterable[PodRecord],
+    now: float,
+    terms: ObservationRules,
 ) -> Iterator[Event]:
     """Events of one workload, in the order in which they are to be applied.
 
@@ -114,7 +118,7 @@ def observe(
             yield from _waiting(entry, job, now, terms)
 
 
-def _waiting(entry: Entry, job: JobRecord, now: float, terms: Terms) -> Iterator[Event]:
+def _waiting(entry: Entry, job: JobRecord, now: float, terms: ObservationRules) -> Iterator[Event]:
     if not job.suspended:
         text = "the job was resumed without queuectl; it is suspended again and keeps its place"
         yield Evict(Reason(Code.RESUMED_OUTSIDE, text))
@@ -130,7 +134,7 @@ def _waiting(entry: Entry, job: JobRecord, now: float, terms: Terms) -> Iterator
 
 
 def _leaving(
-    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: Terms
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
 ) -> Iterator[Event]:
     gone = all(pod.terminal for pod in pods)
     if entry.stop_at is not None and (
@@ -151,7 +155,7 @@ def _leaving(
 
 
 def _live(
-    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: Terms
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
 ) -> Iterator[Event]:
     started = not job.suspended and job.attempt == entry.attempt
     if entry.intent is Intent.START and started:
@@ -180,7 +184,7 @@ def _live(
 
 
 def _trouble(
-    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: Terms
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
 ) -> Evict | None:
     """Why it must be taken down, ready or not; None when it need not be."""
     return (
@@ -203,7 +207,7 @@ def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """What one look found: changes to commit, at most one per workload, and whether plans may differ now."""
 
     changes: list[Change]
@@ -221,20 +225,20 @@ class Observer:
         unschedulable: float,
         refusals: Refusals | None = None,
     ) -> None:
-        """``unschedulable``: seconds, as in :class:`Terms`. ``refusals``: None where nothing is written."""
+        """``unschedulable``: seconds, as in :class:`ObservationRules`. ``refusals``: None where nothing is written."""
         self._refusals = refusals if refusals is not None else Refusals()
         self._mirror = mirror
         self._ledger = ledger
         self._usage = usage
         self._unschedulable = unschedulable
         self._plan_again = False
-        self.alarms = Alarms()
+        self.alarms = Timers()
         self.told: list[str] = []  # for the log; the reader clears it
         self._left_alone: set[str] = set()
         self._refused: dict[str, dict[str, float]] = {}  # of each workload, as refused_pods says
         self._late: dict[str, dict[str, float]] = {}  # likewise, as late_pods says
 
-    def look(self, config: QueueConfig, now: float) -> Seen:
+    def look(self, config: QueueConfig, now: float) -> Observed:
         """Take the mirror's marks and turn them into changes."""
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
@@ -250,7 +254,7 @@ class Observer:
             change = self._one(uid, config, now + number * 1e-6)
             if change is not None:
                 changes.append(change)
-        return Seen(changes, self._plan_again)
+        return Observed(changes, self._plan_again)
 
     def _one(self, uid: str, config: QueueConfig, now: float) -> Change | None:
         """All that is new about one workload, as one change."""
@@ -306,8 +310,8 @@ class Observer:
         assert change is not None
         return change
 
-    def _terms(self, entry: Entry, job: JobRecord | None, config: QueueConfig) -> Terms:
-        return Terms(
+    def _terms(self, entry: Entry, job: JobRecord | None, config: QueueConfig) -> ObservationRules:
+        return ObservationRules(
             config.rules,
             self._unschedulable,
             self._usage.names,

@@ -19,7 +19,7 @@ def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReady) -> float | N
     return min((at for at in moments if at is not None), default=None)
 
 
-class Alarms:
+class Timers:
     """The next moment of each workload. One that rings is over; the look that follows sets the next."""
 
     def __init__(self) -> None:

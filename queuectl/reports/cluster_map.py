@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from queuectl.domain.floor import (
+    ClusterMap,
     Domain,
-    Floor,
     Layout,
     Level,
+    NodeOccupancy,
     Resident,
-    Spot,
     Tenant,
     utilization_of,
 )
@@ -30,7 +30,7 @@ _WHOLE: Final = 6  # digits: sevenths of GPUs add up to whole ones
 
 def floor_of(
     snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache | None = None
-) -> Floor:
+) -> ClusterMap:
     """The floor plan. ``uses``: what gangs do with their GPUs, by uid, as far as it is known."""
     cache = cache or PlannerCache()
     index = index_of(snapshot.fleet, cache)
@@ -40,7 +40,7 @@ def floor_of(
         Layout(name, _levels(index.tree(topology.levels), node_counts, gangs))
         for name, topology in sorted(snapshot.config.topologies.items())
     )
-    return Floor(snapshot.now, gangs, node_counts, layouts)
+    return ClusterMap(snapshot.now, gangs, node_counts, layouts)
 
 
 def _seated(
@@ -83,7 +83,7 @@ def _held(gang: Admitted, weights: GpuWeights) -> dict[str, tuple[int, float]]:
 
 def _spots(
     snapshot: Snapshot, index: FleetIndex, seats: _Seats, cache: PlannerCache
-) -> tuple[Spot, ...]:
+) -> tuple[NodeOccupancy, ...]:
     weights = snapshot.config.rules.accounting.gpus
     left = left_on_nodes(snapshot, index, cache)
     fragmented = fragmented_on_nodes(snapshot, index, left).tolist()
@@ -93,7 +93,7 @@ def _spots(
     ):
         free = Resources(zip(index.resources, amounts, strict=True))
         node_counts.append(
-            Spot(
+            NodeOccupancy(
                 node=node,
                 free=free,
                 gpus=round(weights.counted(node.allocatable), _WHOLE),
@@ -107,7 +107,7 @@ def _spots(
 
 
 def _levels(
-    tree: Tree, node_counts: Sequence[Spot], gangs: Sequence[Resident]
+    tree: Tree, node_counts: Sequence[NodeOccupancy], gangs: Sequence[Resident]
 ) -> tuple[Level, ...]:
     return tuple(
         Level(
@@ -123,7 +123,7 @@ def _levels(
 
 
 def _domain(
-    path: tuple[str, ...], node_counts: Sequence[Spot], gangs: Sequence[Resident]
+    path: tuple[str, ...], node_counts: Sequence[NodeOccupancy], gangs: Sequence[Resident]
 ) -> Domain:
     """What its nodes come to together."""
     takes = [spot for spot in node_counts if spot.open]

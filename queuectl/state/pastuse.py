@@ -34,7 +34,7 @@ class _Holding:
     amounts: Mapping[str, int]
 
 
-class Tally:
+class PastUseSums:
     """Past use of all accounts. It counts nothing while the rules do not ask for fairness by usage."""
 
     def __init__(self, mirror: Mirror) -> None:

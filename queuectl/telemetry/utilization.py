@@ -12,7 +12,7 @@ from queuectl.domain.utilization import Trouble, UseState
 LOOK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
-class Seen(NamedTuple):
+class UseGauges(NamedTuple):
     """A gang at the newest look. ``utilization``: 0..1, mean over its GPUs; None = unknown."""
 
     cluster_queue: str
@@ -71,7 +71,7 @@ class UseMetrics:
     def looked(
         self,
         troubles: Mapping[Trouble, int],
-        gangs: Iterable[Seen],
+        gangs: Iterable[UseGauges],
         seconds: float,
     ) -> None:
         """Show one look.

@@ -6,17 +6,17 @@ from collections.abc import Collection
 from typing import Protocol
 
 from queuectl.api.ports import ApiStore
-from queuectl.domain.floor import Floor
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.standings import Tally, WaitingOrder
+from queuectl.domain.standings import QueueCounts, WaitingOrder
 
 
 class PageStore(ApiStore, Protocol):
     """Every method may raise StoreUnavailable."""
 
-    async def tallies(self) -> tuple[Tally, ...]:
+    async def tallies(self) -> tuple[QueueCounts, ...]:
         """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue and state."""
 
     async def waiting(
@@ -43,7 +43,7 @@ class PageStore(ApiStore, Protocol):
 class Scene(Protocol):
     """Who can look at the cluster: each process that watches it. Both may raise StoreUnavailable."""
 
-    async def floor(self) -> Floor | None:
+    async def floor(self) -> ClusterMap | None:
         """What stands where, about a second old at most; None while this process does not know yet."""
 
     async def picture(self) -> Snapshot | None:

@@ -10,11 +10,11 @@ from starlette.requests import Request
 
 from queuectl.api.access import Guard, caller_of
 from queuectl.domain.identity import Right
-from queuectl.domain.standings import Tally
+from queuectl.domain.standings import QueueCounts
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class AccessScope:
     """Of one request.
 
     Attributes:
@@ -43,14 +43,14 @@ class Sight:
         """Whether the workloads of a namespace may be seen."""
         return self.namespaces is None or namespace in self.namespaces
 
-    def tallies(self, known: Iterable[Tally]) -> tuple[Tally, ...]:
+    def tallies(self, known: Iterable[QueueCounts]) -> tuple[QueueCounts, ...]:
         """Those of namespaces that may be seen."""
         return tuple(tally for tally in known if self.sees(tally.namespace))
 
 
 async def sight_of(
     guard: Guard, request: Request, namespaces: Callable[[], Awaitable[Iterable[str]]]
-) -> Sight:
+) -> AccessScope:
     """What may be seen, of these namespaces; they are asked for only when it is not all of them.
 
     Raises:
@@ -77,7 +77,7 @@ async def sight_of(
         somewhere("get", "reports"),
         somewhere("list", "localqueues"),
     )
-    return Sight(
+    return AccessScope(
         who=caller_of(request).name,
         namespaces=seen,
         queues=queues,

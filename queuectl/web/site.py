@@ -16,8 +16,8 @@ from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
 from queuectl.api.ports import Diagnoser
 from queuectl.api.stated import Stated
-from queuectl.api.telling import Teller
-from queuectl.domain.floor import Floor
+from queuectl.api.telling import WorkloadPresenter
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.overrides import in_force
 from queuectl.domain.queues import QueueConfig
@@ -26,7 +26,7 @@ from queuectl.domain.words import counted
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 from queuectl.web.ports import PageStore, Scene
-from queuectl.web.sight import Sight, sight_of
+from queuectl.web.sight import AccessScope, sight_of
 
 PREFIX: Final = "/ui"
 STATIC: Final = Path(__file__).with_name("static")
@@ -108,7 +108,7 @@ class Site:
         self.guard = guard
         self.clock = clock
         self.bodies = bodies
-        self.teller = Teller(guard, store, diagnoser)
+        self.teller = WorkloadPresenter(guard, store, diagnoser)
         self.signs_in = signs_in
         self.diagnoser = diagnoser
         self._scene = scene
@@ -120,7 +120,7 @@ class Site:
         """The configuration in force now, quota for a time included."""
         return in_force(await self._stated.config(), self.clock())
 
-    async def sight(self, request: Request) -> Sight:
+    async def sight(self, request: Request) -> AccessScope:
         """What who asks may see. May raise ClusterUnavailable."""
         return await sight_of(self.guard, request, self.store.namespaces)
 
@@ -128,7 +128,7 @@ class Site:
         """The cluster as planning would see it; None while this process does not know."""
         return await self._scene.picture() if self._scene is not None else None
 
-    async def floor(self) -> Floor | None:
+    async def floor(self) -> ClusterMap | None:
         """What stands where; None while this process does not know."""
         return await self._scene.floor() if self._scene is not None else None
 
@@ -136,7 +136,7 @@ class Site:
         self,
         request: Request,
         template: str,
-        sight: Sight | None = None,
+        sight: AccessScope | None = None,
         *,
         status: int = 200,
         still: bool = False,

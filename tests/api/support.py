@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from queuectl.control.questions.viewer import Seen
-from queuectl.control.questions.what_if import Configured, TryOut
+from queuectl.control.questions.viewer import ClusterView
+from queuectl.control.questions.what_if import Configured, WhatIfPlanner
 from queuectl.domain.changes import AddQuota
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, Way
@@ -24,7 +24,7 @@ from queuectl.domain.events import (
     Submitted,
 )
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.floor import Floor
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Change, Entry
 from queuectl.domain.preview import Preview
@@ -100,11 +100,13 @@ class FixedDiagnoser:
 class FixedLookout:
     """Sees what the test says; None = nothing yet."""
 
-    def __init__(self, known: Floor | None, *, held: tuple[UnmanagedPod, ...] | None = ()) -> None:
+    def __init__(
+        self, known: ClusterMap | None, *, held: tuple[UnmanagedPod, ...] | None = ()
+    ) -> None:
         self.known = known
         self.held = held
 
-    async def floor(self) -> Floor | None:
+    async def floor(self) -> ClusterMap | None:
         return self.known
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
@@ -119,12 +121,12 @@ class LookingOut:
 
     def __init__(self, snapshot: Snapshot | None, store: Configured) -> None:
         self.snapshot = snapshot
-        self._tryout = TryOut(self._look, store, Mirror({}), share=1.0, cache=PlannerCache())
+        self._tryout = WhatIfPlanner(self._look, store, Mirror({}), share=1.0, cache=PlannerCache())
 
-    async def _look(self) -> Seen | None:
-        return Seen(self.snapshot) if self.snapshot is not None else None
+    async def _look(self) -> ClusterView | None:
+        return ClusterView(self.snapshot) if self.snapshot is not None else None
 
-    async def floor(self) -> Floor | None:
+    async def floor(self) -> ClusterMap | None:
         return floor_of(self.snapshot, {}) if self.snapshot is not None else None
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:

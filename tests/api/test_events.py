@@ -16,7 +16,7 @@ from queuectl.api.access import Guard
 from queuectl.api.app import create_app
 from queuectl.api.feed import Feed
 from queuectl.api.routes import events as route
-from queuectl.api.routes.events import Sight, Stream, Wanted
+from queuectl.api.routes.events import EventScope, Stream, Wanted
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
@@ -107,7 +107,7 @@ def stream(
     guard: Guard | None = None,
 ) -> Stream:
     request = Request({"type": "http"})
-    return Stream(feed, wanted, Sight(guard or Guard(), request, feed._store), after, until)
+    return Stream(feed, wanted, EventScope(guard or Guard(), request, feed._store), after, until)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.control.questions import diagnosis
-from queuectl.control.questions.diagnosis import Consultation
+from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.questions.throttle import MOST_WAITING
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.snapshot import Snapshot
@@ -30,7 +30,7 @@ SHARE = 0.25
 class Consulting(FixedDiagnoser):
     """Diagnoses as the process that leads does."""
 
-    def __init__(self, consultation: Consultation) -> None:
+    def __init__(self, consultation: Diagnoser) -> None:
         super().__init__()
         self._consultation = consultation
 
@@ -69,7 +69,7 @@ async def explaining(
     monkeypatch.setattr(diagnosis, "diagnose", worked)
     waiting = [gang(f"uid-job-g{i}", podset(count=9, gpu=8)) for i in range(GANGS)]
     snapshot = world([node("n1", "r1", gpu=8)], waiting)
-    consultation = Consultation(SHARE, PlannerCache())
+    consultation = Diagnoser(SHARE, PlannerCache())
     consultation.planned(snapshot, plan(snapshot))
     for number in range(GANGS):
         await commit(memory, live_through(job(f"g{number}"), *LIVES["pending"]))

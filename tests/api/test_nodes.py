@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.api.floors import FloorView
-from queuectl.domain.floor import Floor
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
@@ -45,7 +45,7 @@ class Rights:
         return right.resource == "nodes" or right.namespace == self.namespace
 
 
-def app_of(floor: Floor | None) -> FastAPI:
+def app_of(floor: ClusterMap | None) -> FastAPI:
     lookout = FixedLookout(floor)
     return create_app(MemoryStore(), FixedHealth(), Metrics().registry, lookout=lookout)
 

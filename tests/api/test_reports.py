@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuectl.domain.accounting import HOUR, Free, Held, Loss, Mark, Phase, Subject, Terms
+from queuectl.domain.accounting import HOUR, AccountingTerms, Free, Held, Loss, Mark, Phase, Subject
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
 from queuectl.domain.utilization import GangUse, UseState
@@ -20,7 +20,7 @@ from tests.support.looks import all_along
 
 # The hour before the last full one: two hours ago at least, and within every default.
 HOUR_AT = float(int(time.time() // HOUR) * HOUR - 2 * HOUR)
-TERMS = Terms({"gpus": "all"}, {"spot": 2.0})
+TERMS = AccountingTerms({"gpus": "all"}, {"spot": 2.0})
 
 
 def subject(name: str, user: str = "", team: str = "nlp", namespace: str = "team-a") -> Subject:

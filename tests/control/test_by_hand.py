@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queuectl.control.questions.preview import Previewer
-from queuectl.control.questions.viewer import Seen
+from queuectl.control.questions.viewer import ClusterView
 from queuectl.demo import manifests as m
 from queuectl.domain.commands import DONE, EVICTING, Action
 from queuectl.domain.fleet import Fleet
@@ -59,9 +59,9 @@ async def answered(world: Rig, uid: str, action: Action, **more: Any) -> str:
 def previewer(world: Rig) -> Previewer:
     """As the process has it that leads."""
 
-    async def look() -> Seen:
+    async def look() -> ClusterView:
         assert world.loop is not None
-        return Seen(world.loop.books.snapshot(seek_room=False))
+        return ClusterView(world.loop.books.snapshot(seek_room=False))
 
     return Previewer(look, 1.0, PlannerCache())
 
@@ -161,8 +161,8 @@ async def test_a_process_that_sees_nothing_or_not_this_gang_previews_nothing() -
     async def blind() -> None:
         return None
 
-    async def empty() -> Seen:
-        return Seen(Snapshot(1.0, Fleet(()), QueueConfig()))
+    async def empty() -> ClusterView:
+        return ClusterView(Snapshot(1.0, Fleet(()), QueueConfig()))
 
     runs = Entry("u1", "Job", "a", "train", State.RUNNING)
     for look in (blind, empty):

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from queuectl.control.leader import broadcast
-from queuectl.control.leader.broadcast import Hearsay, share
-from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.broadcast import Broadcast, share
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.domain.errors import Fenced
 from queuectl.domain.findings import Findings
 from queuectl.domain.snapshot import SolverLimits
@@ -33,8 +33,8 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.store = MemoryStore()
-        self.books = Books(Mirror({}), SolverLimits(), 10.0, self.clock, 10.0)
-        self.other = Hearsay(MemoryStore(self.store.database), self.clock, FRESH)
+        self.books = LeaderState(Mirror({}), SolverLimits(), 10.0, self.clock, 10.0)
+        self.other = Broadcast(MemoryStore(self.store.database), self.clock, FRESH)
 
     def clock(self) -> float:
         return self.now

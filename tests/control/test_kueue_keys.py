@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuectl.control import kueue
-from queuectl.control.kueue import Neighbour
+from queuectl.control.kueue import KueueDetector
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
 from queuectl.demo import manifests as m
@@ -48,7 +48,7 @@ async def test_the_rule_decides_and_auto_looks(
     try:
         if rule is not None:
             await store.put_config(rules(queuectl={"kueueKeys": rule}))
-        assert await Neighbour(cluster, store).keys_count() is counts
+        assert await KueueDetector(cluster, store).keys_count() is counts
     finally:
         await store.close()
 
@@ -59,7 +59,7 @@ async def test_a_change_is_noticed(database_url: str, monkeypatch: pytest.Monkey
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     cluster = FakeCluster()
     try:
-        looks = Neighbour(cluster, store)
+        looks = KueueDetector(cluster, store)
         assert await looks.keys_count()
         changed = asyncio.create_task(looks.changed(since=True))
         await asyncio.sleep(0.01)
@@ -87,7 +87,7 @@ async def test_looking_again_reads_the_rule_alone_and_only_when_it_was_written(
     cluster = FakeCluster()
     cluster.kueue = True
     try:
-        looks = Neighbour(cluster, store)
+        looks = KueueDetector(cluster, store)
         await store.put_config(m.priority_class("high", 100))
         assert not await looks.keys_count()
         assert built == []
@@ -111,7 +111,7 @@ async def test_no_answer_is_no_answer(database_url: str, monkeypatch: pytest.Mon
     try:
         with pytest.raises(ClusterUnavailable):
             await cluster.kueue_runs()
-        asked = asyncio.create_task(Neighbour(cluster, store).keys_count())
+        asked = asyncio.create_task(KueueDetector(cluster, store).keys_count())
         await asyncio.sleep(0.05)
         assert not asked.done()
         cluster.down = False

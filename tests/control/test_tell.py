@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from queuectl.control.leader.events import Teller
+from queuectl.control.leader.events import EventRecorder
 from queuectl.domain.events import Event, Refuse, Remarked
 from queuectl.domain.ledger import Change
 from queuectl.domain.reasons import Code, Reason
@@ -26,7 +26,7 @@ def told(changes: Iterable[Change], cluster: FakeCluster) -> list[str]:
 
 def tell(changes: Iterable[Change], cluster: FakeCluster) -> None:
     async def run() -> None:
-        teller = Teller(
+        teller = EventRecorder(
             cluster, cluster.job, lambda: True, {"default", "team-a"}, per_second=FASTER, after=0.0
         )
         teller.tell(changes)

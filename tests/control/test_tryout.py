@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from queuectl.control.questions.viewer import Viewer
-from queuectl.control.questions.what_if import TryOut
+from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import State
 from queuectl.domain.trial import Trial
@@ -29,9 +29,9 @@ async def asked(world: Rig, question: WhatIf) -> Trial:
         share=1.0,
         cache=PlannerCache(),
     )
-    trial = await TryOut(viewer.latest, world.store, loop._mirror, 1.0, PlannerCache()).try_out(
-        question
-    )
+    trial = await WhatIfPlanner(
+        viewer.latest, world.store, loop._mirror, 1.0, PlannerCache()
+    ).try_out(question)
     assert trial is not None
     return trial
 

@@ -13,7 +13,7 @@ from queuectl.cluster.resources import watched
 from queuectl.control.questions import viewer as viewing
 from queuectl.control.questions.viewer import Viewer
 from queuectl.domain.commands import Action
-from queuectl.domain.floor import Floor
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.ledger import State
 from queuectl.domain.records import Delta
 from queuectl.domain.unmanaged import UnmanagedPod
@@ -91,7 +91,7 @@ def leader(world: Rig) -> Viewer:
     return made(world, world.loop._mirror, leads=True)
 
 
-def told(floor: Floor | None) -> Floor:
+def told(floor: ClusterMap | None) -> ClusterMap:
     assert floor is not None
     return replace(floor, at=0.0)
 

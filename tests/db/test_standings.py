@@ -9,7 +9,7 @@ import pytest
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
 from queuectl.domain.ledger import State
-from queuectl.domain.standings import Tally, WaitingOrder
+from queuectl.domain.standings import QueueCounts, WaitingOrder
 from tests.api.conftest import commit
 from tests.api.support import LIVES, job, live_through
 from tests.doubles.store import MemoryStore
@@ -41,7 +41,7 @@ async def counted(location: str | None) -> AsyncIterator[AnyStore]:
 async def test_a_tally_counts_everything_that_is_not_finished(counted: AnyStore):
     tallies = await counted.tallies()
     assert sum(tally.workloads for tally in tallies) == len(LIVES) - 1 + 3
-    assert Tally(OTHER, "default", "team-a", State.PENDING, 3, 96, 1.0) in tallies
+    assert QueueCounts(OTHER, "default", "team-a", State.PENDING, 3, 96, 1.0) in tallies
     assert State.FINISHED not in {tally.state for tally in tallies}
 
 

@@ -50,7 +50,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
-from queuectl.domain.standings import Tally, WaitingOrder
+from queuectl.domain.standings import QueueCounts, WaitingOrder
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
@@ -483,13 +483,13 @@ class MemoryStore:
             while await self.newest_line() <= after:
                 await database.changed.wait()
 
-    async def tallies(self) -> tuple[Tally, ...]:
+    async def tallies(self) -> tuple[QueueCounts, ...]:
         groups: dict[tuple[str, str, str, State], list[Entry]] = {}
         for e in (await self._reach()).entries.values():
             if e.state is not State.FINISHED:
                 groups.setdefault((e.namespace, e.queue, e.cluster_queue, e.state), []).append(e)
         return tuple(
-            Tally(*key, len(held), sum(e.gpus for e in held), min(e.queued_at for e in held))
+            QueueCounts(*key, len(held), sum(e.gpus for e in held), min(e.queued_at for e in held))
             for key, held in sorted(groups.items())
         )
 

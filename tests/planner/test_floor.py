@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from queuectl.domain.floor import Domain, Floor, Spot
+from queuectl.domain.floor import ClusterMap, Domain, NodeOccupancy
 from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState
@@ -31,11 +31,11 @@ def seen(**changes: object) -> Snapshot:
     return replace(world(NODES, [], admitted), **changes)  # type: ignore[arg-type]
 
 
-def spots(floor: Floor) -> dict[str, Spot]:
+def spots(floor: ClusterMap) -> dict[str, NodeOccupancy]:
     return {spot.node.name: spot for spot in floor.spots}
 
 
-def racks(floor: Floor) -> dict[str, Domain]:
+def racks(floor: ClusterMap) -> dict[str, Domain]:
     (layout,) = floor.layouts
     return {domain.path[-1]: domain for domain in layout.levels[1].domains}
 

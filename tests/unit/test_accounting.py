@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from queuectl.domain.accounting import (
     HOUR,
     Accounting,
+    AccountingTerms,
     Amounts,
     Held,
     Loss,
@@ -22,7 +23,6 @@ from queuectl.domain.accounting import (
     Phase,
     Price,
     Subject,
-    Terms,
     by_hour,
 )
 from queuectl.domain.folding import Fold
@@ -32,7 +32,7 @@ from queuectl.domain.utilization import GangUse, UseState
 
 T = 1_700_000_000 - 1_700_000_000 % HOUR  # a full hour
 WHO = Subject("u1", "Job", "team-a", "train", "research", "gpus", "", "ann", (("team", "nlp"),))
-TERMS = Terms({"gpus": "all"}, {"spot": 1.5})
+TERMS = AccountingTerms({"gpus": "all"}, {"spot": 1.5})
 H100 = (Held("h100", "", 8),)
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pytest
 
 from queuectl.cli.main import run
-from queuectl.domain.accounting import HOUR, Free, Held, Mark, Phase, Subject, Terms
+from queuectl.domain.accounting import HOUR, AccountingTerms, Free, Held, Mark, Phase, Subject
 from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
@@ -34,7 +34,7 @@ def subject(number: int) -> Subject:
 
 async def fill(store: MemoryStore) -> None:
     """Two gangs that hold 1,000 GPUs each for an hour; one of them was measured."""
-    fold = Fold(NOW, NOW + HOUR, Terms({}, {"spot": 2.0}))
+    fold = Fold(NOW, NOW + HOUR, AccountingTerms({}, {"spot": 2.0}))
     look = GangUse("u0", 1, UseState.ACTIVE, NOW, NOW + HOUR, 0.5, 1.0, "")
     for number in (0, 1):
         held = (Held("h100", ("spot", "")[number], 1000),)
@@ -42,7 +42,7 @@ async def fill(store: MemoryStore) -> None:
         marks = [Mark(who.uid, NOW, NOW, Phase.HOLDS, 1, 1000, held, who)]
         fold.workload(None, marks, all_along(look, NOW) if number == 0 else ())
     await store.usage.keep(
-        Fold(NOW, NOW, Terms()), over=None, until=NOW, marks=(), epoch=0, free={}
+        Fold(NOW, NOW, AccountingTerms()), over=None, until=NOW, marks=(), epoch=0, free={}
     )
     free = {"h100": Free(4000, 2000, 12.5, 8)}
     await store.usage.keep(fold, over=NOW, until=NOW + HOUR, marks=(), epoch=0, free=free)

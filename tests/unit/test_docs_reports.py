@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from queuectl.cli.main import run
-from queuectl.domain.accounting import HOUR, Free, Held, Loss, Mark, Phase, Subject, Terms
+from queuectl.domain.accounting import HOUR, AccountingTerms, Free, Held, Loss, Mark, Phase, Subject
 from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
@@ -51,11 +51,11 @@ def gang(
 
 async def day() -> MemoryStore:
     store = MemoryStore()
-    fold = Fold(DAY, END, Terms({}, {"spot": 1.1}))
+    fold = Fold(DAY, END, AccountingTerms({}, {"spot": 1.1}))
     gang(fold, "vision", 64, 20.0, (UseState.ACTIVE, 0.62), loss=12.5)
     gang(fold, "speech", 32, 24.0, (UseState.IDLE, 0.0))
     gang(fold, "nlp", 16, 6.0, (UseState.UNKNOWN, None))
-    none = Fold(DAY, DAY, Terms())
+    none = Fold(DAY, DAY, AccountingTerms())
     await store.usage.keep(none, over=None, until=DAY, marks=(), epoch=0, free={})
     free = {"h100": Free(160, 48, 20.0, 4)}
     await store.usage.keep(fold, over=DAY, until=END, marks=(), epoch=0, free=free)

@@ -18,7 +18,7 @@ from queuectl.domain.records import JobRecord, NodeRecord, Upserted
 from queuectl.domain.rules import Rules, Transformation, UsageFairness
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.state.mirror import Mirror
-from queuectl.state.pastuse import Tally
+from queuectl.state.pastuse import PastUseSums
 
 DAY = 86400.0
 RULE = UsageFairness(half_life=DAY, sampling=300.0)
@@ -51,7 +51,7 @@ class World:
         self.config = queues
         self.entries: dict[str, Entry] = {}
         self.stored: dict[Account, Used] = {}
-        self.tally = Tally(self.mirror)
+        self.tally = PastUseSums(self.mirror)
         self.tally.configure(queues, (), at)
 
     def start(
@@ -79,7 +79,7 @@ class World:
 
     def restart(self, at: float) -> None:
         """A new leader reads what the old one stored."""
-        self.tally = Tally(self.mirror)
+        self.tally = PastUseSums(self.mirror)
         self.reload(at)
 
     def reload(self, at: float) -> None:

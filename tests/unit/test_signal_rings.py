@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.telemetry.signal.rings import BUSY, FREE, TENSOR, USED, Holder, Ring, Seen
+from queuectl.telemetry.signal.rings import BUSY, FREE, TENSOR, USED, Holder, Ring, Sampled
 
 A = Holder("team", "a", "", ("n0", "GPU-0"), "")
 B = Holder("team", "b", "", ("n0", "GPU-1"), "")
 
 
-def seen(ring: Ring, since: float = -np.inf) -> Seen:
+def seen(ring: Ring, since: float = -np.inf) -> Sampled:
     inside = np.flatnonzero(ring.times > since)
-    return Seen(ring.values[:, :, inside], ring.times[inside])
+    return Sampled(ring.values[:, :, inside], ring.times[inside])
 
 
 @given(st.lists(st.none() | st.floats(0, 1, width=32), min_size=1, max_size=30))

@@ -44,9 +44,9 @@ from queuectl.domain.workload import (
     PodSetPlacement,
     PodShape,
 )
-from queuectl.lifecycle.observations import Observer, Seen
+from queuectl.lifecycle.observations import Observed, Observer
 from queuectl.lifecycle.owed_writes import planned_of
-from queuectl.lifecycle.timers import Alarms, alarm_of
+from queuectl.lifecycle.timers import Timers, alarm_of
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -101,7 +101,7 @@ class World:
     def see(self, *records: Any) -> None:
         self.mirror.apply([Upserted(record) for record in records])
 
-    def look(self, now: float = 20.0, config: QueueConfig = CONFIG) -> Seen:
+    def look(self, now: float = 20.0, config: QueueConfig = CONFIG) -> Observed:
         observer = Observer(self.mirror, self.ledger, self.usage, 30.0)
         self.mirror.touched |= {*self.mirror.jobs, *(e.uid for e in self.ledger)}
         seen = observer.look(config, now)
@@ -579,7 +579,7 @@ def test_pods_that_are_done_do_not_stand_for_pods_that_are_lost(
 
 
 def test_only_time_rings() -> None:
-    alarms = Alarms()
+    alarms = Timers()
     alarms.put("a", 10.0)
     alarms.put("b", 20.0)
     alarms.put("a", 30.0)

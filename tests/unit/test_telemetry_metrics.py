@@ -36,7 +36,7 @@ from queuectl.planner.order.classes import pending_gangs
 from queuectl.reports.domains import Spread
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
 from queuectl.telemetry.reclaim import IdleResult
-from queuectl.telemetry.utilization import Seen
+from queuectl.telemetry.utilization import UseGauges
 from tests.api.support import LIVES, PLACED, job, live_through
 from tests.planner.build import gang
 from tests.support.metricnames import DOCS, documented
@@ -147,7 +147,9 @@ def busy() -> Metrics:
     metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
-    metrics.utilization.looked({Trouble.STALE: 1}, [Seen("team-a", UseState.IDLE, 8, 0.0)], 0.2)
+    metrics.utilization.looked(
+        {Trouble.STALE: 1}, [UseGauges("team-a", UseState.IDLE, 8, 0.0)], 0.2
+    )
     metrics.utilization.trust("scrape jobs dcgm-exporter")
     metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
     metrics.fleet.unmanaged({"team-a": 3.0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from queuectl.api.app import create_metrics_app
-from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import PriorityClassRecord, Upserted
@@ -80,7 +80,7 @@ def test_a_priority_class_is_named_while_it_is_a_workload_priority_class() -> No
     for version, name in enumerate(("high", "cluster-wide", "made-up"), 1):
         mirror.apply([Upserted(replace(JOB, uid=name, priority_class=name, version=version))])
     mirror.apply([Upserted(PriorityClassRecord("cluster-wide", 1, 4))])
-    books = Books(mirror, SolverLimits(), 10.0, lambda: 0.0, 10.0)
+    books = LeaderState(mirror, SolverLimits(), 10.0, lambda: 0.0, 10.0)
     books.config = CONFIG
     named = {uid: books.priority_class(replace(ENTRY, uid=uid)) for uid in mirror.jobs}
     assert named == {"high": "high", "cluster-wide": "", "made-up": ""}

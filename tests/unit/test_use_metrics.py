@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from queuectl.domain.utilization import Trouble, UseState
-from queuectl.telemetry.utilization import Seen, UseMetrics
+from queuectl.telemetry.utilization import UseGauges, UseMetrics
 
 
 class Shown:
@@ -27,7 +27,7 @@ def test_an_alarm_goes_back_to_nothing_when_what_was_wrong_is_right_again() -> N
 
 def test_gangs_are_counted_by_queue_and_state_of_the_newest_look() -> None:
     shown = Shown()
-    idle, busy = Seen("a", UseState.IDLE, 8, 0.01), Seen("a", UseState.ACTIVE, 8, 0.75)
+    idle, busy = UseGauges("a", UseState.IDLE, 8, 0.01), UseGauges("a", UseState.ACTIVE, 8, 0.75)
     shown.metrics.looked({}, [idle, idle, idle._replace(cluster_queue="b")], 0.1)
     assert shown.value("gangs", cluster_queue="a", status="Idle") == 2
     assert shown.value("gpus", cluster_queue="a", status="Idle") == 16
@@ -40,7 +40,7 @@ def test_gangs_are_counted_by_queue_and_state_of_the_newest_look() -> None:
 
 def test_what_is_unknown_is_not_busy_and_not_idle() -> None:
     shown = Shown()
-    shown.metrics.looked({}, [Seen("a", UseState.UNKNOWN, 8, None)], 0.1)
+    shown.metrics.looked({}, [UseGauges("a", UseState.UNKNOWN, 8, None)], 0.1)
     assert shown.value("gpus", cluster_queue="a", status="Unknown") == 8
     assert shown.value("busy_gpus", cluster_queue="a") == 0
 
@@ -55,7 +55,7 @@ def test_looks_are_timed_by_whether_there_was_an_answer() -> None:
 
 def test_who_does_not_lead_shows_nothing() -> None:
     shown = Shown()
-    shown.metrics.looked({}, [Seen("a", UseState.IDLE, 8, 0.0)], 0.1)
+    shown.metrics.looked({}, [UseGauges("a", UseState.IDLE, 8, 0.0)], 0.1)
     shown.metrics.forget()
     assert shown.value("alarms", reason="stale") is None
     assert shown.value("gangs", cluster_queue="a", status="Idle") is None

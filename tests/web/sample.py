@@ -10,7 +10,7 @@ from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
-from queuectl.domain.floor import Floor
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
 from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
@@ -56,12 +56,12 @@ class Scene:
     def __init__(self, snapshot: Snapshot, uses: dict[str, GangUse]) -> None:
         self.snapshot: Snapshot | None = snapshot
         self.uses = uses
-        self._floor: Floor | None = None
+        self._floor: ClusterMap | None = None
 
     async def picture(self) -> Snapshot | None:
         return self.snapshot
 
-    async def floor(self) -> Floor | None:
+    async def floor(self) -> ClusterMap | None:
         if self.snapshot is None:
             return None
         if self._floor is None:

@@ -19,7 +19,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import After, Limit
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.telling import Teller
+from queuectl.api.telling import WorkloadPresenter
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/decisions"
@@ -32,7 +32,7 @@ Number = Annotated[int, Path(**_ID, description="Its `id`.")]
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     """Offer the paths."""
-    teller = Teller(guard, store, None)
+    teller = WorkloadPresenter(guard, store, None)
 
     @routes.get(
         PATH,

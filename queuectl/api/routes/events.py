@@ -25,7 +25,7 @@ from queuectl.api.veil import veil_over
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import HistoryLine
-from queuectl.domain.veil import Veil
+from queuectl.domain.veil import Redactor
 
 PATH: Final = f"{PREFIX}/events"
 HEARTBEAT_SECONDS: Final = 15.0
@@ -111,7 +111,7 @@ class Wanted:
         return all(value is None or value == actual for value, actual in wanted)
 
 
-class Sight:
+class EventScope:
     """What the caller of one stream may see; asked for again now and then, because rights are taken away, too."""
 
     def __init__(self, guard: Guard, request: Request, store: ApiStore) -> None:
@@ -143,9 +143,9 @@ class Sight:
         veil = await self._veil(frozenset[str]().union(*(told.named for told in mine)))
         return [events.step(told.id, _data(told, veil)) for told in mine]
 
-    async def _veil(self, named: frozenset[str]) -> Veil:
+    async def _veil(self, named: frozenset[str]) -> Redactor:
         if self._all:
-            return Veil()
+            return Redactor()
         if named - self._known.keys():  # what looks like a name may be an image
             named &= await self._store.namespaces()
             await self._look(named)
@@ -167,7 +167,7 @@ class Sight:
             self._known |= {name: visible is None or name in visible for name in new}
 
 
-def _data(told: Told, veil: Veil) -> str:
+def _data(told: Told, veil: Redactor) -> str:
     line = veil.line(told.line)
     return told.data if line is told.line else told_of(line).data
 
@@ -178,7 +178,7 @@ class Stream:
 
     feed: Feed
     wanted: Wanted
-    sight: Sight
+    sight: EventScope
     after: int
     until: int | None
 
@@ -262,7 +262,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> 
             return EventStream(_once(events.reset(newest)))
         position = newest if start is None else start
         until = None if follow else newest
-        sight = Sight(guard, request, store)
+        sight = EventScope(guard, request, store)
         stream = Stream(feed, Wanted(namespace, cluster_queue, uid), sight, position, until)
         return EventStream(stream.told())
 

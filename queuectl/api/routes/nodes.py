@@ -30,7 +30,7 @@ from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name
 from queuectl.api.ports import Lookout
 from queuectl.api.preconditions import etag, unchanged
 from queuectl.api.problems import Problem, ProblemType, not_known_yet
-from queuectl.domain.floor import Floor, Layout, Spot
+from queuectl.domain.floor import ClusterMap, Layout, NodeOccupancy
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/nodes"
@@ -68,10 +68,10 @@ class OnceForEach:
     """What is made of a floor, kept until there is another: made once for all who ask the same of it."""
 
     def __init__(self) -> None:
-        self._floor: Floor | None = None
+        self._floor: ClusterMap | None = None
         self._made: dict[Any, Any] = {}
 
-    def made(self, floor: Floor, key: Hashable, make: Callable[[], _Made]) -> _Made:
+    def made(self, floor: ClusterMap, key: Hashable, make: Callable[[], _Made]) -> _Made:
         """What ``make`` gives, or gave before. ``key``: what is asked; the same is always made in the same way."""
         if self._floor is not floor:
             self._floor, self._made = floor, {}
@@ -81,7 +81,7 @@ class OnceForEach:
         return found
 
 
-async def known(lookout: Lookout | None) -> Floor:
+async def known(lookout: Lookout | None) -> ClusterMap:
     """What stands where.
 
     Raises:
@@ -93,7 +93,7 @@ async def known(lookout: Lookout | None) -> Floor:
     return floor
 
 
-async def visible_in(guard: Guard, request: Request, floor: Floor) -> Visible:
+async def visible_in(guard: Guard, request: Request, floor: ClusterMap) -> Visible:
     """The namespaces of tenants whose workloads the caller may list."""
 
     async def namespaces() -> Iterable[str]:
@@ -123,7 +123,7 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         floor = await known(lookout)
         visible = await visible_in(guard, request, floor)
         labels = [tuple(each.split("=", 1)) for each in domain or ()]
-        found: list[Spot] = []
+        found: list[NodeOccupancy] = []
         for spot in floor.spots:
             if spot.node.name <= after or (free is not None and not _has(spot, free)):
                 continue
@@ -157,11 +157,11 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         return node_view(spot, floor, await visible_in(guard, request, floor))
 
 
-def _has(spot: Spot, gpus: float) -> bool:
+def _has(spot: NodeOccupancy, gpus: float) -> bool:
     return spot.open and spot.free_gpus >= gpus
 
 
-def _matches(spot: Spot, floor: Floor, visible: Visible, text: str) -> bool:
+def _matches(spot: NodeOccupancy, floor: ClusterMap, visible: Visible, text: str) -> bool:
     """Names that the caller may not see are not looked at either: a search must not tell them."""
     if text in spot.node.name.lower():
         return True
@@ -196,7 +196,7 @@ def _domains(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
 def _floor(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
     kept = OnceForEach()
 
-    def body(floor: Floor, visible: Visible) -> tuple[bytes, str]:
+    def body(floor: ClusterMap, visible: Visible) -> tuple[bytes, str]:
         """The answer and its tag."""
         content = orjson.dumps(floor_document(floor, visible))
         return content, hashlib.blake2b(content, digest_size=12).hexdigest()

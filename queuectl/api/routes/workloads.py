@@ -27,7 +27,7 @@ from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.routes import commands
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
-from queuectl.api.telling import Teller
+from queuectl.api.telling import WorkloadPresenter
 from queuectl.api.views import history_view
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
@@ -44,7 +44,7 @@ def add_routes(
     routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None = None
 ) -> None:
     """Offer the paths of workloads, each by uid and by namespace and name."""
-    teller = Teller(guard, store, diagnoser)
+    teller = WorkloadPresenter(guard, store, diagnoser)
     _list(routes, guard, store, teller)
 
     async def by_uid(request: Request, uid: Uid) -> Entry:
@@ -74,7 +74,7 @@ def _reading(namespace: str, name: str) -> Right:
     return Right("get", "workloads", namespace, name)
 
 
-def _list(routes: APIRouter, guard: Guard, store: ApiStore, teller: Teller) -> None:
+def _list(routes: APIRouter, guard: Guard, store: ApiStore, teller: WorkloadPresenter) -> None:
     @routes.get(
         f"{PREFIX}/workloads",
         tags=_TAGS,
@@ -108,7 +108,12 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, teller: Teller) -> N
 
 
 def _one(
-    routes: APIRouter, store: ApiStore, teller: Teller, path: str, finder: Finder, tag: str
+    routes: APIRouter,
+    store: ApiStore,
+    teller: WorkloadPresenter,
+    path: str,
+    finder: Finder,
+    tag: str,
 ) -> None:
     """What is told of one workload, however it was found."""
     Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
@@ -142,7 +147,9 @@ def _one(
         )
 
 
-def _explain(routes: APIRouter, teller: Teller, path: str, finder: Finder, tag: str) -> None:
+def _explain(
+    routes: APIRouter, teller: WorkloadPresenter, path: str, finder: Finder, tag: str
+) -> None:
     """Why it is where it is; what waits is looked into on demand."""
     Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from queuectl.control.ports import Clock, UsageStore
-from queuectl.domain.accounting import Free, Mark, Meter, Phase, Terms
+from queuectl.domain.accounting import AccountingTerms, Free, Mark, Meter, Phase
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.folding import Accounts, Fold
 from queuectl.domain.ledger import Entry
@@ -182,7 +182,7 @@ class Accountant:
         return fold
 
 
-def terms(config: QueueConfig) -> Terms:
+def terms(config: QueueConfig) -> AccountingTerms:
     """What hours are made by under this configuration."""
     cohorts = {name: queue.cohort or "" for name, queue in config.cluster_queues.items()}
-    return Terms(cohorts, {p.name: p.gpu_hour for p in config.rules.accounting.prices})
+    return AccountingTerms(cohorts, {p.name: p.gpu_hour for p in config.rules.accounting.prices})

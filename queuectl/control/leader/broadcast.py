@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.findings import Findings
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 EVERY_SECONDS: Final = 2.0
 
 
-async def share(books: Books, store: Store, clock: Clock, epoch: int) -> None:
+async def share(books: LeaderState, store: Store, clock: Clock, epoch: int) -> None:
     """Keep what one leadership finds out, until cancelled.
 
     Raises:
@@ -40,7 +40,7 @@ async def share(books: Books, store: Store, clock: Clock, epoch: int) -> None:
         await asyncio.sleep(EVERY_SECONDS)
 
 
-class Hearsay:
+class Broadcast:
     """What a process knows of the leader's findings while it stands by."""
 
     def __init__(self, store: Store, clock: Clock, fresh_seconds: float) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, UsageStore
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.telemetry.estimates import EstimateMetrics
@@ -22,7 +22,7 @@ class Estimator:
     """Of one leadership."""
 
     def __init__(
-        self, books: Books, store: UsageStore, metrics: EstimateMetrics, clock: Clock
+        self, books: LeaderState, store: UsageStore, metrics: EstimateMetrics, clock: Clock
     ) -> None:
         self._books = books
         self._store = store

@@ -74,7 +74,7 @@ PASSING = frozenset(
 REMARKS = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
 
 
-class Teller:
+class EventRecorder:
     """Writes Events at a bounded rate, newest word per job first come first served."""
 
     def __init__(

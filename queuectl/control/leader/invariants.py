@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.domain.errors import ClusterError, StoreUnavailable
 from queuectl.domain.invariants import VIOLATED, Checked, Invariant, Violation
@@ -33,13 +33,13 @@ AGAIN_SECONDS = 2.0  # between the two looks of a complete check
 EVENTS: Final = 5  # each time
 
 
-class Auditor:
+class InvariantChecker:
     """Of one leadership."""
 
     def __init__(
         self,
         *,
-        books: Books,
+        books: LeaderState,
         mirror: Mirror,
         store: Store,
         cluster: Cluster,

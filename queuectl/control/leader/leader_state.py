@@ -1,8 +1,8 @@
 """The leader's ledger in memory, and every view that is derived from it.
 
 Made anew from the database at a take-over and whenever memory is not trusted any more; kept up commit by commit in between.
-Two steps, because what was observed is planned on while it is still being written: :meth:`Books.take_in` as soon as
-it is known, :meth:`Books.follow` once it is in the database.
+Two steps, because what was observed is planned on while it is still being written: :meth:`LeaderState.take_in` as soon as
+it is known, :meth:`LeaderState.follow` once it is in the database.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.pastuse import Tally
+from queuectl.state.pastuse import PastUseSums
 from queuectl.state.samples import LookLog
 from queuectl.state.spending import Spending
 from queuectl.state.usage import Usage
@@ -47,7 +47,7 @@ log = structlog.get_logger()
 _NAMED: Final = 10  # Cohorts in one line of the log
 
 
-class Books:
+class LeaderState:
     """Of one leadership.
 
     Attributes:
@@ -81,7 +81,7 @@ class Books:
         self.gang_uses: Mapping[str, GangUse] = {}
         self._looks = LookLog()
         self.unwritten: Collection[str] = frozenset()
-        self.tally = Tally(mirror)
+        self.tally = PastUseSums(mirror)
         self.holdings = Holdings(mirror)
         self.estimates = Estimates(mirror)
         self.refusals = Refusals()

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import structlog
 
 from queuectl.control.leader.actuator import Actuator
-from queuectl.control.leader.events import Teller
-from queuectl.control.leader.leader_state import Books
-from queuectl.control.leader.wakeup import Bell
+from queuectl.control.leader.events import EventRecorder
+from queuectl.control.leader.leader_state import LeaderState
+from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Store
 from queuectl.domain.commands import Answer
 from queuectl.domain.decisions import Decision
@@ -34,7 +34,7 @@ RETRY_SECONDS = 1.0  # between tries to reach the database
 _OF_A_STATE = (Intent.START, Intent.STOP)  # owed since the state was entered
 
 
-class Pen:
+class LedgerWriter:
     """Of one leadership.
 
     Attributes:
@@ -46,12 +46,12 @@ class Pen:
         self,
         *,
         store: Store,
-        books: Books,
+        books: LeaderState,
         mirror: Mirror,
         metrics: Metrics,
         actuator: Actuator,
-        teller: Teller,
-        bell: Bell,
+        teller: EventRecorder,
+        bell: Wakeup,
         epoch: int,
     ) -> None:
         self.epoch = epoch

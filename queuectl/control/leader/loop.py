@@ -19,16 +19,16 @@ from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.commands import carry_out
 from queuectl.control.leader.default_queues import keep_labels
 from queuectl.control.leader.estimates import Estimator
-from queuectl.control.leader.events import Teller
+from queuectl.control.leader.events import EventRecorder
 from queuectl.control.leader.force_delete import ForceDeletion
-from queuectl.control.leader.invariants import Auditor
-from queuectl.control.leader.leader_state import Books
-from queuectl.control.leader.ledger_writer import Pen
+from queuectl.control.leader.invariants import InvariantChecker
+from queuectl.control.leader.leader_state import LeaderState
+from queuectl.control.leader.ledger_writer import LedgerWriter
 from queuectl.control.leader.planning import Planning
 from queuectl.control.leader.pruning import prune
-from queuectl.control.leader.wakeup import Bell
+from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster, Store
-from queuectl.control.questions.diagnosis import Consultation
+from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.settings import Settings
 from queuectl.domain.accounting import Free
 from queuectl.domain.diagnosis import Diagnosis
@@ -76,21 +76,21 @@ class Loop:
         self._clock = clock
         self._cache = cache
         self.loaded = False
-        self.books = Books(
+        self.books = LeaderState(
             mirror,
             settings.solver.limits,
             settings.unschedulable_seconds,
             clock,
             look_fresh_seconds=settings.utilization.fresh_seconds,
         )
-        self._bell = Bell()
+        self._bell = Wakeup()
         self._stop = StopSignal()
-        self._consultation = Consultation(settings.planning_share, cache)
+        self._consultation = Diagnoser(settings.planning_share, cache)
         self._plan_at = 0.0  # of the event loop's clock; no cycle before it
         self._said = "nothing waits"
         self._inbox = True  # commands may wait in the database
         self._inbox_read = asyncio.Event()
-        self._auditor = Auditor(
+        self._auditor = InvariantChecker(
             books=self.books,
             mirror=mirror,
             store=store,
@@ -153,7 +153,7 @@ class Loop:
             Fenced: another leader has taken over.
         """
         settings = self._settings
-        teller = Teller(
+        teller = EventRecorder(
             self._cluster,
             self._mirror.jobs.get,
             lambda: self._actuator.idle,
@@ -161,7 +161,7 @@ class Loop:
             per_second=settings.events_per_second,
             after=settings.tell_after_seconds,
         )
-        self._pen = Pen(
+        self._pen = LedgerWriter(
             store=self._store,
             books=self.books,
             mirror=self._mirror,

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 import structlog
 
 from queuectl.control.leader.decisions import sentence
-from queuectl.control.leader.leader_state import Books
-from queuectl.control.leader.ledger_writer import RETRY_SECONDS, Pen
+from queuectl.control.leader.leader_state import LeaderState
+from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
 from queuectl.control.leader.record import record_of
-from queuectl.control.leader.wakeup import Bell
+from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
-from queuectl.control.questions.diagnosis import Consultation
+from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.domain.errors import StaleConfiguration
 from queuectl.domain.ledger import Change
 from queuectl.domain.plan import Plan, Refusal
@@ -65,12 +65,12 @@ class Planning:
     def __init__(
         self,
         *,
-        books: Books,
-        pen: Pen,
-        bell: Bell,
+        books: LeaderState,
+        pen: LedgerWriter,
+        bell: Wakeup,
         metrics: Metrics,
         clock: Clock,
-        consultation: Consultation,
+        consultation: Diagnoser,
         cache: PlannerCache,
         stop: StopSignal,
         defragment_seconds: float,
@@ -90,7 +90,7 @@ class Planning:
         self._exposed_at: float | None = None  # when time alone changes what a plan may do
 
     async def plan(self) -> str:
-        """Plan and commit once; the sentence says what came of it. Raises what :meth:`Pen.commit` does."""
+        """Plan and commit once; the sentence says what came of it. Raises what :meth:`LedgerWriter.commit` does."""
         if not self._books.anything_to_plan():
             return "nothing waits"
         documents = self._books.documents

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queuectl.control.kueue import Neighbour
+from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader.election import Leadership
-from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.settings import Settings
 from queuectl.domain.commands import Action, Command
@@ -99,7 +99,7 @@ async def recover(
 
 async def _listed(mirror: Mirror, store: Store, cluster: Cluster) -> asyncio.Task[None]:
     """Fill the mirror; the watch goes on in the task."""
-    neighbour = Neighbour(cluster, store)
+    neighbour = KueueDetector(cluster, store)
     kueue = await neighbour.keys_count()
     missing = mirror.resources
     complete = asyncio.Event()
@@ -121,7 +121,7 @@ async def _listed(mirror: Mirror, store: Store, cluster: Cluster) -> asyncio.Tas
 async def _written(
     mirror: Mirror, store: Store, settings: Settings, clock: Clock, epoch: int
 ) -> Recovered:
-    books = Books(
+    books = LeaderState(
         mirror,
         settings.solver.limits,
         settings.unschedulable_seconds,

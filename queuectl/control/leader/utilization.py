@@ -16,7 +16,7 @@ from queuectl.state.gpu_holders import HeldGang, held_gangs
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.utilization import UseTracker, troubles
-from queuectl.telemetry.utilization import Seen, UseMetrics
+from queuectl.telemetry.utilization import UseGauges, UseMetrics
 
 log = structlog.get_logger()
 
@@ -99,7 +99,7 @@ class UseWatch:
             wrong = troubles(gangs, recent, self._scrape)
             self._tell_untrusted(recent.untrusted)
         seen = [
-            Seen(gang.cluster_queue, use.state, gang.gpus, use.utilization)
+            UseGauges(gang.cluster_queue, use.state, gang.gpus, use.utilization)
             for gang in gangs
             if (use := uses.get(gang.uid)) is not None
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Bell:
+class Wakeup:
     """Of one leadership.
 
     Attributes:

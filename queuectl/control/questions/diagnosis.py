@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from queuectl.control.questions.throttle import Aside
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.overrides import in_force
@@ -25,7 +25,7 @@ PATIENCE_SECONDS: Final = 5.0  # then it is stopped; clients wait no longer
 _KEPT: Final = 256  # diagnoses remembered until the next plan
 
 
-class Consultation:
+class Diagnoser:
     """Answers for one leadership; ``latest`` is set with every plan."""
 
     def __init__(self, share: float, cache: PlannerCache) -> None:
@@ -33,7 +33,7 @@ class Consultation:
         self._cache = cache
         self._latest: tuple[Snapshot, Plan] | None = None
         self._known: dict[str, Diagnosis] = {}
-        self._aside = Aside(share)
+        self._aside = PlannerThrottle(share)
 
     def planned(self, snapshot: Snapshot, plan: Plan) -> None:
         """This plan was made from this snapshot."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from queuectl.control.questions.throttle import Aside
-from queuectl.control.questions.viewer import Seen
+from queuectl.control.questions.throttle import PlannerThrottle
+from queuectl.control.questions.viewer import ClusterView
 from queuectl.domain.changes import Leave
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import TookTooLong
@@ -49,11 +49,11 @@ class Previewer:
     """Of one process; plans for one question at a time."""
 
     def __init__(
-        self, look: Callable[[], Awaitable[Seen | None]], share: float, cache: PlannerCache
+        self, look: Callable[[], Awaitable[ClusterView | None]], share: float, cache: PlannerCache
     ) -> None:
         """``look``: what there is now, not before; ``share``: largest part of one core spent on this."""
         self._look = look
-        self._aside = Aside(share)
+        self._aside = PlannerThrottle(share)
         self._cache = cache
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:

@@ -22,7 +22,7 @@ MOST_OF_ONE: Final = 2  # of these, where it is known who asks
 _Answer = TypeVar("_Answer")
 
 
-class Aside:
+class PlannerThrottle:
     """Of one sort of questions in one process."""
 
     def __init__(self, share: float) -> None:

@@ -16,13 +16,13 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.leader.leader_state import Books
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
-from queuectl.control.questions.diagnosis import Consultation, excesses
+from queuectl.control.questions.diagnosis import Diagnoser, excesses
 from queuectl.control.questions.standby import Standby
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput
-from queuectl.domain.floor import Floor
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
@@ -40,7 +40,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterView:
     """Everything at one moment.
 
     Attributes:
@@ -63,7 +63,7 @@ class Viewer:
         limits: SolverLimits,
         clock: Clock,
         *,
-        leading: Callable[[], Books | None],
+        leading: Callable[[], LeaderState | None],
         watching: Callable[[], bool],
         heard: Callable[[], Mapping[str, GangUse]],
         share: float,
@@ -91,24 +91,24 @@ class Viewer:
         self._lock = asyncio.Lock()
         # Taken before the other, never after: looking does not wait for a plan.
         self._planning = asyncio.Lock()
-        self._seen: tuple[float, Seen] | None = None
-        self._floor: tuple[Seen, Floor] | None = None
-        self._consultation = Consultation(share, cache)
+        self._seen: tuple[float, ClusterView] | None = None
+        self._floor: tuple[ClusterView, ClusterMap] | None = None
+        self._consultation = Diagnoser(share, cache)
         self._consulted: float | None = None
         self._stop = StopSignal()
 
-    async def seen(self) -> Seen | None:
+    async def seen(self) -> ClusterView | None:
         """What there is, as pages show it; None while this process does not know yet. May raise StoreUnavailable."""
         async with self._lock:
             return await self._look(_now() - LOOK_SECONDS)
 
-    async def latest(self) -> Seen | None:
+    async def latest(self) -> ClusterView | None:
         """The same with nothing in it older than the question: what somebody has just been told is in it, too."""
         asked = _now()
         async with self._lock:
             return await self._look(asked)
 
-    async def floor(self) -> Floor | None:
+    async def floor(self) -> ClusterMap | None:
         """What stands where; None while this process does not know yet. May raise StoreUnavailable."""
         async with self._lock:
             seen = await self._look(_now() - LOOK_SECONDS)
@@ -138,7 +138,7 @@ class Viewer:
         self._stop.stop()
         self._consultation.stop()
 
-    async def _look(self, since: float) -> Seen | None:
+    async def _look(self, since: float) -> ClusterView | None:
         """The last look, or another one if that began before ``since``, of the event loop's clock."""
         if self._seen is not None and self._seen[0] > since:
             return self._seen[1]
@@ -147,7 +147,7 @@ class Viewer:
         if books is not None:
             self._standby = None
             uses = _present(books.gang_uses, books.ledger)
-            seen: Seen | None = Seen(
+            seen: ClusterView | None = ClusterView(
                 books.snapshot(seek_room=True), uses, functools.cache(books.unmanaged)
             )
         else:
@@ -156,7 +156,7 @@ class Viewer:
             self._seen = (began, seen)
         return seen
 
-    async def _copied(self) -> Seen | None:
+    async def _copied(self) -> ClusterView | None:
         """From a copy of the ledger; None before the watch has listed everything."""
         if not self._watching():
             return None
@@ -167,7 +167,7 @@ class Viewer:
             _log.warning("configuration_unreadable", why=str(error))
             return None
         uses = _present(self._heard(), standby.ledger)
-        return Seen(snapshot, uses, functools.cache(standby.unmanaged))
+        return ClusterView(snapshot, uses, functools.cache(standby.unmanaged))
 
     async def _planned(self) -> bool:
         """Whether the consultation knows a plan that is not too old."""

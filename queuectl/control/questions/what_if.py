@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from queuectl.control.questions.throttle import Aside
-from queuectl.control.questions.viewer import Seen
+from queuectl.control.questions.throttle import PlannerThrottle
+from queuectl.control.questions.viewer import ClusterView
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Document
@@ -38,12 +38,12 @@ class Configured(Protocol):
         """Revision and all documents. May raise StoreUnavailable."""
 
 
-class TryOut:
+class WhatIfPlanner:
     """Of one process."""
 
     def __init__(
         self,
-        look: Callable[[], Awaitable[Seen | None]],
+        look: Callable[[], Awaitable[ClusterView | None]],
         store: Configured,
         mirror: Mirror,
         share: float,
@@ -53,7 +53,7 @@ class TryOut:
         self._look = look
         self._store = store
         self._mirror = mirror
-        self._aside = Aside(share)
+        self._aside = PlannerThrottle(share)
         self._cache = cache
 
     async def try_out(self, asked: WhatIf) -> Trial | None:

@@ -21,7 +21,7 @@ import structlog
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.utilization import Look, PodKey, PodUse
 from queuectl.telemetry.signal.names import HONORED, NVIDIA, SLICE, UID, Gauge, Names
-from queuectl.telemetry.signal.rings import TENSOR, Holder, Measured, Ring, Seen, highest
+from queuectl.telemetry.signal.rings import TENSOR, Holder, Measured, Ring, Sampled, highest
 
 log = structlog.get_logger()
 
@@ -182,7 +182,7 @@ class ExporterSource:
             inside = np.flatnonzero((ring.times > at - window) & (ring.times <= at))
             if not len(inside) or not ring.rows:
                 continue
-            seen = Seen(ring.values[:, :, inside], ring.times[inside])
+            seen = Sampled(ring.values[:, :, inside], ring.times[inside])
             for holder, row in ring.rows.items():
                 if seen.newest[row, :TENSOR].max() == self._scraped_at:
                     holding.setdefault(holder.device, set()).add((holder.namespace, holder.pod))

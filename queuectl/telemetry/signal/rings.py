@@ -114,7 +114,7 @@ def _not_below(one: Series | None, other: Series | None) -> Series | None:
     return replace(one, high=max(one.high, other.high), mean=max(one.mean, other.mean))
 
 
-class Seen:
+class Sampled:
     """What is told of all holders of one exporter in a window, at once: arrays are holders x metrics."""
 
     def __init__(self, values: Floats, times: npt.NDArray[np.float64]) -> None:

@@ -35,7 +35,7 @@ from queuectl.web.configured import (
 )
 from queuectl.web.draft import Draft, draft_of, form_of, version_of
 from queuectl.web.pages.config import addressed, editor, right_to, stored_as
-from queuectl.web.sight import Sight
+from queuectl.web.sight import AccessScope
 from queuectl.web.site import PREFIX, Site, text
 
 log = structlog.get_logger()
@@ -259,7 +259,7 @@ async def _before_deletion(
     )
 
 
-async def _users(site: Site, sight: Sight, key: DocumentKey) -> tuple[int, int]:
+async def _users(site: Site, sight: AccessScope, key: DocumentKey) -> tuple[int, int]:
     """How many gangs that may be seen hold places by a queue, and how many wait in it."""
     mine = [
         tally

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.domain.queries import HistoryLine
-from queuectl.web.sight import Sight
+from queuectl.web.sight import AccessScope
 from queuectl.web.site import Site, whole
 
 PAGE: Final = 100
@@ -39,7 +39,12 @@ class Eviction:
 
 
 async def evictions_told(
-    site: Site, request: Request, sight: Sight, *, before: int | None = None, limit: int = PAGE
+    site: Site,
+    request: Request,
+    sight: AccessScope,
+    *,
+    before: int | None = None,
+    limit: int = PAGE,
 ) -> list[Eviction]:
     """The latest evictions of workloads that may be seen, newest first."""
     lines = await site.store.evictions(sight.namespaces, before=before, limit=limit)
@@ -58,7 +63,7 @@ def _favoured(line: HistoryLine) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _told(line: HistoryLine, uid: str | None, name: str | None, sight: Sight) -> Eviction:
+def _told(line: HistoryLine, uid: str | None, name: str | None, sight: AccessScope) -> Eviction:
     details = line.reason.details
     visible = name is not None and sight.sees(name.partition("/")[0])
     price, gpus = details.get("lostGpuSeconds"), details.get("gpus")

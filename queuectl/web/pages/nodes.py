@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.domain.floor import Floor, Layout, Level, Resident, Spot
+from queuectl.domain.floor import ClusterMap, Layout, Level, NodeOccupancy, Resident
 from queuectl.domain.identity import Right
 from queuectl.domain.veil import ANOTHER_TEAM
-from queuectl.web.sight import Sight
+from queuectl.web.sight import AccessScope
 from queuectl.web.site import Site, text
 
 MOST: Final = 200  # nodes listed at once
@@ -43,7 +43,7 @@ class NodeRow:
 class Plan:
     """A floor in the order of one topology."""
 
-    def __init__(self, floor: Floor, topology: str | None) -> None:
+    def __init__(self, floor: ClusterMap, topology: str | None) -> None:
         """``topology``: None, or one that is not known = the one with the most levels."""
         self.floor = floor
         layouts = {layout.name: layout for layout in floor.layouts}
@@ -71,7 +71,7 @@ class Plan:
         return sorted(places, key=lambda place: (of[place] < 0, of[place]))
 
 
-def columns(plan: Plan, sight: Sight) -> dict[str, Any]:
+def columns(plan: Plan, sight: AccessScope) -> dict[str, Any]:
     """The floor as columns for the map, nothing told twice: who may not be seen has neither name nor queue.
 
     ``seats``: per node, place of a gang and its GPUs, one after the other.
@@ -91,7 +91,7 @@ def columns(plan: Plan, sight: Sight) -> dict[str, Any]:
     }
 
 
-def _gang(gang: Resident, sight: Sight) -> list[Any]:
+def _gang(gang: Resident, sight: AccessScope) -> list[Any]:
     """Name, uid, ClusterQueue, utilization."""
     if not sight.sees(gang.workload.namespace):
         return [ANOTHER_TEAM, "", "", None]
@@ -104,7 +104,7 @@ def _gang(gang: Resident, sight: Sight) -> list[Any]:
     ]
 
 
-def matching(plan: Plan, q: str, sight: Sight) -> Iterator[int]:
+def matching(plan: Plan, q: str, sight: AccessScope) -> Iterator[int]:
     """Places of nodes whose name, domain or visible tenant has this text in it."""
     wanted = q.casefold()
     gangs = plan.floor.gangs
@@ -120,7 +120,7 @@ def matching(plan: Plan, q: str, sight: Sight) -> Iterator[int]:
             yield place
 
 
-def node_row(plan: Plan, place: int, sight: Sight) -> NodeRow:
+def node_row(plan: Plan, place: int, sight: AccessScope) -> NodeRow:
     """A node as it is listed."""
     spot = plan.floor.spots[place]
     tenants = []
@@ -141,7 +141,7 @@ def node_row(plan: Plan, place: int, sight: Sight) -> NodeRow:
     )
 
 
-def _closed(spot: Spot) -> str:
+def _closed(spot: NodeOccupancy) -> str:
     if not spot.node.ready:
         return "not ready"
     return "cordoned" if spot.node.unschedulable else ""
@@ -150,7 +150,7 @@ def _closed(spot: Spot) -> str:
 def routes(site: Site) -> list[Route]:
     """Offer the page, its data, and the list of nodes that a search finds."""
 
-    async def told(request: Request) -> tuple[Sight, Plan | None]:
+    async def told(request: Request) -> tuple[AccessScope, Plan | None]:
         await site.guard.require(request, Right("list", "nodes"))
         sight = await site.sight(request)
         floor = await site.floor()
@@ -179,7 +179,7 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-def _found(plan: Plan | None, request: Request, sight: Sight) -> dict[str, Any]:
+def _found(plan: Plan | None, request: Request, sight: AccessScope) -> dict[str, Any]:
     """What a search finds; without one, nothing is listed."""
     q = text(request, "q")
     places: Iterable[int] = matching(plan, q, sight) if plan is not None and q else ()

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.domain.floor import Floor
+from queuectl.domain.floor import ClusterMap
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_LINE
-from queuectl.domain.standings import Tally, WaitingOrder
+from queuectl.domain.standings import QueueCounts, WaitingOrder
 from queuectl.domain.utilization import UseState
 from queuectl.web.pages.evictions import evictions_told
 from queuectl.web.pages.queues import quotas_now, rows
@@ -62,7 +62,7 @@ class Sums:
     parts: tuple[Part, ...]
 
 
-def sums_of(floor: Floor) -> Sums:
+def sums_of(floor: ClusterMap) -> Sums:
     """Add up the floor."""
     takes = [spot for spot in floor.spots if spot.open]
     everything = sum(spot.gpus for spot in floor.spots)
@@ -90,7 +90,7 @@ def sums_of(floor: Floor) -> Sums:
     )
 
 
-def count(tallies: Iterable[Tally], states: Iterable[State]) -> Count:
+def count(tallies: Iterable[QueueCounts], states: Iterable[State]) -> Count:
     """Of workloads in these states."""
     found = [tally for tally in tallies if tally.state in states]
     return Count(sum(t.workloads for t in found), sum(t.gpus for t in found))

@@ -15,9 +15,9 @@ from queuectl.domain.identity import Right
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_LINE, WorkloadFilter
 from queuectl.domain.queues import ClusterQueue
-from queuectl.domain.standings import Tally
+from queuectl.domain.standings import QueueCounts
 from queuectl.web.quotas import Bar, Quotas, quotas_of
-from queuectl.web.sight import Sight
+from queuectl.web.sight import AccessScope
 from queuectl.web.site import Site, whole
 
 PAGE: Final = 100  # waiting gangs shown at once
@@ -39,7 +39,7 @@ class QueueRow:
     oldest: float | None
 
 
-def rows(quotas: Quotas, tallies: tuple[Tally, ...], sight: Sight) -> list[QueueRow]:
+def rows(quotas: Quotas, tallies: tuple[QueueCounts, ...], sight: AccessScope) -> list[QueueRow]:
     """The ClusterQueues that may be seen, by name; their counts are of workloads that may be seen."""
     return [
         _row(quotas, queue, [t for t in tallies if t.cluster_queue == queue.name])
@@ -48,13 +48,13 @@ def rows(quotas: Quotas, tallies: tuple[Tally, ...], sight: Sight) -> list[Queue
     ]
 
 
-def sees(name: str, quotas: Quotas, sight: Sight) -> bool:
+def sees(name: str, quotas: Quotas, sight: AccessScope) -> bool:
     """Whether a ClusterQueue may be seen: all may, or a LocalQueue of a visible namespace leads to it."""
     locals_of_it = (q for q in quotas.config.local_queues.values() if q.cluster_queue == name)
     return sight.queues or any(sight.sees(local.namespace) for local in locals_of_it)
 
 
-def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[Tally]) -> QueueRow:
+def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[QueueCounts]) -> QueueRow:
     weights = quotas.config.rules.accounting.gpus
     bars = quotas.of_queue(queue)
     waits = [t for t in tallies if t.state in IN_LINE]
@@ -114,7 +114,9 @@ async def _queue(site: Site, request: Request) -> Response:
     )
 
 
-async def _seen(site: Site, request: Request, name: str) -> tuple[Sight, Quotas, tuple[Tally, ...]]:
+async def _seen(
+    site: Site, request: Request, name: str
+) -> tuple[AccessScope, Quotas, tuple[QueueCounts, ...]]:
     """What a page about a ClusterQueue starts from.
 
     Raises:
@@ -130,7 +132,7 @@ async def _seen(site: Site, request: Request, name: str) -> tuple[Sight, Quotas,
     return sight, quotas, tallies
 
 
-def _members(quotas: Quotas, queue: ClusterQueue, sight: Sight) -> list[ClusterQueue]:
+def _members(quotas: Quotas, queue: ClusterQueue, sight: AccessScope) -> list[ClusterQueue]:
     """The other ClusterQueues of its cohort."""
     others = quotas.config.cluster_queues.values()
     return [
@@ -152,7 +154,7 @@ class LocalRow:
     aside: int
 
 
-def _local_queues(tallies: list[Tally]) -> list[LocalRow]:
+def _local_queues(tallies: list[QueueCounts]) -> list[LocalRow]:
     names = sorted({(t.namespace, t.queue) for t in tallies})
 
     def count(key: tuple[str, str], states: frozenset[State] | tuple[State, ...]) -> int:
@@ -165,7 +167,7 @@ def _local_queues(tallies: list[Tally]) -> list[LocalRow]:
     ]
 
 
-async def _waiting(site: Site, request: Request, name: str, sight: Sight) -> dict[str, Any]:
+async def _waiting(site: Site, request: Request, name: str, sight: AccessScope) -> dict[str, Any]:
     """A page of those that wait, with where they stand in line."""
     skip = min(whole(request, "skip"), _LAST)
     found = await site.store.waiting(name, sight.namespaces, skip=skip, limit=PAGE + 1)
@@ -176,7 +178,7 @@ async def _waiting(site: Site, request: Request, name: str, sight: Sight) -> dic
     }
 
 
-async def _running(site: Site, request: Request, name: str, sight: Sight) -> dict[str, Any]:
+async def _running(site: Site, request: Request, name: str, sight: AccessScope) -> dict[str, Any]:
     """A page of those that hold places, by name."""
     cursor = request.query_params.get("cursor")
     wanted = WorkloadFilter(cluster_queue=name, states=RUNS, namespaces=sight.namespaces)

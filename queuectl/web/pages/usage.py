@@ -22,7 +22,7 @@ from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.reports import By, Grouping, Period, Report, ReportRow
-from queuectl.web.sight import Sight
+from queuectl.web.sight import AccessScope
 from queuectl.web.site import PREFIX, Site, text
 from queuectl.web.words import moment
 
@@ -122,7 +122,7 @@ def _ways(accounting: Accounting) -> dict[str, str]:
     return {str(by): name for by, name in _BY.items()} | labels
 
 
-async def _told(site: Site, sight: Sight, report: Report) -> dict[str, Any]:
+async def _told(site: Site, sight: AccessScope, report: Report) -> dict[str, Any]:
     total = total_of(report)
     rows = sorted(report.rows, key=lambda row: -row.amounts.allocated)
     shown, others = rows[:SHOWN], rows[SHOWN:]
@@ -157,7 +157,9 @@ def _name(row: ReportRow) -> str:
             return name or _NOBODY
 
 
-async def _addresses(site: Site, sight: Sight, by: By, rows: Sequence[ReportRow]) -> list[str]:
+async def _addresses(
+    site: Site, sight: AccessScope, by: By, rows: Sequence[ReportRow]
+) -> list[str]:
     """Of the pages about these groups; empty where there is none that who asks may see."""
     if by is By.WORKLOAD:
         uids = [row.names["uid"] for row in rows]
@@ -167,7 +169,7 @@ async def _addresses(site: Site, sight: Sight, by: By, rows: Sequence[ReportRow]
     return [_address(sight, by, row) for row in rows]
 
 
-def _address(sight: Sight, by: By, row: ReportRow) -> str:
+def _address(sight: AccessScope, by: By, row: ReportRow) -> str:
     names = row.names
     if by is By.NAMESPACE and sight.sees(names["namespace"]):
         return f"{PREFIX}/workloads?namespace={quote(names['namespace'])}"

@@ -20,7 +20,7 @@ from queuectl.objects.kinds import KINDS
 from queuectl.web.actions import offers
 from queuectl.web.asked import asked_of
 from queuectl.web.placing import seated
-from queuectl.web.sight import Sight
+from queuectl.web.sight import AccessScope
 from queuectl.web.site import PREFIX, Site, text, whole
 
 PAGE: Final = 100
@@ -97,7 +97,7 @@ async def _list(site: Site, request: Request) -> Response:
     )
 
 
-async def _by_name(site: Site, sight: Sight, given: str) -> list[Entry]:
+async def _by_name(site: Site, sight: AccessScope, given: str) -> list[Entry]:
     """The workloads that are named, as ``namespace/name`` or by the uid, and may be seen: one of each kind at most.
 
     Those that have finished count where no other has the name.
@@ -112,7 +112,7 @@ async def _by_name(site: Site, sight: Sight, given: str) -> list[Entry]:
     return [entry for entry in found if entry.state is not State.FINISHED] or found
 
 
-async def _seen(site: Site, request: Request) -> tuple[Entry, Sight]:
+async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
     """The workload of the path.
 
     Raises:
