@@ -110,7 +110,7 @@ class Controller:
 
     async def try_out(self, asked: WhatIf) -> Trial | None:
         """What would be after a change; None while this process does not know yet what there is."""
-        return await self.supervisor.tryouts.try_out(asked)
+        return await self.supervisor.what_if.try_out(asked)
 
     def gang_use(self, uid: str) -> GangUse | None:
         """What a gang did with its GPUs at the leader's last look; None where nobody looks."""

@@ -22,6 +22,7 @@ from queuectl.control.leader.recovery import lost
 from queuectl.control.leader.utilization import UseWatch
 from queuectl.control.ports import Cluster, Store, UseSource
 from queuectl.control.questions.preview import Previewer
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
 from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.control.settings import Settings
@@ -74,6 +75,7 @@ class Supervisor:
         self._leading: Loop | None = None
         fresh = max(settings.utilization.fresh_seconds, 2 * estimates.EVERY_SECONDS)
         self._hearsay = Broadcast(store, clock, fresh)
+        self._throttle = PlannerThrottle(settings.planning_share)
         self.viewer = Viewer(
             store,
             self._mirror,
@@ -82,13 +84,13 @@ class Supervisor:
             leading=self._books,
             watching=self._synced.is_set,
             heard=lambda: self._hearsay.now.uses,
-            share=settings.planning_share,
+            throttle=self._throttle,
             cache=self._cache,
         )
-        self.tryouts = WhatIfPlanner(
-            self.viewer.latest, store, self._mirror, settings.planning_share, self._cache
+        self.what_if = WhatIfPlanner(
+            self.viewer.latest, store, self._mirror, self._throttle, self._cache
         )
-        self.previewer = Previewer(self.viewer.latest, settings.planning_share, self._cache)
+        self.previewer = Previewer(self.viewer.latest, self._throttle, self._cache)
         self._leadership = Leadership(
             cluster,
             store,
@@ -145,9 +147,7 @@ class Supervisor:
             hear = group.create_task(follow, name="findings of others")
             await stop.wait()
             log.info("stopping")
-            self.tryouts.stop()
-            self.viewer.stop()
-            self.previewer.stop()
+            self._throttle.stop()
             if self._leading is not None:
                 await self._leading.wind_down(self._settings.shutdown_seconds)
             for task in (lead, hear, watch):
@@ -193,6 +193,7 @@ class Supervisor:
                 settings=self._settings,
                 clock=self._clock,
                 cache=self._cache,
+                throttle=self._throttle,
             )
             try:
                 await self._reign(self._leading, epoch)

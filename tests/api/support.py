@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.control.questions.what_if import Configured, WhatIfPlanner
 from queuectl.domain.changes import AddQuota
@@ -121,7 +122,9 @@ class LookingOut:
 
     def __init__(self, snapshot: Snapshot | None, store: Configured) -> None:
         self.snapshot = snapshot
-        self._tryout = WhatIfPlanner(self._look, store, Mirror({}), share=1.0, cache=PlannerCache())
+        self._tryout = WhatIfPlanner(
+            self._look, store, Mirror({}), throttle=PlannerThrottle(1.0), cache=PlannerCache()
+        )
 
     async def _look(self) -> ClusterView | None:
         return ClusterView(self.snapshot) if self.snapshot is not None else None

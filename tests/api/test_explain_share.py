@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from queuectl.api.app import create_app
 from queuectl.control.questions import diagnosis
 from queuectl.control.questions.diagnosis import Diagnoser
-from queuectl.control.questions.throttle import MOST_WAITING
+from queuectl.control.questions.throttle import MOST_WAITING, PlannerThrottle
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import StopSignal, plan
@@ -69,7 +69,7 @@ async def explaining(
     monkeypatch.setattr(diagnosis, "diagnose", worked)
     waiting = [gang(f"uid-job-g{i}", podset(count=9, gpu=8)) for i in range(GANGS)]
     snapshot = world([node("n1", "r1", gpu=8)], waiting)
-    consultation = Diagnoser(SHARE, PlannerCache())
+    consultation = Diagnoser(PlannerThrottle(SHARE), PlannerCache())
     consultation.planned(snapshot, plan(snapshot))
     for number in range(GANGS):
         await commit(memory, live_through(job(f"g{number}"), *LIVES["pending"]))

@@ -218,7 +218,7 @@ async def questions(url: str, size: Size) -> Table:
         "a look, by the leader": (5, leader.viewer.latest),
         "the first look of a standby": (1, standby.viewer.latest),
         "a later look of a standby": (5, standby.viewer.latest),
-        "what-if: one more gang, by the leader": (5, lambda: leader.tryouts.try_out(WhatIf([job]))),
+        "what-if: one more gang, by the leader": (5, lambda: leader.what_if.try_out(WhatIf([job]))),
         "of that a look and the plan without it": (5, without),
     }
     made = Table("what", "wall ms", "CPU ms", title=f"one question, {size.waiting} wait", box=None)

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from queuectl.cluster.resources import watched
 from queuectl.control.leader.loop import Loop
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresStore
@@ -346,6 +347,7 @@ class Rig:
             settings=self.settings,
             clock=self.clock,
             cache=PlannerCache(),
+            throttle=PlannerThrottle(self.settings.planning_share),
         )
         self.loop = loop
         listed: set[str] = set()

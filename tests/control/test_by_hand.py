@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from queuectl.control.questions.preview import Previewer
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.demo import manifests as m
 from queuectl.domain.commands import DONE, EVICTING, Action
@@ -63,7 +64,7 @@ def previewer(world: Rig) -> Previewer:
         assert world.loop is not None
         return ClusterView(world.loop.books.snapshot(seek_room=False))
 
-    return Previewer(look, 1.0, PlannerCache())
+    return Previewer(look, PlannerThrottle(1.0), PlannerCache())
 
 
 # -- a priority for a time
@@ -166,11 +167,14 @@ async def test_a_process_that_sees_nothing_or_not_this_gang_previews_nothing() -
 
     runs = Entry("u1", "Job", "a", "train", State.RUNNING)
     for look in (blind, empty):
-        assert await Previewer(look, 1.0, PlannerCache()).preview(runs, Action.HOLD) is None
+        assert (
+            await Previewer(look, PlannerThrottle(1.0), PlannerCache()).preview(runs, Action.HOLD)
+            is None
+        )
     waits = replace(runs, state=State.PENDING)
-    assert await Previewer(empty, 1.0, PlannerCache()).preview(waits, Action.HOLD) == Preview(
-        None, 0.0
-    )
+    assert await Previewer(empty, PlannerThrottle(1.0), PlannerCache()).preview(
+        waits, Action.HOLD
+    ) == Preview(None, 0.0)
 
 
 async def test_it_is_told_first_where_the_rules_give_victims_time(database_url: str) -> None:

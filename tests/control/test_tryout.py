@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
 from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.domain.errors import BadInput
@@ -26,11 +27,11 @@ async def asked(world: Rig, question: WhatIf) -> Trial:
         leading=lambda: loop.books,
         watching=lambda: True,
         heard=dict,
-        share=1.0,
+        throttle=PlannerThrottle(1.0),
         cache=PlannerCache(),
     )
     trial = await WhatIfPlanner(
-        viewer.latest, world.store, loop._mirror, 1.0, PlannerCache()
+        viewer.latest, world.store, loop._mirror, PlannerThrottle(1.0), PlannerCache()
     ).try_out(question)
     assert trial is not None
     return trial

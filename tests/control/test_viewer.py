@@ -11,6 +11,7 @@ import pytest
 
 from queuectl.cluster.resources import watched
 from queuectl.control.questions import viewer as viewing
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
 from queuectl.domain.commands import Action
 from queuectl.domain.floor import ClusterMap
@@ -81,7 +82,7 @@ def made(
         leading=lambda: loop.books if leads and loop is not None else None,
         watching=lambda: watches,
         heard=lambda: heard or {},
-        share=1.0,
+        throttle=PlannerThrottle(1.0),
         cache=PlannerCache(),
     )
 
@@ -163,7 +164,7 @@ async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
             leading=lambda: world.loop.books if leads and world.loop is not None else None,
             watching=lambda: True,
             heard=dict,
-            share=1.0,
+            throttle=PlannerThrottle(1.0),
             cache=PlannerCache(),
         )
         pictures = []

@@ -29,6 +29,7 @@ from queuectl.control.leader.pruning import prune
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.questions.diagnosis import Diagnoser
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.domain.accounting import Free
 from queuectl.domain.diagnosis import Diagnosis
@@ -67,6 +68,7 @@ class Loop:
         settings: Settings,
         clock: Clock,
         cache: PlannerCache,
+        throttle: PlannerThrottle,
     ) -> None:
         self._store = store
         self._cluster = cluster
@@ -85,7 +87,7 @@ class Loop:
         )
         self._bell = Wakeup()
         self._stop = StopSignal()
-        self._consultation = Diagnoser(settings.planning_share, cache)
+        self._diagnoser = Diagnoser(throttle, cache)
         self._plan_at = 0.0  # of the event loop's clock; no cycle before it
         self._said = "nothing waits"
         self._inbox = True  # commands may wait in the database
@@ -133,7 +135,7 @@ class Loop:
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a gang that waited at the last plan does not start; None for any other."""
-        return await self._consultation.diagnose(uid)
+        return await self._diagnoser.diagnose(uid)
 
     def seen(self, touched: Iterable[str]) -> None:
         """The mirror has just changed in these jobs: wake up, and let the actuator answer at once."""
@@ -177,7 +179,7 @@ class Loop:
             bell=self._bell,
             metrics=self._metrics,
             clock=self._clock,
-            consultation=self._consultation,
+            consultation=self._diagnoser,
             cache=self._cache,
             stop=self._stop,
             defragment_seconds=settings.defragment_seconds,
@@ -377,7 +379,6 @@ class Loop:
 
     async def wind_down(self, patience: float) -> None:
         """End a running plan at once and give writes under way ``patience`` seconds to be answered."""
-        self._consultation.stop()
         self._stop.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):

@@ -1,8 +1,4 @@
-"""Diagnoses on demand: why one waiting gang does not start, solved on the snapshot of the last plan.
-
-In a thread, one at a time, within a time of its own and with a share of one core (:mod:`queuectl.control.questions.throttle`), so that asking
-never delays a plan or a commit.
-"""
+"""Diagnoses on demand: why a pending gang does not start, solved on the snapshot of the last plan."""
 
 from __future__ import annotations
 
@@ -28,12 +24,11 @@ _KEPT: Final = 256  # diagnoses remembered until the next plan
 class Diagnoser:
     """Answers for one leadership; ``latest`` is set with every plan."""
 
-    def __init__(self, share: float, cache: PlannerCache) -> None:
-        """``share``: largest part of one core spent on this."""
+    def __init__(self, throttle: PlannerThrottle, cache: PlannerCache) -> None:
         self._cache = cache
         self._latest: tuple[Snapshot, Plan] | None = None
         self._known: dict[str, Diagnosis] = {}
-        self._aside = PlannerThrottle(share)
+        self._throttle = throttle
 
     def planned(self, snapshot: Snapshot, plan: Plan) -> None:
         """This plan was made from this snapshot."""
@@ -46,7 +41,7 @@ class Diagnoser:
         if known is not None:
             return known
         try:
-            async with self._aside.turn():
+            async with self._throttle.turn(wait=PATIENCE_SECONDS):
                 return self._known.get(uid) or await self._solve(uid)
         except TookTooLong:
             return None
@@ -56,7 +51,7 @@ class Diagnoser:
         if latest is None or all(p.workload.uid != uid for p in latest[0].pending):
             return None
         snapshot, plan = latest
-        found = await self._aside.work_out(
+        found = await self._throttle.work_out(
             lambda stop: diagnose(snapshot, uid, stop, plan, self._cache), PATIENCE_SECONDS
         )
         if found.cut:
@@ -64,10 +59,6 @@ class Diagnoser:
         if latest is self._latest and len(self._known) < _KEPT:
             self._known[uid] = found
         return found
-
-    def stop(self) -> None:
-        """End what is running at once."""
-        self._aside.stop()
 
 
 async def excesses(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:

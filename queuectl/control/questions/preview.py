@@ -49,11 +49,14 @@ class Previewer:
     """Of one process; plans for one question at a time."""
 
     def __init__(
-        self, look: Callable[[], Awaitable[ClusterView | None]], share: float, cache: PlannerCache
+        self,
+        look: Callable[[], Awaitable[ClusterView | None]],
+        throttle: PlannerThrottle,
+        cache: PlannerCache,
     ) -> None:
-        """``look``: what there is now, not before; ``share``: largest part of one core spent on this."""
+        """``look``: what there is now, not before."""
         self._look = look
-        self._aside = PlannerThrottle(share)
+        self._throttle = throttle
         self._cache = cache
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
@@ -64,14 +67,10 @@ class Previewer:
         if not entry.state.live:
             return Preview(None, 0.0)
         try:
-            async with self._aside.turn():
+            async with self._throttle.turn(wait=PATIENCE_SECONDS):
                 return await self._answer(entry, action)
         except TookTooLong:
             return None
-
-    def stop(self) -> None:
-        """End what is running at once."""
-        self._aside.stop()
 
     async def _answer(self, entry: Entry, action: Action) -> Preview | None:
         seen = await self._look()
@@ -85,7 +84,7 @@ class Previewer:
         cost = costs([gang], snapshot.now)[uid]
         told = notice(entry, Code.PREEMPTED, snapshot.config.rules)
         work = partial(_planned, snapshot, gang, action, self._cache)
-        return Preview(cost, told, await self._aside.work_out(work, PATIENCE_SECONDS))
+        return Preview(cost, told, await self._throttle.work_out(work, PATIENCE_SECONDS))
 
 
 def _planned(

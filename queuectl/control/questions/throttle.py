@@ -1,7 +1,7 @@
-"""Planning beside the loop, for who asks: in a thread, one question at a time, each within a time of its own.
+"""Planning beside the loop: in a thread, one question at a time, each with a limit of its own.
 
-After each comes a rest in proportion to what it took, as the loop's own cycles have it: who asks much must not slow down who is
-to be started.
+One throttle serves all diagnoses, what-ifs, previews and plans of a standby of a process. After each question comes a pause
+in proportion to the CPU time that it took, as after each cycle of the loop. So questions do not delay starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Answer = TypeVar("_Answer")
 
 
 class PlannerThrottle:
-    """Of one sort of questions in one process."""
+    """One question at a time, and a limited share of one core for all of them."""
 
     def __init__(self, share: float) -> None:
         """``share``: largest part of one core spent on this."""
@@ -31,17 +31,19 @@ class PlannerThrottle:
         self._lock = asyncio.Lock()
         self._waiting: Counter[str] = Counter()
         self._stop = StopSignal()
+        self._stopped = False
         self._rested_at = 0.0
 
     @asynccontextmanager
-    async def turn(self, caller: str = "") -> AsyncIterator[None]:
-        """Wait until no other question is worked on and the rest after the last one is over.
+    async def turn(self, caller: str = "", wait: float | None = None) -> AsyncIterator[None]:
+        """Wait until no other question is worked on and the pause after the last one is over.
 
         Args:
-            caller: who asks; empty = not known.
+            caller: the user that asks; empty = not known.
+            wait: most seconds to wait; None = no limit.
 
         Raises:
-            TookTooLong: too many questions wait, of this caller or of all.
+            TookTooLong: too many questions wait, of this caller or of all, or the wait is too long.
         """
         if caller and self._waiting[caller] >= MOST_OF_ONE:
             raise TookTooLong(f"{MOST_OF_ONE} requests of {caller} wait already")
@@ -49,11 +51,20 @@ class PlannerThrottle:
             raise TookTooLong(f"{MOST_WAITING} requests wait already")
         self._waiting[caller] += 1
         try:
-            async with self._lock:
+            try:
+                async with asyncio.timeout(wait):
+                    await self._lock.acquire()
+            except TimeoutError:
+                raise TookTooLong("other requests took too long") from None
+            try:
                 await asyncio.sleep(self._rested_at - asyncio.get_running_loop().time())
+                if self._stopped:
+                    raise TookTooLong("this process stops")
                 yield
+            finally:
+                self._lock.release()
         finally:
-            self._waiting -= Counter((caller,))  # drops callers of whom none waits
+            self._waiting -= Counter((caller,))  # drops callers without a request
 
     async def work_out(self, work: Callable[[StopSignal], _Answer], patience: float) -> _Answer:
         """What ``work`` says, which is told to stop after so many seconds; to be called in a turn. Raises what it raises."""
@@ -68,7 +79,8 @@ class PlannerThrottle:
         return answer
 
     def stop(self) -> None:
-        """End what is running at once."""
+        """End the question that is worked on at once, and answer no other."""
+        self._stopped = True
         self._stop.stop()
 
 

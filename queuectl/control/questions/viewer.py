@@ -20,14 +20,15 @@ from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
 from queuectl.control.questions.diagnosis import Diagnoser, excesses
 from queuectl.control.questions.standby import Standby
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import BadInput, TookTooLong
 from queuectl.domain.floor import ClusterMap
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.planner import StopSignal, plan
+from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import floor_of
 from queuectl.state.ledger import Ledger
@@ -66,7 +67,7 @@ class Viewer:
         leading: Callable[[], LeaderState | None],
         watching: Callable[[], bool],
         heard: Callable[[], Mapping[str, GangUse]],
-        share: float,
+        throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
         """Show nothing yet.
@@ -79,7 +80,7 @@ class Viewer:
             leading: our books while we lead and they are loaded.
             watching: whether the watch has listed everything.
             heard: what gangs do with their GPUs as the leader says, by uid.
-            share: largest part of one core spent on diagnoses.
+            throttle: of this process's questions to the planner.
             cache: of this process.
         """
         self._stand_by = partial(Standby, store, mirror, limits, clock)
@@ -93,9 +94,9 @@ class Viewer:
         self._planning = asyncio.Lock()
         self._seen: tuple[float, ClusterView] | None = None
         self._floor: tuple[ClusterView, ClusterMap] | None = None
-        self._consultation = Diagnoser(share, cache)
+        self._throttle = throttle
+        self._diagnoser = Diagnoser(throttle, cache)
         self._consulted: float | None = None
-        self._stop = StopSignal()
 
     async def seen(self) -> ClusterView | None:
         """What there is, as pages show it; None while this process does not know yet. May raise StoreUnavailable."""
@@ -126,17 +127,12 @@ class Viewer:
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Of a standby: why a waiting gang does not start, by a plan of its own that nobody carries out."""
-        return await self._consultation.diagnose(uid) if await self._planned() else None
+        return await self._diagnoser.diagnose(uid) if await self._planned() else None
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """What runs and would be over quota under another configuration; None while this process does not know yet."""
         seen = await self.latest()
         return await excesses(seen.snapshot, config) if seen is not None else None
-
-    def stop(self) -> None:
-        """End what is running at once, and for good."""
-        self._stop.stop()
-        self._consultation.stop()
 
     async def _look(self, since: float) -> ClusterView | None:
         """The last look, or another one if that began before ``since``, of the event loop's clock."""
@@ -177,10 +173,15 @@ class Viewer:
             seen = await self.seen()
             if seen is None:
                 return False
-            decided = await asyncio.to_thread(plan, seen.snapshot, self._stop, self._cache)
+            try:
+                async with self._throttle.turn(wait=PLAN_SECONDS):
+                    work = partial(plan, seen.snapshot, cache=self._cache)
+                    decided = await self._throttle.work_out(work, PLAN_SECONDS)
+            except TookTooLong:
+                return False
             if decided.cut:
                 return False
-            self._consultation.planned(seen.snapshot, decided)
+            self._diagnoser.planned(seen.snapshot, decided)
             self._consulted = _now()
             return True
 

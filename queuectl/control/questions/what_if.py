@@ -46,14 +46,14 @@ class WhatIfPlanner:
         look: Callable[[], Awaitable[ClusterView | None]],
         store: Configured,
         mirror: Mirror,
-        share: float,
+        throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
-        """``look``: what there is now, not before; ``share``: largest part of one core spent on this."""
+        """``look``: what there is now, not before."""
         self._look = look
         self._store = store
         self._mirror = mirror
-        self._aside = PlannerThrottle(share)
+        self._throttle = throttle
         self._cache = cache
 
     async def try_out(self, asked: WhatIf) -> Trial | None:
@@ -64,12 +64,8 @@ class WhatIfPlanner:
             TookTooLong: the planner had not enough time, or too many ask.
             StoreUnavailable: no answer from the database.
         """
-        async with self._aside.turn():
+        async with self._throttle.turn():
             return await self._answer(asked)
-
-    def stop(self) -> None:
-        """End what is running at once."""
-        self._aside.stop()
 
     async def _answer(self, asked: WhatIf) -> Trial | None:
         seen = await self._look()
@@ -80,7 +76,7 @@ class WhatIfPlanner:
             priority_values(self._mirror.priority_classes.values()), dict(self._mirror.ranges)
         )
         work = partial(_worked_out, seen.snapshot, documents, asked, around, self._cache)
-        trial = await self._aside.work_out(work, PATIENCE_SECONDS)
+        trial = await self._throttle.work_out(work, PATIENCE_SECONDS)
         if trial is None:
             raise TookTooLong("the planner did not come to an end in time")
         return trial
