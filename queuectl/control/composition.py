@@ -16,10 +16,11 @@ from queuectl.control.leader.recovery import Recovered, recover
 from queuectl.control.ports import UseSource
 from queuectl.control.settings import Settings, UtilizationSettings
 from queuectl.control.supervisor import Supervisor
+from queuectl.db.api_store import ApiStore
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
+from queuectl.db.leader_store import LeaderStore
 from queuectl.db.migrate import upgrade
-from queuectl.db.store import PostgresStore
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
@@ -68,7 +69,7 @@ class Controller:
     """Everything ``queuectl serve`` runs, wired together. ``store``: for the API; the controller has its own."""
 
     supervisor: Supervisor
-    store: PostgresStore
+    store: ApiStore
     metrics: Metrics
 
     async def live(self) -> Sequence[str]:
@@ -241,13 +242,13 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url, pre_only=True)
         database = DatabaseSettings.from_environment(url)
-        store = await PostgresStore.connect(database)
+        store = await LeaderStore.connect(database)
         stack.push_async_callback(store.close)
         clock = SteadyClock()
         clock.set(await store.now())
         # Connections of its own: a commit must not stand in line behind whoever reads.
         own = settings.api_database_url
-        desk = await PostgresStore.connect(
+        desk = await ApiStore.connect(
             DatabaseSettings.from_environment(own, api=True) if own else database
         )
         stack.push_async_callback(desk.close)
@@ -286,7 +287,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url)
-        store = await PostgresStore.connect(DatabaseSettings.from_environment(url))
+        store = await LeaderStore.connect(DatabaseSettings.from_environment(url))
         stack.push_async_callback(store.close)
         clock = SteadyClock()
         clock.set(await store.now())

@@ -1,7 +1,7 @@
 """What is stored, but for the usage ledger (:mod:`queuectl.db.usagetables`).
 
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
-four change only together, by the leader, in :meth:`queuectl.db.store.PostgresStore.commit`. ``history`` only grows.
+four change only together, by the leader, in :meth:`queuectl.db.leader_store.LeaderStore.commit`. ``history`` only grows.
 ``refused_plans`` is what a defect of the planner left; nothing refers to it.
 ``past_use`` is what the leader samples, ``findings`` what it tells replicas that stand by; nothing refers to them.
 ``commands`` is the one table in which others ask the leader for changes.

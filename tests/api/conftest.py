@@ -10,12 +10,12 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.domain.ledger import Change
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import LIVES, FixedHealth, job, live_through
 from tests.doubles.store import MemoryStore
 from tests.support.postgres import TestPostgres, database_url, postgres
+from tests.support.stores import PostgresStore
 
 __all__ = ["database_url", "postgres"]
 

@@ -15,7 +15,6 @@ from fastapi import FastAPI
 from queuectl.api.auth.authentication import Open
 from queuectl.api.auth.sessions import LONGEST, expiry
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.telemetry.logs import LogFormat, configure
 from tests.api.conftest import talking_to
 from tests.api.signed import ADMIN, HOST, asking, bearer, people, signed_app
@@ -23,6 +22,7 @@ from tests.api.support import COHORT
 from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryStore
 from tests.support.logs import restored_logs
+from tests.support.stores import PostgresStore
 
 __all__ = ["restored_logs"]
 

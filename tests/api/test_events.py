@@ -20,7 +20,6 @@ from queuectl.api.routes.events import EventScope, Stream, Wanted
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
-from queuectl.db.store import PostgresStore
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.events import Event
 from queuectl.domain.identity import Caller, Right
@@ -30,6 +29,7 @@ from tests.api.conftest import AnyStore, talking_to
 from tests.api.support import LIVES, FixedHealth, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.postgres import server_directory
+from tests.support.stores import PostgresStore
 
 PATIENCE = 20.0  # seconds; a hang is a failure
 ALL = Wanted(None, None, None)

@@ -32,8 +32,8 @@ from queuectl.control.clock import SteadyClock
 from queuectl.control.composition import Controller
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
+from queuectl.db.api_store import ApiStore
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.ledger import State
@@ -51,6 +51,7 @@ from tests.bench.readers import READERS, STREAMS
 from tests.bench.serving import clients, report_of, served
 from tests.control.rig import configuration, gang
 from tests.support.postgres import running_postgres
+from tests.support.stores import PostgresStore
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ async def measured(url: str, *, asked: bool) -> Run:
         return run
 
 
-async def history(store: PostgresStore) -> list[Any]:
+async def history(store: ApiStore) -> list[Any]:
     lines: list[Any] = []
     while page := await store.history(None, lines[-1].id if lines else 0, 500):
         lines += page

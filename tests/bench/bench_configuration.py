@@ -28,7 +28,6 @@ from queuectl.control.supervisor import Supervisor
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
-from queuectl.db.store import PostgresStore
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document
 from queuectl.objects.kinds import KINDS
@@ -36,6 +35,7 @@ from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedHealth
 from tests.doubles.cluster import FakeCluster
 from tests.support.postgres import server_directory
+from tests.support.stores import PostgresStore
 
 QUEUES = 1_000
 PUTS = tuple[str, Document]

@@ -20,13 +20,13 @@ from rich.table import Table
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
-from queuectl.db.store import PostgresStore
 from queuectl.domain.events import Admit, Echoed
 from queuectl.domain.ledger import Change
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.workload import Placement, PodSetPlacement
 from tests.db.lives import step, submitted
 from tests.support.postgres import server_directory
+from tests.support.stores import PostgresStore
 
 ROUNDS = 7
 EIGHT_NODES = Placement(

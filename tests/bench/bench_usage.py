@@ -21,7 +21,6 @@ from queuectl.control.leader.accounting import Accountant, Facts
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
-from queuectl.db.store import PostgresStore
 from queuectl.domain.accounting import Held, Mark, Phase, Subject
 from queuectl.domain.events import Admit
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
@@ -40,6 +39,7 @@ from queuectl.state.samples import LookLog
 from tests.bench.bench_store import EIGHT_NODES
 from tests.db.lives import step, submitted
 from tests.support.postgres import server_directory
+from tests.support.stores import PostgresStore
 
 ROUNDS = 9
 RUNNING = 10_000

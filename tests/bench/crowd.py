@@ -18,7 +18,6 @@ from queuectl.control.composition import Controller
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.ledger import State
@@ -27,6 +26,7 @@ from queuectl.localcluster.nodes import BLOCK, RACK, NodeSpec
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
 from tests.doubles.cluster import FakeCluster
+from tests.support.stores import PostgresStore
 
 TEAMS: Final = {"language": 0.45, "platform": 0.1, "speech": 0.15, "vision": 0.3}
 SIZES: Final = (1, 1, 2, 4, 8, 16)

@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.demo.audit import Capacity, Check, Domain, Once, Quota, Whole
 from queuectl.demo.recorder import Event, Recording
 from queuectl.demo.replay import Picture, Replay
@@ -20,6 +19,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
 from tests.chaos.load import COHORT, LIMITS, NAMESPACE, SOLO
 from tests.chaos.stage import Stage
+from tests.support.stores import PostgresStore
 
 HOLDING = (State.STARTING, State.RUNNING)
 WAITING = (State.PENDING, State.RESERVED)

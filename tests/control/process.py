@@ -10,10 +10,10 @@ from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
 from tests.doubles.cluster import FakeCluster
+from tests.support.stores import PostgresStore
 
 
 @asynccontextmanager

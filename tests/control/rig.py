@@ -22,7 +22,6 @@ from queuectl.control.leader.loop import Loop
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.db.usage import UsageBooks
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
@@ -44,6 +43,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 from tests.doubles.cluster import FakeCluster, Moment
+from tests.support.stores import PostgresStore
 
 T = TypeVar("T")
 

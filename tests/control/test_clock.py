@@ -13,13 +13,13 @@ import pytest
 from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.loop import TICK_SECONDS
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from tests.control.process import running, until
 from tests.control.rig import QUICK, configuration, gang, nodes
 from tests.control.test_lifecycle import rules
 from tests.doubles.cluster import FakeCluster
+from tests.support.stores import PostgresStore
 
 HOUR = 3600.0
 REAL_TIME = time.time

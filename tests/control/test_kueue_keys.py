@@ -11,7 +11,6 @@ import pytest
 from queuectl.control import kueue
 from queuectl.control.kueue import KueueDetector
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.demo import manifests as m
 from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.ledger import State
@@ -23,6 +22,7 @@ from tests.control.rig import gang, live, rig
 from tests.control.test_lifecycle import rules
 from tests.doubles.cluster import FakeCluster
 from tests.support.jobs import batch_job
+from tests.support.stores import PostgresStore
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from queuectl.db.store import PostgresStore
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
@@ -17,6 +16,7 @@ from tests.control.test_crash_matrix import dying, fresh, several, story
 from tests.doubles.cluster import Moment
 from tests.support.jobs import batch_job
 from tests.support.postgres import TestPostgres
+from tests.support.stores import PostgresStore
 
 GPUS = 16  # of each gang of the story
 WAITS = (State.PENDING, State.RESERVED, State.BACKOFF)

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.db.store import PostgresStore
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.decisions import KEPT_SECONDS, Decision
 from queuectl.domain.errors import (
@@ -46,6 +45,7 @@ from queuectl.domain.rules import Retention
 from queuectl.domain.utilization import GangUse, UseState
 from tests.db.lives import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
 from tests.doubles.store import MemoryStore
+from tests.support.stores import PostgresStore
 
 AnyStore = PostgresStore | MemoryStore
 OpenStore = Callable[[], Awaitable[AnyStore]]

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from tests.support.postgres import database_url, postgres
+from tests.support.stores import PostgresStore
 
 __all__ = ["database_url", "postgres", "store"]
 

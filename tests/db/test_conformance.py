@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from tests.db.conformance import OpenStore, StoreConformance
 from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.support.stores import PostgresStore
 
 
 class TestPostgresStore(StoreConformance):

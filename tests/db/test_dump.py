@@ -8,10 +8,10 @@ import re
 from sqlalchemy import make_url
 
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from tests.api.signed import ADMIN, HOST, asking, bearer, people, signed_app
 from tests.api.support import COHORT
 from tests.support.postgres import TestPostgres
+from tests.support.stores import PostgresStore
 
 TABLES = "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'"
 OWN_PAGE = {"Origin": HOST, "Sec-Fetch-Site": "same-origin", "X-Queuectl-Session": "1"}

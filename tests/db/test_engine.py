@@ -14,9 +14,9 @@ import pytest
 from queuectl.api.server import Certificate
 from queuectl.db import engine
 from queuectl.db.engine import DatabaseSettings, encode_json, parse_url
-from queuectl.db.store import PostgresStore
 from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
 from tests.support.postgres import TestPostgres
+from tests.support.stores import PostgresStore
 from tests.support.tls import write_certificate
 
 

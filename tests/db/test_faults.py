@@ -16,13 +16,13 @@ import pytest_asyncio
 from queuectl.db.embedded import DATABASE, EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
-from queuectl.db.store import PostgresStore
 from queuectl.domain.errors import StaleSnapshot, StoreError, StoreUnavailable
 from queuectl.domain.events import Admit
 from tests.db.conformance import QUEUE, commit, loaded
 from tests.db.lives import HERE, step, submitted
 from tests.support.postgres import lock_waiters, server_directory
 from tests.support.relay import LATE, LOST, SILENT, Fault, Request, postgres_relay
+from tests.support.stores import PostgresStore
 
 
 @pytest_asyncio.fixture

@@ -14,7 +14,6 @@ from queuectl.db import commands, decisions, reads, rows, standings
 from queuectl.db.bulk import arrays, update_rows
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.prune import kept_enough
-from queuectl.db.store import PostgresStore
 from queuectl.db.tables import workloads
 from queuectl.db.usage import runs_before
 from queuectl.domain.commands import CommandFilter
@@ -24,6 +23,7 @@ from queuectl.domain.queries import Position, WorkloadFilter
 from queuectl.domain.rules import Retention
 from tests.db.lives import HERE, step, submitted
 from tests.support.postgres import TestPostgres
+from tests.support.stores import PostgresStore
 
 FILL = """
 INSERT INTO workloads

@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.control.leader.pruning import prune
 from queuectl.db import prune as pruning
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.db.store import PostgresStore
 from queuectl.db.usagetables import usage_hours
 from queuectl.domain.accounting import HOUR, Accounting
 from queuectl.domain.durations import DAY
@@ -22,6 +21,7 @@ from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.rules import Rules
 from tests.db.test_plans import plan
 from tests.support.postgres import TestPostgres
+from tests.support.stores import PostgresStore
 
 CUTOFF = 100 * HOUR
 SUBJECT = "md5('{0}')::uuid"

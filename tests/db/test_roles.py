@@ -12,7 +12,6 @@ from sqlalchemy import make_url
 
 from queuectl.db import migrate
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.domain.commands import CommandFilter
 from queuectl.domain.errors import StoreError
 from queuectl.domain.pastuse import Account, Used
@@ -22,6 +21,7 @@ from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.api.support import DOCUMENTS
 from tests.api.test_rights import ALL, OPEN, asked
 from tests.support.postgres import TestPostgres
+from tests.support.stores import PostgresStore
 
 ROLES = Path(__file__).parents[2] / "deploy" / "postgres" / "roles.sql"
 LEADER, API = "queuectl_leader", "queuectl_api"

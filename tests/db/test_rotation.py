@@ -11,9 +11,9 @@ from sqlalchemy import make_url
 
 from queuectl.db import migrate
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.domain.errors import StoreUnavailable
 from tests.support.postgres import TestPostgres
+from tests.support.stores import PostgresStore
 
 HANG_UP = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'rotating'"
 

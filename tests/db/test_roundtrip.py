@@ -7,11 +7,11 @@ from itertools import count
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.db.store import PostgresStore
 from queuectl.domain.consistency import violations
 from queuectl.domain.ledger import State
 from tests.db.lives import Lives
 from tests.support.examples import examples
+from tests.support.stores import PostgresStore
 
 RUNS = count()
 CHOICES = st.tuples(st.integers(0, 4), st.integers(0, 23))

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.domain.ledger import State
 from queuectl.domain.standings import QueueCounts, WaitingOrder
 from tests.api.conftest import commit
 from tests.api.support import LIVES, job, live_through
 from tests.doubles.store import MemoryStore
+from tests.support.stores import PostgresStore
 
 AnyStore = MemoryStore | PostgresStore
 OTHER = "team-b"

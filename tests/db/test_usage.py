@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from queuectl.control.leader.accounting import Accountant, Facts
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.store import PostgresStore
 from queuectl.db.usage import UsageBooks
 from queuectl.domain.accounting import Amounts
 from queuectl.domain.commands import Action
@@ -46,6 +45,7 @@ from tests.db.lives import HERE, Lives, ask, submitted
 from tests.support.examples import examples
 from tests.support.postgres import TestPostgres
 from tests.support.relay import LATE, postgres_relay
+from tests.support.stores import PostgresStore
 
 RUNS = count()
 WAITS = (State.PENDING, State.RESERVED, State.BACKOFF)

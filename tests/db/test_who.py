@@ -10,13 +10,13 @@ from sqlalchemy import make_url
 
 from queuectl.db.audit import listing
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.db.store import PostgresStore
 from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
 from queuectl.domain.identity import Caller, Session
 from tests.api.support import LOCAL_QUEUE, job, live_through
 from tests.db.test_plans import plan
 from tests.doubles.store import MemoryStore
 from tests.support.postgres import TestPostgres
+from tests.support.stores import PostgresStore
 
 AnyStore = MemoryStore | PostgresStore
 

@@ -1,0 +1,199 @@
+"""The ledger as the API reads it, and what users write: the real adapter of :class:`queuectl.api.ports.ApiStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from queuectl.db import (
+    commands,
+    decisions,
+    documents,
+    pastuse,
+    reads,
+    refused,
+    standings,
+    writes,
+)
+from queuectl.db.audit import AuditLog
+from queuectl.db.connections import Connections
+from queuectl.db.sessions import SessionBooks
+from queuectl.db.store import Database
+from queuectl.domain.commands import Command, CommandFilter
+from queuectl.domain.decisions import Decided
+from queuectl.domain.ledger import Entry
+from queuectl.domain.pastuse import Used
+from queuectl.domain.queries import (
+    LONGEST_PAGE,
+    ConfigDocument,
+    DocumentKey,
+    HistoryLine,
+    Line,
+    WorkloadFilter,
+    WorkloadPage,
+)
+from queuectl.domain.refused import RefusedPlan
+from queuectl.domain.standings import QueueCounts, WaitingOrder
+
+
+class ApiStore(Database):
+    """What REST, the dashboard and their sessions need. All methods may raise StoreUnavailable."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
+        self._history_written = connections.bell(writes.CHANNEL)
+        self.audit: Final = AuditLog(connections.statement)
+        self.sessions: Final = SessionBooks(connections.transaction, connections.statement)
+
+    async def start_use(self, used: Sequence[Used]) -> None:
+        """Take over past use of accounts of which nothing is known yet; the others stay as they are."""
+        async with self._transaction("taking over past use") as connection:
+            await pastuse.start(connection, used)
+
+    async def refused_plans(self) -> tuple[RefusedPlan, ...]:
+        """Plans that the verifier refused, the newest first."""
+        async with self._statement("listing refused plans") as connection:
+            return await refused.listed(connection)
+
+    async def refused_plan(self, number: int) -> bytes | None:
+        """The file of the refused plan with this id, or None."""
+        async with self._statement("reading a refused plan") as connection:
+            return await refused.content(connection, number)
+
+    async def add_command(self, command: Command) -> Command:
+        """Keep a command for the leader; see :func:`queuectl.db.commands.add`."""
+        async with self._transaction("adding a command") as connection:
+            return await commands.add(connection, command)
+
+    async def get_command(self, request_id: str) -> Command | None:
+        """The command of this request, answered or not; or None."""
+        async with self._statement("reading a command") as connection:
+            return await commands.of_request(connection, request_id)
+
+    async def command(self, number: int) -> Command | None:
+        """The command with this id, answered or not; or None."""
+        async with self._statement("reading a command") as connection:
+            return await commands.numbered(connection, number)
+
+    async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
+        """Commands for one workload with ids above ``after``, oldest first, at most 500."""
+        async with self._statement("reading a workload's commands") as connection:
+            return await commands.of_workload(connection, uid, after, limit)
+
+    async def newest_commands(self, wanted: CommandFilter, limit: int = 100) -> tuple[Command, ...]:
+        """The newest of these commands, answered or not, newest first, at most 500."""
+        async with self._statement("listing commands") as connection:
+            return await commands.newest(connection, wanted, limit)
+
+    async def delete_config(self, key: DocumentKey, if_match: int | None = None) -> None:
+        """Delete a document; see :func:`queuectl.db.documents.remove`."""
+        async with self._transaction("deleting configuration") as connection:
+            await documents.remove(connection, key, if_match)
+
+    async def get_configs(self, keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
+        """Those of these documents that exist, in the order of their keys."""
+        async with self._statement("reading configuration") as connection:
+            return await documents.read_those(connection, keys)
+
+    async def list_config(
+        self, kind: str, namespace: str | None = None
+    ) -> tuple[ConfigDocument, ...]:
+        """All documents of a kind by (namespace, name); ``namespace`` None = of all namespaces."""
+        async with self._statement("listing configuration") as connection:
+            return await documents.read_kind(connection, kind, namespace)
+
+    async def list_workloads(
+        self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
+    ) -> WorkloadPage:
+        """One page of workloads in (namespace, name, uid) order, at most 500, each as :class:`WorkloadPage` has it."""
+        async with self._statement("listing workloads") as connection:
+            return await reads.page_of(connection, wanted, cursor, limit)
+
+    async def namespaces(self) -> frozenset[str]:
+        """Those that have a LocalQueue or a workload."""
+        async with self._statement("listing namespaces") as connection:
+            return await reads.namespaces(connection)
+
+    async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
+        """The workload of this name: the live one, else the newest finished one, else None."""
+        async with self._snapshot("finding a workload") as connection:
+            return await reads.entry_named(connection, kind, namespace, name)
+
+    async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
+        """``namespace/name`` by uid, of those that exist."""
+        async with self._statement("naming workloads") as connection:
+            return await reads.names_of(connection, uids)
+
+    async def positions(self, uids: Iterable[str]) -> Mapping[str, Line]:
+        """Where these workloads stand in line, by uid; those that are in no line are left out."""
+        async with self._statement("counting lines") as connection:
+            return await reads.lines_of(connection, uids)
+
+    async def history(
+        self, uid: str | None, after: int = 0, limit: int = 100
+    ) -> tuple[HistoryLine, ...]:
+        """History lines after an id, oldest first, at most 500: of one workload, or of all when ``uid`` is None."""
+        async with self._statement("reading history") as connection:
+            return await reads.history_lines(connection, uid, after, limit)
+
+    async def newest_line(self) -> int:
+        """The id of the last history line of all; 0 when there is none."""
+        async with self._statement("reading the end of history") as connection:
+            return await reads.newest_line(connection)
+
+    async def history_grown(self, after: int, *, poll: float = 5.0) -> None:
+        """Wait until there is a history line with an id above ``after``.
+
+        One is seen at once where LISTEN works, otherwise within ``poll`` seconds.
+        """
+
+        async def grown() -> bool | None:
+            return await self.newest_line() > after or None
+
+        await self._connections.found(grown, self._history_written, "history", poll)
+
+    async def tallies(self) -> tuple[QueueCounts, ...]:
+        """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue and state."""
+        async with self._statement("counting workloads") as connection:
+            return await standings.tallies(connection)
+
+    async def waiting(
+        self,
+        cluster_queue: str | None = None,
+        namespaces: Collection[str] | None = None,
+        *,
+        order: WaitingOrder = WaitingOrder.TURN,
+        skip: int = 0,
+        limit: int = 100,
+    ) -> tuple[Entry, ...]:
+        """Pending and Reserved workloads, of one ClusterQueue or of all, in these namespaces or in all; at most 500.
+
+        Each is as :class:`WorkloadPage` has it.
+        """
+        asked = standings.waiting(
+            cluster_queue, namespaces, order, skip, max(1, min(limit, LONGEST_PAGE))
+        )
+        async with self._statement("reading who waits") as connection:
+            return await reads.rows_of(connection, asked)
+
+    async def evictions(
+        self,
+        namespaces: Collection[str] | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> tuple[HistoryLine, ...]:
+        """The latest evictions, newest first, with ids below ``before``; at most 500."""
+        limit = max(1, min(limit, LONGEST_PAGE))
+        async with self._statement("reading evictions") as connection:
+            return await standings.evictions(connection, namespaces, before, limit)
+
+    async def decisions(self, before: int | None = None, limit: int = 100) -> tuple[Decided, ...]:
+        """Records of planning cycles with ids below one (None = all), the newest first, at most 500."""
+        async with self._statement("listing decisions") as connection:
+            return await decisions.newest(connection, before, limit)
+
+    async def get_decision(self, number: int) -> Decided | None:
+        """The record with this id, or None."""
+        async with self._statement("reading a decision") as connection:
+            return await decisions.one(connection, number)
