@@ -17,11 +17,10 @@ import numpy as np
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt.bounds import parts_of, sums
 from queuectl.planner.preempt.find import Victims, find_victims
-from queuectl.planner.preempt.parts import parts_of
 from queuectl.planner.preempt.policy import schemes
 from queuectl.planner.preempt.roster import Bench
-from queuectl.planner.preempt.scene import domains_of, sums
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.solver.solver import Solver
@@ -107,7 +106,7 @@ def in_queue_order(problem: Problem, request: GangRequest, bench: Bench) -> list
 def _fits(problem: Problem, request: GangRequest) -> Callable[[np.ndarray], bool]:
     (part,) = parts_of(request)
     ((pod, count),) = part.counts
-    domain, domains = domains_of(part)
+    domain, domains = part.domains
     return lambda free: bool((sums(domain, domains, caps(free, pod)) >= count).any())
 
 

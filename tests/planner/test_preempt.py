@@ -18,11 +18,9 @@ from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt import find as preempt
 from queuectl.planner.preempt import goal as preempt_goal
-from queuectl.planner.preempt import mixed as preempt_mixed
 from queuectl.planner.preempt import search as preempt_search
 from queuectl.planner.preempt.cost import RESTART_COST, costs
 from queuectl.planner.preempt.find import Victims, find_victims
-from queuectl.planner.preempt.parts import parts_of
 from queuectl.planner.preempt.search import Found
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
@@ -167,9 +165,7 @@ def test_the_solver_alone_finds_the_same(
 
 
 def nothing_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preempt_search, "_GREEDY_DOMAINS", 0)
-    monkeypatch.setattr(preempt_search, "places_of", lambda _: None)
-    monkeypatch.setattr(preempt_mixed, "_GREEDY_SCOPES", 0)
+    monkeypatch.setattr(preempt_search.Search, "_greedy", lambda *_: None)
 
 
 @SOME
@@ -183,20 +179,11 @@ def test_a_placement_read_from_the_model_is_one(
         first = replace(entry.workload.podsets[0], name="apart", topology=None, group=None)
         workload = replace(entry.workload, podsets=(first, *entry.workload.podsets))
         snapshot = replace(snapshot, pending=(replace(entry, workload=workload),))
-    node_counts = preempt._spots
-    monkeypatch.setattr(preempt_mixed.MixedSearch, "_place", lambda *_: None)
-    monkeypatch.setattr(preempt_mixed.MixedSearch, "_enough", lambda *_: False)
-    monkeypatch.setattr(
-        preempt, "_spots", lambda d, free: node_counts(d, free) if alike(d) else None
-    )
+    monkeypatch.setattr(preempt_search.Search, "_place", lambda *_: None)
+    monkeypatch.setattr(preempt_search.Search, "_fits", lambda *_: False)
+    monkeypatch.setattr(preempt, "find", lambda *_: None)
     agrees_with_brute_force(snapshot)
     monkeypatch.undo()
-
-
-def alike(request: GangRequest) -> bool:
-    """Whether all pods are of one shape and share one domain: those need no model to be placed."""
-    parts = parts_of(request)
-    return len(parts) == 1 and len(parts[0].counts) == 1
 
 
 @SOME
@@ -370,15 +357,10 @@ def test_a_search_that_finds_nothing_in_time_is_undecided_not_no(
 def test_higher_priorities_stay_while_lower_ones_are_undecided_until_the_budget_is_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody finds that the low gang suffices; only at the largest budget may the search look further up."""
-
-    def spared(*args: object) -> None:
-        return None
-
+    """The search does not find that the low gang suffices; only at the largest budget may it look further up."""
+    nothing_greedy(monkeypatch)
     snapshot = world(PAIR, [HIGH], [low("x", {"a0": 1}), low("y", {"b0": 1}, priority=3)])
     exhausted = Exhausted(snapshot.limits)
-    monkeypatch.setattr(preempt_search, "greedy", spared)
-    monkeypatch.setattr(preempt_search, "greedy_in", spared)
     ((_, _, answer),) = answers(snapshot, solver=exhausted)
     assert answer is not None
     assert answer.proof is Proof.UNDECIDED

@@ -19,10 +19,7 @@ from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide
 from queuectl.planner.placement.several import find
 from queuectl.planner.plan_cycle import begin, turns
-from queuectl.planner.preempt.cells import implies, useful_nodes
-from queuectl.planner.preempt.mixed import MixedSearch
-from queuectl.planner.preempt.parts import parts_of
-from queuectl.planner.preempt.stage import stage_of
+from queuectl.planner.preempt.search import WHOLE, Search, stage_of
 from queuectl.planner.preempt.terms import Terms
 from queuectl.planner.problem.problem import caps, survey
 from queuectl.planner.solver.solver import Solver, Status
@@ -78,30 +75,12 @@ def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.
     turn = turn_of(prepared.cycle, pending)
     for request in requests(turn, as_it_is(turn), problem):
         free, solver = prepared.cycle.state.later.free, Solver(snapshot.limits)
-        search = MixedSearch(request, parts_of(request), free, bench, Terms(bench, []), solver, 0)
+        search = Search(request, free, bench, Terms(bench, []), solver)
         gone = (
             data.draw(st.frozensets(st.integers(0, bench.size - 1))) if bench.size else frozenset()
         )
         after = free + bench.freed(free.shape[1], bench.mask(gone))
         node_counts = find(request, after, partial(caps, after))
-        useful = useful_nodes(search.floors.scenes.values(), search.parts, -1)
+        useful = search.useful(search.deficits, WHOLE)
         stage = stage_of(request, free, bench, useful)
         assert stage.fits(bench.mask(gone)) is (node_counts is not None)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "said"),
-    [
-        # a GPU row and the CPU row of the same pods, 8 cores a GPU: on an empty node, and beside a tenant of whole GPUs
-        (([1, 4], [8]), ([8, 32], [64]), True),
-        (([1, 4], [8, 2]), ([8, 32], [128, 16]), True),
-        (([1, 4], [8]), ([8, 32], [63]), False),  # less is free of the second
-        (([1, 4], [8, 2]), ([8, 32], [64, 15]), False),  # the tenant frees less of it
-        (([1, 4], [8]), ([8, 40], [64]), False),  # a pod asks more of it
-        (([0, 4], [8]), ([1, 4], [8]), False),  # a pod asks only for the second
-    ],
-)
-def test_a_row_that_another_one_implies_is_left_out(
-    one: tuple[list[int], list[int]], other: tuple[list[int], list[int]], said: bool
-) -> None:
-    assert implies(one, other) is said

@@ -235,9 +235,7 @@ class _Over:
             return {}, pool.passed_up(self.row, constant)
         if not kept:
             return sums, constant
-        least = constant + sum(c * self.building.hints[v] for v, c in sums.items()) - kept
-        most = self.contest.over(pool, self.row)
-        over = self.building.var(0, most, min(most, max(0, least)))
+        over = self.building.model.var(0, self.contest.over(pool, self.row))
         self.building.model.at_most([*sums, over], [*sums.values(), -1], kept - constant)
         return {over: 1}, 0
 

@@ -9,8 +9,7 @@ The search, in the order of what proves most for least:
 
 1. With every candidate gone, does the gang fit at all? Floor sums and quota rows refuse most gangs here.
 2. If the highest priority touched counts first: the lowest priority up to which candidates suffice. Only these remain.
-3. Domain by domain in the order of a lower bound; greedy sets cut, the exact model decides (:mod:`queuectl.planner.preempt.search` for one
-   shape of pod, :mod:`queuectl.planner.preempt.mixed` for several or for parts in different domains).
+3. Domain by domain in the order of a lower bound; greedy sets cut, the exact model decides (:mod:`queuectl.planner.preempt.search`).
 """
 
 from __future__ import annotations
@@ -18,27 +17,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from queuectl.domain.plan import Preemption, Proof
 from queuectl.domain.queues import ClusterQueue, VictimKey
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.several import find
+from queuectl.planner.preempt.bounds import parts_of
 from queuectl.planner.preempt.contest import Contest, Deficits, contest_of
 from queuectl.planner.preempt.goal import Goal, complete, goals, layers
 from queuectl.planner.preempt.idle import Candidates
-from queuectl.planner.preempt.mixed import MixedSearch
-from queuectl.planner.preempt.parts import Part, parts_of
 from queuectl.planner.preempt.policy import schemes
 from queuectl.planner.preempt.roster import Bench
-from queuectl.planner.preempt.scene import domains_of, empty_scene, holding, scene_of
 from queuectl.planner.preempt.scheme import Scheme
 from queuectl.planner.preempt.search import Found, Search
 from queuectl.planner.preempt.terms import Terms, charges_of
-from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Solver
 
 
@@ -106,32 +100,16 @@ def _answer(state: State, request: GangRequest, scheme: Scheme, found: Found) ->
     free = state.later.free
     if victims:
         free = free + bench.freed(free.shape[1], bench.mask(victims))
-    node_counts = _spots(request, free)
-    if node_counts is None:
-        node_counts = (
-            found.node_counts
-            if found.node_counts is not None
-            else _in_domain(request, free, found.domain)
-        )
-    assert node_counts is not None, "the search proved that the gang fits"
+    node_counts = find(request, free, lambda shape: caps(free, shape))
     uid = request.pending.workload.uid
     evicted = (
         Preemption(bench.gangs[v].workload.uid, uid, bench.cost(v), scheme.reason(v).value)
         for v in victims
     )
     proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
-    return Victims(tuple(evicted), node_counts, proof)
-
-
-def _spots(request: GangRequest, free: Ints) -> NodeCounts | None:
-    """Where the gang runs once they left, as close together as it prefers if that is found."""
-    return find(request, free, lambda shape: caps(free, shape))
-
-
-def _in_domain(request: GangRequest, free: Ints, domain: int) -> NodeCounts | None:
-    """Spots inside the one domain the search chose, where pods all alike always find room."""
-    (part,) = parts_of(request)
-    return _spots(request, np.where(domains_of(part)[0] == domain, free, 0))
+    # As close together as it prefers, if that is found; else where the search placed it.
+    placed = node_counts if node_counts is not None else found.node_counts
+    return Victims(tuple(evicted), placed, proof)
 
 
 @dataclass(eq=False)
@@ -195,7 +173,7 @@ class Blocked:
         if any(frees.sum() < amount for amount, frees in self._deficits(bench)):
             return False
         free = self.free + bench.freed(self.free.shape[1]) if bench.size else self.free
-        return all(_holds_somewhere(part, free) for part in self.parts)
+        return all(part.may_hold(free) for part in self.parts)
 
     def _deficits(self, bench: Bench) -> Deficits:
         if self.scheme is not None:
@@ -217,31 +195,8 @@ class Blocked:
         return Terms(bench, deficits, self._contest(), None, charges_of(bench), plain=False)
 
     def _search(self, bench: Bench) -> Found:
-        terms, budget = self._terms(bench), self.request.pending.budget
-        found = self._searched(bench, terms, budget)
+        terms = self._terms(bench)
+        search = Search(self.request, self.free, bench, terms, self.solver, self.parts)
+        found = search.run(self._goals(bench))
         found.proved &= terms.certain
         return found
-
-    def _searched(self, bench: Bench, terms: Terms, budget: int) -> Found:
-        if not self.parts:
-            scene = empty_scene(bench)
-        elif (only := _only_shape(self.parts)) is not None:
-            scene = scene_of(self.parts[0], only, self.free, bench)
-        else:
-            mixed = MixedSearch(
-                self.request, self.parts, self.free, bench, terms, self.solver, budget
-            )
-            return mixed.run(self._goals(bench))
-        return Search(scene, bench, terms, self.solver, budget).run(self._goals(bench))
-
-
-def _only_shape(parts: tuple[Part, ...]) -> Shape | None:
-    """The one shape asked in one part, if nodes alone decide where its pods fit; slices are for the mixed search."""
-    counts = [shape for part in parts for shape, _ in part.counts]
-    return counts[0] if len(counts) == 1 and not counts[0].slices else None
-
-
-def _holds_somewhere(part: Part, free: Ints) -> bool:
-    """Whether some domain holds each shape of the part by itself: without that, it cannot hold them together."""
-    holds = [holding(part, shape, caps(free, shape)) >= count for shape, count in part.counts]
-    return bool(np.logical_and.reduce(holds).any())

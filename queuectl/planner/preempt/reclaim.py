@@ -178,27 +178,20 @@ class _LastRows:
     def add(self, rows: list[tuple[int, dict[int, int]]]) -> None:
         """``rows``: how much the pool is over, and what each gang uses of it."""
         building, model = self.building, self.building.model
-        hinted = building.hinted or frozenset()
-        there = [g for g in self.gangs if g in hinted]
-        chosen: list[int] = []
-        for beyond, amounts in rows:
-            leaving = [amounts.get(g, 0) for g in there]
-            holds = sum(leaving) - max(leaving, default=0) < beyond
-            picked = int(bool(there) and holds and not any(building.hints[v] for v in chosen))
-            chosen.append(building.var(0, 1, picked))
-            self._stays_over(chosen[-1], beyond, amounts, max(leaving, default=0))
+        chosen = [model.var(0, 1) for _ in rows]
+        for variable, (beyond, amounts) in zip(chosen, rows, strict=True):
+            self._stays_over(variable, beyond, amounts)
         for gang in self.gangs:
             model.at_most([building.of[gang], *chosen], [1, *[-1] * len(chosen)], 0)
 
-    def _stays_over(self, chosen: int, beyond: int, amounts: dict[int, int], last: int) -> None:
+    def _stays_over(self, chosen: int, beyond: int, amounts: dict[int, int]) -> None:
         building, model = self.building, self.building.model
-        picked = building.hints[chosen]
         sizes: dict[int, list[int]] = {}
         for gang, amount in amounts.items():
             sizes.setdefault(amount, []).append(gang)
         back = {}
         for size, alike in sorted(sizes.items()):
-            back[size] = building.var(0, 1, int(picked and size == last))
+            back[size] = model.var(0, 1)
             leaving = [building.of[g] for g in alike]
             model.at_most([back[size], *leaving], [1, *[-1] * len(leaving)], 0)
         model.at_most([*back.values(), chosen], [*[1] * len(back), -1], 0)

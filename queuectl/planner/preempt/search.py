@@ -1,40 +1,37 @@
-"""Least victims for one shape of pod: domain by domain, in the order of what each must cost at least.
+"""The least victims for one gang under one set of candidates, domain by domain in the order of a lower bound.
 
-Greedy sets in the best-bounded domains give the first upper bound; a domain whose floor reaches it is proved not to be
-better; every other is decided by the exact model, cut at the best set known. When the loop ends without a limit having
-cut a solve, the best set is the optimum over all domains.
+A *scope* is one domain, where the gang is one part that must share one; else all nodes at once. Greedy sets in the best-bounded scopes
+give the first upper bound. A scope whose bound reaches it is proved not to be better; every other is decided by the exact model,
+cut at the best set known. When the loop ends without a limit having cut a solve, the best set is the optimum over all scopes.
+
+The model is solved over *cells* (nodes alike) first, a relaxation: if the gang is found to fit after its victims, they are
+the optimum. If not, the cells are split into nodes, where the rows are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.planner.placement.several import find, on_fleet, on_nodes
+from queuectl.planner.preempt.bounds import Deficit, Floats, Part, Places, deficit_of, parts_of
 from queuectl.planner.preempt.contest import Deficits
-from queuectl.planner.preempt.dual import Shares, places_of, share_out
 from queuectl.planner.preempt.goal import Goal
-from queuectl.planner.preempt.ground import Ground, greedy, ground_of, needed_only
-from queuectl.planner.preempt.model import VictimModel
-from queuectl.planner.preempt.price import Price, floor_of, prices, worth_a_look
-from queuectl.planner.preempt.room import model_ground
-from queuectl.planner.preempt.roster import Bench
-from queuectl.planner.preempt.scene import (
-    Floats,
-    Offers,
-    Scene,
-    empty_scene,
-    floors,
-    offers,
-)
+from queuectl.planner.preempt.model import Key, Room, VictimModel
+from queuectl.planner.preempt.roster import Bench, Rows
 from queuectl.planner.preempt.terms import Terms
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.problem.problem import caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest
+from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Outcome, Solver, Status
 
-_GREEDY_DOMAINS: Final = 8
+WHOLE: Final = -1
+_GREEDY_SCOPES: Final = 2
+_FIRST_CHECK: Final = 8  # candidates taken greedily before the gang is placed for the first time
 MOST_CUTS: Final = 60  # answers of one model that may turn out not to be legal
 
 
@@ -44,175 +41,299 @@ class Found:
 
     Attributes:
         victims: None while there is none.
-        domain: where it helps.
-        node_counts: where the gang runs then, if the search placed it.
+        node_counts: where the gang runs then.
         proved: False once a limit left something open.
     """
 
     victims: frozenset[int] | None = None
-    domain: int = -1
-    node_counts: NodeCounts | None = None
+    node_counts: NodeCounts = ()
     proved: bool = True
 
 
 @dataclass(eq=False)
 class Search:
-    """One scene, one set of candidates, goal after goal.
+    """One request, one set of candidates, goal after goal.
 
     Attributes:
-        grounds: by domain, as far as they are laid out.
-        prices: of their nodes, by the goal at hand.
+        free: (R, N) before any candidate leaves.
+        parts: of the request; none where quota alone is asked for.
+        deficits: per part and shape, what its pods lack.
+        by_domain: whether a scope is one domain.
     """
 
-    scene: Scene
+    request: GangRequest
+    free: Ints
     bench: Bench
     terms: Terms
     solver: Solver
-    budget: int
+    parts: tuple[Part, ...] | None = None
     found: Found = field(default_factory=Found)
-    grounds: dict[int, Ground] = field(default_factory=dict)
-    prices: dict[int, list[Price]] = field(default_factory=dict)
+    _stages: dict[int, Stage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.parts = parts_of(self.request) if self.parts is None else self.parts
+        self.deficits = {
+            (number, shape): deficit_of(part, shape, self.free, self.bench)
+            for number, part in enumerate(self.parts)
+            for shape, _ in part.counts
+        }
+        self.by_domain = len(self.parts) == 1 and self.parts[0].level != ANYWHERE
 
     def run(self, goals: Sequence[Goal]) -> Found:
         """Minimise the goals one after the other."""
-        offer = offers(self.scene, self.bench)
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
-            self._minimise(goal, offer, earlier)
+            scopes = self.scopes(goal)
+            if not earlier:
+                for floor, scope in scopes[:_GREEDY_SCOPES]:
+                    if not self._beaten(floor, goal):
+                        self._greedy(scope, goal, {})
+                if self.found.victims is None and self._no_quota(goal):
+                    return self.found
+            for floor, scope in scopes:
+                if self._beaten(floor, goal):
+                    break
+                places = self._places(scope, goal)
+                if any(self._beaten(part.floor, goal) for part in places.values()):
+                    continue
+                if places and not earlier:
+                    self._greedy(scope, goal, places)
+                self._solve(scope, goal, earlier, places)
             if self.found.victims is None:
                 break
             earlier.append((goal, self._value(goal, self.found.victims)))
         return self.found
 
-    def _minimise(self, goal: Goal, offer: Offers, earlier: list[tuple[Goal, int]]) -> None:
+    def scopes(self, goal: Goal) -> list[tuple[float, int]]:
+        """Scopes with a lower bound on what they cost, cheapest first."""
         least = quota_floor(self.terms.deficits, goal.weight)
-        floor = np.maximum(floors(self.scene, offer, goal.weight), least)
-        order = np.lexsort((np.arange(len(floor)), floor))
-        order = order[np.isfinite(floor[order])]
-        self.prices.clear()
-        if not earlier:
-            for domain in order[:_GREEDY_DOMAINS].tolist():
-                self._try_greedy(domain, goal, offer)
-                if self.terms.order is not None and self.found.victims is None:
-                    break  # what is missing may be quota, which is the same everywhere
-            if self.found.victims is None and self._no_quota(goal):
-                return
-        for domain in order.tolist():
-            if self._beaten(float(floor[domain]), goal):
-                break
-            self._look(domain, goal, earlier)
+        floors = [deficit.floors(goal.weight) for deficit in self.deficits.values()]
+        if self.by_domain:
+            dearest = np.maximum(np.max(np.stack(floors), axis=0), least)
+            return sorted((f, d) for d, f in enumerate(dearest.tolist()) if np.isfinite(f))
+        least = max((least, *(float(row.min(initial=np.inf)) for row in floors)))
+        return [(least, WHOLE)] if np.isfinite(least) else []
 
     def _no_quota(self, goal: Goal) -> bool:
         """Whether it is proved that no legal victims free the quota, whatever room they make."""
         terms = self.terms
-        if terms.order is None or not terms.deficits or not self.scene.count:
+        if terms.order is None or not terms.deficits or not self.parts:
             return False
-        scene = empty_scene(self.bench)
-        found = Search(scene, self.bench, terms, self.solver, self.budget).run([goal])
+        quota = replace(self.request, units=())
+        found = Search(quota, self.free, self.bench, terms, self.solver).run([goal])
         return found.victims is None and found.proved
 
-    def least_in(self, domain: int, goal: Goal, offer: Offers) -> Found:
-        """The least victims in one domain, by one goal alone."""
-        self._try_greedy(domain, goal, offer)
-        self._look(domain, goal, [])
-        return self.found
-
-    def _look(self, domain: int, goal: Goal, earlier: list[tuple[Goal, int]]) -> None:
-        """Decide one domain: by floors, each tighter and dearer than the one before, or by the model."""
-        ground = self._ground(domain)
-        by_node = floor_of(ground, self._priced(domain, goal))
-        if by_node is None or self._beaten(by_node, goal):
-            return
-        shares = self._shared(domain, goal)
-        if shares is not None and not earlier:
-            found = greedy(ground, goal.weight, [shares.order(goal.weight)])
-            self._try(found, domain, goal)
-        if shares is None or not self._beaten(shares.floor, goal):
-            self._solve(domain, goal, earlier, shares)
+    def _places(self, scope: int, goal: Goal) -> dict[Key, Places]:
+        """The bound by place, for each shape whose domain is known."""
+        best = self._best(goal)
+        known = best if best is not None else int(goal.weight.sum()) + 1
+        found = {
+            (number, shape): deficit.places(max(scope, 0), goal.weight, known)
+            for (number, shape), deficit in self.deficits.items()
+            if self.by_domain or self._parts[number].level == ANYWHERE
+        }
+        return {key: places for key, places in found.items() if places is not None}
 
     def _beaten(self, floor: float, goal: Goal) -> bool:
-        """Whether nothing above this floor can be better than the best set known."""
-        best = self.found.victims
-        return best is not None and floor >= self._value(goal, best)
+        """Whether nothing above this bound can be better than the best set known."""
+        best = self._best(goal)
+        return best is not None and floor >= best
+
+    def _best(self, goal: Goal) -> int | None:
+        """What the best set known costs; None = none is known."""
+        return None if self.found.victims is None else self._value(goal, self.found.victims)
 
     def _value(self, goal: Goal, victims: frozenset[int]) -> int:
         return goal.value(self.bench.mask(victims), self.bench.rank)
 
-    def _ground(self, domain: int) -> Ground:
-        if domain not in self.grounds:
-            self.grounds[domain] = ground_of(self.scene, domain, self.terms)
-        return self.grounds[domain]
+    @property
+    def _parts(self) -> tuple[Part, ...]:
+        assert self.parts is not None
+        return self.parts
 
-    def _priced(self, domain: int, goal: Goal) -> list[Price]:
-        if domain not in self.prices:
-            self.prices[domain] = prices(self._ground(domain), goal.weight)
-        return self.prices[domain]
+    # Upper bounds.
 
-    def _try_greedy(self, domain: int, goal: Goal, offer: Offers) -> None:
-        listed = self._priced(domain, goal)
-        self._try(
-            greedy_in(self._ground(domain), listed, offer.at(domain), goal.weight), domain, goal
-        )
+    def _greedy(self, scope: int, goal: Goal, places: Mapping[Key, Places]) -> None:
+        """The shortest prefix of an order of eviction that makes room, and what frees missing quota most cheaply; pruned."""
+        room = self._for_room(scope, self._order(scope, goal.weight, places))
+        victims = None if room is None else self._for_quota(room, goal.weight)
+        if victims is not None and self.terms.admit(victims):
+            self._offer(self._pruned(victims, scope, goal), scope, goal)
 
-    def _shared(self, domain: int, goal: Goal) -> Shares | None:
-        """The best sharing-out of weights over what a domain could gain; None where it is not worth it."""
-        ground, best = self._ground(domain), self.found.victims
-        places = places_of(ground)
-        known = self._value(goal, best) if best is not None else int(goal.weight.sum()) + 1
-        return share_out(places, ground.need, goal.weight, known) if places is not None else None
+    def _order(self, scope: int, weight: Ints, places: Mapping[Key, Places]) -> list[int]:
+        """Candidates in the order of the cheapest places they block, then by what they cost for what they could gain."""
+        first = np.full(self.bench.size, np.inf)
+        for part in places.values():
+            first = np.minimum(first, part.order(self.bench.size))
+        share = self.shares(scope)
+        useful = np.flatnonzero(share > 0)
+        found: list[int] = useful[
+            np.lexsort((weight[useful] / share[useful], first[useful]))
+        ].tolist()
+        return found
 
-    def _try(self, victims: frozenset[int] | None, domain: int, goal: Goal) -> None:
-        """Keep a victim set if it is the best so far."""
-        best = self.found.victims
-        if victims is not None and (
-            best is None or self._value(goal, victims) < self._value(goal, best)
-        ):
-            self.found.victims, self.found.domain = victims, domain
+    def _for_room(self, scope: int, order: Sequence[int]) -> list[int] | None:
+        """The shortest prefix, of those that may leave together, after which the gang is found to fit."""
+        taken: list[int] = []
+        low, high = 0, _FIRST_CHECK
+        for gang in self._allowed(order, ()):
+            if len(taken) == high:
+                if self._fits(taken, scope):
+                    break
+                low, high = high + 1, 2 * high
+            taken.append(gang)
+        high = len(taken)
+        if not self._fits(taken, scope):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            if self._fits(taken[:middle], scope):
+                high = middle
+            else:
+                low = middle + 1
+        return taken[:high]
+
+    def _for_quota(self, victims: list[int], weight: Ints) -> frozenset[int]:
+        """With those that free most of missing quota for what they cost, until none is missing."""
+        for amount, frees in self.terms.deficits:
+            useful = np.flatnonzero(frees > 0)
+            order = useful[np.argsort(weight[useful] / frees[useful], kind="stable")].tolist()
+            there, freed = set(victims), int(frees[victims].sum())
+            for gang in self._allowed((g for g in order if g not in there), victims):
+                if freed >= amount and self.terms.frees(victims):
+                    break
+                victims = [*victims, gang]
+                freed += int(frees[gang])
+        return frozenset(victims)
+
+    def shares(self, scope: int) -> Floats:
+        """The part of the needs that each candidate could meet in a scope. Shape (C,)."""
+        share = np.zeros(self.bench.size)
+        for deficit in self.deficits.values():
+            there = deficit.shares(self.bench.size, scope if self.by_domain else None)
+            share = np.maximum(share, there)
+        return share
+
+    def _allowed(self, order: Iterable[int], before: Iterable[int]) -> Iterator[int]:
+        """Of gangs that would leave one after the other, those that may leave together with the ones before."""
+        leaving = self.terms.leaving()
+        if leaving is not None:
+            for gang in before:
+                leaving.add(gang)
+        for gang in order:
+            if leaving is None or leaving.allows(gang):
+                yield gang
+                if leaving is not None:
+                    leaving.add(gang)
+
+    def _pruned(self, victims: frozenset[int], scope: int, goal: Goal) -> frozenset[int]:
+        """Without those that turn out not to be needed, dearest first: many at once, then ever fewer, at last one by one."""
+        order = sorted(victims, key=lambda g: (-int(goal.weight[g]), g))
+        chunk = max(1, len(order) // 2)
+        while True:
+            for at in range(0, len(order), chunk):
+                fewer = victims - frozenset(order[at : at + chunk])
+                if len(fewer) < len(victims) and self._enough(fewer, scope):
+                    victims = fewer
+            if chunk == 1:
+                return victims
+            chunk //= 2
+            order = [g for g in order if g in victims]
+
+    def _enough(self, victims: frozenset[int], scope: int) -> bool:
+        """Whether the gang is found to fit after these victims, and they may leave together and free the quota it lacks."""
+        return self.terms.admit(victims) and self._fits(victims, scope)
+
+    def _fits(self, victims: Iterable[int], scope: int) -> bool:
+        return self._stage(scope).fits(self.bench.mask(victims))
+
+    def _place(self, victims: frozenset[int], scope: int) -> NodeCounts | None:
+        """Where the gang is found to fit then."""
+        if not self.terms.admit(victims):
+            return None
+        return self._stage(scope).place(self.bench.mask(victims))
+
+    def _stage(self, scope: int) -> Stage:
+        if scope not in self._stages:
+            useful = self.useful(self.deficits, scope)
+            self._stages[scope] = stage_of(self.request, self.free, self.bench, useful)
+        return self._stages[scope]
+
+    def useful(self, deficits: Mapping[Key, Deficit], scope: int) -> Mask:
+        """Nodes of a scope that hold a pod now or could after evictions. Shape (N,)."""
+        useful = np.zeros(self.free.shape[1], dtype=np.bool_)
+        for deficit in deficits.values():
+            useful |= deficit.cap + deficit.delta > 0
+            if self.by_domain and scope != WHOLE:
+                useful &= deficit.domain == scope
+        return useful
+
+    def _offer(
+        self, victims: frozenset[int], scope: int, goal: Goal, node_counts: NodeCounts | None = None
+    ) -> None:
+        best = self._best(goal)
+        if best is None or self._value(goal, victims) < best:
+            placed = node_counts if node_counts is not None else self._place(victims, scope)
+            assert placed is not None, "it was found to fit"
+            self.found.victims, self.found.node_counts = victims, placed
+
+    # The exact answer.
 
     def _solve(
-        self, domain: int, goal: Goal, earlier: list[tuple[Goal, int]], shares: Shares | None
+        self,
+        scope: int,
+        goal: Goal,
+        earlier: Sequence[tuple[Goal, int]],
+        places: Mapping[Key, Places],
     ) -> None:
-        ground = self._ground(domain)
-        best = self.found.victims
-        own = best if domain == self.found.domain else None
-        kept = self._kept(domain, goal, shares, additive=not earlier and not goal.rank_weight)
-        kept.update(node for gang in own or () for node in ground.reach.get(gang, ()))
-        nodes = sorted(kept)
-        inside = {gang for node in nodes for gang in ground.tenants[node]}
-        others = outsiders(inside, self.terms, self.bench, goal, keep_all=bool(earlier))
-        building = VictimModel(self.bench, sorted({*inside, *others, *(own or ())}), own)
-        model_ground(building, ground, nodes)
-        self.terms.constrain(building)
-        cut = None if best is None else self._value(goal, best) - (own is None)
-        building.aim(goal, cut, earlier)
-        outcome = solve_legally(building, self.terms, self.solver, self.budget)
-        if outcome.status is Status.FOUND:
+        """Cells first; nodes when the victims that cells suggest turn out not to make room."""
+        deficits, best = dict(self.deficits), self._best(goal)
+        if best is not None:
+            deficits.update((k, deficits[k].narrowed(p, best)) for k, p in places.items())
+        for by_node in (False, True):
+            building, room = self._model(scope, goal, earlier, deficits, by_node=by_node)
+            outcome = solve_legally(building, self.terms, self.solver, self.request.pending.budget)
+            if outcome.status is Status.REFUTED:
+                return
+            if outcome.status is not Status.FOUND:
+                break
             victims = building.victims(outcome.values)
-            if not outcome.optimal:
-                self.found.proved = False
-                fewer = needed_only(ground, victims, goal.weight)
-                victims = fewer if self.terms.together(fewer) else victims
-            self._try(victims, domain, goal)
-        elif outcome.status is not Status.REFUTED:
-            self.found.proved = False
+            node_counts = self._place(victims, scope)
+            if node_counts is None and room.exact:
+                node_counts = room.node_counts(outcome.values, self.request)
+            if node_counts is not None:
+                self.found.proved &= outcome.optimal
+                kept = victims if outcome.optimal else self._pruned(victims, scope, goal)
+                self._offer(kept, scope, goal, node_counts if kept == victims else None)
+                return
+        self.found.proved = False
 
-    def _kept(self, domain: int, goal: Goal, shares: Shares | None, *, additive: bool) -> set[int]:
-        """Nodes that victims better than the best known may need; those the best itself uses are added to them."""
-        ground, best = self._ground(domain), self.found.victims
-        kept = set(range(len(ground.nodes)))
-        if additive and self.terms.plain and not self.terms.deficits:
-            kept = worth_a_look(ground, self._priced(domain, goal))
-        if shares is not None and best is not None:
-            useful = shares.worth(self._value(goal, best))
-            kept.intersection_update(shares.places.node[useful].tolist())
-        return kept
+    def _model(
+        self,
+        scope: int,
+        goal: Goal,
+        earlier: Sequence[tuple[Goal, int]],
+        deficits: Mapping[Key, Deficit],
+        *,
+        by_node: bool,
+    ) -> tuple[VictimModel, Room]:
+        best = self._best(goal)
+        useful = self.useful(deficits, scope)
+        here = set(self.bench.rows.gang[useful[self.bench.rows.node]].tolist())
+        others = outsiders(here, self.terms, self.bench, goal, keep_all=bool(earlier))
+        building = VictimModel(self.bench, sorted({*here, *others}))
+        room = Room(building, self._parts, deficits, self.free, useful, by_node=by_node)
+        self.terms.constrain(building)
+        building.aim(goal, None if best is None else best - (not earlier), earlier)
+        if self.found.victims is not None:
+            building.model.hint = [int(g in self.found.victims) for g in building.gangs]
+        return building, room
 
 
 def solve_legally(building: VictimModel, terms: Terms, solver: Solver, budget: int) -> Outcome:
     """Solve a model, and again without the answers that the terms refuse."""
-    model = building.finish()
     for _ in range(MOST_CUTS):
-        outcome = solver.solve(model, budget)
+        outcome = solver.solve(building.model, budget)
         if outcome.status is not Status.FOUND:
             return outcome
         victims = building.victims(outcome.values)
@@ -222,19 +343,8 @@ def solve_legally(building: VictimModel, terms: Terms, solver: Solver, budget: i
     return Outcome(Status.UNKNOWN)
 
 
-def greedy_in(
-    ground: Ground, listed: list[Price], offer: Offers, weight: Ints
-) -> frozenset[int] | None:
-    """A cheap set on one ground: by cost per pod a gang could gain, or node by node from the cheapest per pod."""
-    density = weight[offer.gang] / offer.gain
-    by_gang = offer.gang[np.argsort(density, kind="stable")].tolist()
-    by_price = sorted(listed, key=lambda p: (p.least[-1] / len(p.least), p.node))
-    by_node = dict.fromkeys(gang for price in by_price for gang in price.clears)
-    return greedy(ground, weight, (by_gang, by_node))
-
-
 def quota_floor(deficits: Deficits, weight: Ints) -> float:
-    """Least cost of freeing each missing quota by itself; the dearest of them is a floor everywhere."""
+    """Least cost of freeing each missing quota by itself; the dearest of them is a bound everywhere."""
     return max((_knapsack(amount, frees, weight) for amount, frees in deficits), default=0.0)
 
 
@@ -242,7 +352,7 @@ def _knapsack(amount: int, frees: Ints, weight: Ints) -> float:
     able = np.flatnonzero(frees > 0)
     density = weight[able] / frees[able]
     order = np.argsort(density, kind="stable")
-    gain: Floats = frees[able][order].astype(np.float64)
+    gain = frees[able][order].astype(np.float64)
     filled = np.cumsum(gain) - gain
     taken = np.clip(amount - filled, 0.0, gain)
     return float((taken * density[order]).sum()) * (1.0 - 1e-9) - 1e-3
@@ -251,7 +361,7 @@ def _knapsack(amount: int, frees: Ints, weight: Ints) -> float:
 def outsiders(
     inside: Container[int], terms: Terms, bench: Bench, goal: Goal, *, keep_all: bool
 ) -> list[int]:
-    """Gangs that hold nothing useful in the domain but free missing quota, or help others to be let go.
+    """Gangs that hold nothing useful in the scope but free missing quota, or help others to be let go.
 
     Of gangs that free the same amounts only the cheapest can be needed, as many as would free everything missing.
     """
@@ -275,3 +385,55 @@ def outsiders(
             taken[alike] = taken.get(alike, 0) + 1
             chosen.append(gang)
     return chosen
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stage:
+    """The n nodes that the gang could use, cut out of the fleet, in topology order: trying victims touches no others.
+
+    Attributes:
+        nodes: their indexes in the fleet. Shape (n,).
+        request: the gang, as if there were no other nodes.
+        free: (R, n) before any candidate leaves.
+        bench: the candidates, with what they hold of these nodes.
+        parts: of this request.
+    """
+
+    nodes: Ints
+    request: GangRequest
+    free: Ints
+    bench: Bench
+    parts: tuple[Part, ...]
+
+    def fits(self, victims: Mask) -> bool:
+        """Whether a placement is found once these candidates (C,) have left; no proves nothing."""
+        free, parts = self._after(victims), self.parts
+        if not all(part.may_hold(free) for part in parts):
+            return False
+        if len(parts) == 1 and len(parts[0].counts) == 1 and not parts[0].counts[0][0].slices:
+            return True  # pods all alike: counting says everything
+        return find(self.request, free, lambda shape: caps(free, shape), narrow=False) is not None
+
+    def place(self, victims: Mask) -> NodeCounts | None:
+        """Where the gang runs then, drawn together, by nodes of the fleet; None when nothing is found."""
+        free = self._after(victims)
+        found = find(self.request, free, lambda shape: caps(free, shape))
+        return None if found is None else on_fleet(self.nodes, found)
+
+    def _after(self, victims: Mask) -> Ints:
+        return self.free + self.bench.freed(len(self.nodes), victims)
+
+
+def stage_of(request: GangRequest, free: Ints, bench: Bench, useful: Mask) -> Stage:
+    """Cut out the useful nodes (N,); all of the fleet where the gang's units see it by different topologies."""
+    trees = {unit.tree for unit in request.units}
+    if len(trees) != 1:
+        return Stage(np.arange(free.shape[1]), request, free, bench, parts_of(request))
+    nodes = trees.pop().order
+    nodes = nodes[useful[nodes]]
+    number = np.full(free.shape[1], -1, dtype=np.int64)
+    number[nodes] = np.arange(len(nodes))
+    rows = bench.rows.select(number[bench.rows.node] >= 0)
+    here = Rows(rows.gang, number[rows.node], rows.use)
+    cut = on_nodes(request, nodes)
+    return Stage(nodes, cut, free[:, nodes], replace(bench, rows=here), parts_of(cut))

@@ -81,14 +81,13 @@ class Settled:
         waiting = sorted((n, w) for w, n in charged.items() if n)
         waiting.sort(key=lambda entry: self._place(entry[1]) or _HIGHEST)
         beside: list[tuple[int, int]] = []  # variables and coefficients of a sum
-        total = hinted = 0
+        total = 0
         for place in sorted(bound, reverse=True):
             while waiting and (self._place(waiting[-1][1]) or _HIGHEST) >= place:
                 amount, gang = waiting.pop()
                 beside.append((building.of[gang], amount))
                 total += amount
-                hinted += amount * building.hints[building.of[gang]]
-            leaving = building.var(0, total, hinted)
+            leaving = model.var(0, total)
             model.at_most([v for v, _ in beside] + [leaving], [n for _, n in beside] + [-1], 0)
             beside = [(leaving, 1)]
             alike: dict[int, list[int]] = {}

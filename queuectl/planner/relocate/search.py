@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -25,9 +26,6 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.capacity.state import State
 from queuectl.planner.preempt.goal import Goal
-from queuectl.planner.preempt.mixed import MixedSearch
-from queuectl.planner.preempt.parts import parts_of
-from queuectl.planner.preempt.scene import Floats, Offers, Scene, floors, offers, scene_of
 from queuectl.planner.preempt.search import Found, Search
 from queuectl.planner.preempt.terms import Terms
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
@@ -127,14 +125,8 @@ class MoveSearch:
 
     def __post_init__(self) -> None:
         self.goals = _goals(self.movers)
-        self.parts = parts_of(self.request)
-        self.scenes = {
-            (number, shape.key): scene_of(part, shape, self.free, self.movers.bench)
-            for number, part in enumerate(self.parts)
-            for shape, _ in part.counts
-        }
-        self.offers = {key: offers(scene, self.movers.bench) for key, scene in self.scenes.items()}
-        self.by_domain = len(self.parts) == 1 and self.parts[0].level != ANYWHERE
+        bench = self.movers.bench
+        self._leaving = Search(self.request, self.free, bench, Terms(bench, []), self.solver)
 
     def run(self) -> Room | None:
         self._spent = self.solver.deterministic_time
@@ -168,14 +160,7 @@ class MoveSearch:
 
     def _least_leaving(self) -> Found:
         """Who must leave at least, wherever they would go."""
-        bench = self.movers.bench
-        if len(self.scenes) == 1:
-            (scene,) = self.scenes.values()
-            return Search(scene, bench, Terms(bench, []), self.solver, self.budget).run(self.goals)
-        mixed = MixedSearch(
-            self.request, self.parts, self.free, bench, Terms(bench, []), self.solver, self.budget
-        )
-        return mixed.run(self.goals)
+        return self._leaving.run(self.goals)
 
     # A set, settled exactly.
 
@@ -230,23 +215,13 @@ class MoveSearch:
 
     def _scopes(self, goal: Goal) -> list[tuple[int, int]]:
         """Least cost of the leaving set per domain of the blocked gang, cheapest first."""
-        if not self.by_domain:
+        if not self._leaving.by_domain:
             return [(0, ANYWHERE)]
-        rows = [
-            floors(self.scenes[key], self.offers[key], goal.weight) for key in sorted(self.scenes)
-        ]
-        dearest = np.max(np.stack(rows), axis=0)
-        return sorted(
-            (max(0, int(np.ceil(least))), domain)
-            for domain, least in enumerate(dearest.tolist())
-            if np.isfinite(least)
-        )
+        return [(max(0, ceil(least)), domain) for least, domain in self._leaving.scopes(goal)]
 
     def _helpful(self, scope: int, goal: Goal) -> Iterator[int]:
         """Those that make most room in a domain for what they cost."""
-        share = np.zeros(self.movers.size)
-        for key, offer in self.offers.items():
-            _add_shares(share, self.scenes[key], offer, scope if self.by_domain else ANYWHERE)
+        share = self._leaving.shares(scope)
         useful = np.flatnonzero(share > 0)
         order = np.argsort(goal.weight[useful] / share[useful], kind="stable")
         yield from sorted(useful[order[:_ALL]].tolist())
@@ -289,10 +264,3 @@ class MoveSearch:
             for g, place in zip(sorted(self.best), places, strict=True)
         )
         return Room(tuple(moved), node_counts, proof, self.movers.key(self.best))
-
-
-def _add_shares(share: Floats, scene: Scene, offer: Offers, scope: int) -> None:
-    """Add what part of the need each gang could fill, in the scope's domain or in its best one."""
-    part = np.minimum(offer.gain / np.maximum(scene.need, 1)[offer.domain], 1.0)
-    here = offer.domain == scope if scope != ANYWHERE else offer.domain >= 0
-    np.maximum.at(share, offer.gang[here], part[here])

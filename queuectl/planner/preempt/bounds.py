@@ -1,0 +1,319 @@
+"""What evictions could gain in each domain, and lower bounds on what they cost there.
+
+Each shape of pod is judged alone: where it has no room, the gang has none. Two bounds, each tighter and dearer than the one before:
+
+- *By gang*, for all domains at once: a fractional knapsack over the pods that each candidate's exit gains at most.
+- *By place*, for one domain: a Lagrangian bound. A place is the k-th pod that a node could gain; it is blocked by every tenant
+  without whose exit the node gains fewer than k. However the weight of each candidate is shared out over the places it blocks, any
+  victims cost at least as much as the cheapest places that are needed. The subgradient method (Polyak's step) looks for shares for
+  which that is most; it is read in integers, so it is a bound whatever was found. It also says which places no cheaper set uses.
+
+Preferred topology levels do not count: no gang is evicted for a preference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queuectl.planner.placement.single import Capacity
+from queuectl.planner.preempt.roster import Bench
+from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
+from queuectl.planner.problem.topology import Ints, Mask, Tree
+
+Floats = NDArray[np.float64]
+
+_ROUNDS: Final = 120
+_PATIENCE: Final = 8  # rounds without a better bound before smaller steps are made
+_SMALLEST: Final = 0.02
+_PAIRS: Final = 60_000  # of a place and a gang that blocks it; more are not worth their time
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Part:
+    """Pods that must share one domain of ``level`` (``ANYWHERE`` = none): count per shape, and the units they are of."""
+
+    tree: Tree
+    level: int
+    counts: tuple[tuple[Shape, int], ...]
+    units: tuple[int, ...]
+
+    @property
+    def domains(self) -> tuple[Ints, int]:
+        """Domain of each node at the part's level (-1 = none), and how many domains there are."""
+        tree, level = self.tree, self.level
+        size = len(tree.position)
+        visible = tree.position < size
+        if level == ANYWHERE:
+            return np.where(visible, 0, -1), 1
+        if level < tree.depth:
+            return tree.domain[level], len(tree.names[level])
+        return np.where(visible, np.arange(size, dtype=np.int64), -1), size
+
+    def holding(self, shape: Shape, fits: Ints) -> Ints:
+        """Pods of a shape that each domain holds, in whole slices if it has any, given how many fit each node."""
+        if not shape.slices:
+            return sums(*self.domains, fits)
+        return Capacity(self.tree, fits, shape.slices).holding(self.level)
+
+    def may_hold(self, free: Ints) -> bool:
+        """Whether some domain holds each shape by itself, of ``free`` (R, N): without that, it cannot hold them together."""
+        holds = [self.holding(shape, caps(free, shape)) >= count for shape, count in self.counts]
+        return bool(np.logical_and.reduce(holds).any())
+
+
+def parts_of(request: GangRequest) -> tuple[Part, ...]:
+    """Units as parts; those free to go anywhere in the same tree become one."""
+    parts: list[Part] = []
+    anywhere: dict[Tree, list[int]] = {}
+    for number, unit in enumerate(request.units):
+        level, counts = _counts(unit)
+        if level == ANYWHERE:
+            anywhere.setdefault(unit.tree, []).append(number)
+        else:
+            parts.append(Part(unit.tree, level, _merged(counts), (number,)))
+    for tree, units in anywhere.items():
+        together = [pair for number in units for pair in _counts(request.units[number])[1]]
+        parts.append(Part(tree, ANYWHERE, _merged(together), tuple(units)))
+    return tuple(parts)
+
+
+def _counts(unit: Unit) -> tuple[int, list[tuple[Shape, int]]]:
+    """A unit on one node is one large pod that may go anywhere."""
+    if unit.on_one_node and unit.bundle is not None:
+        return ANYWHERE, [(unit.bundle.shape, 1)]
+    return unit.required, [(p.shape, p.count) for p in unit.pods]
+
+
+def _merged(counts: list[tuple[Shape, int]]) -> tuple[tuple[Shape, int], ...]:
+    merged: dict[Shape, int] = {}
+    for shape, count in counts:
+        merged[shape] = merged.get(shape, 0) + count
+    return tuple(merged.items())
+
+
+def sums(domain: Ints, domains: int, per_node: Ints) -> Ints:
+    """Exact sum of a per-node quantity over each domain."""
+    inside = domain >= 0
+    totals = np.zeros(domains, dtype=np.int64)
+    np.add.at(totals, domain[inside], per_node[inside])
+    return totals
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Deficit:
+    """What one shape of a part lacks in each of D domains, and what C candidates could make up of it; N nodes.
+
+    Attributes:
+        count: pods that are asked.
+        cap: pods that fit each node now. Shape (N,).
+        delta: pods more that fit each node with all candidates gone. Shape (N,).
+        domain: domain of each node, -1 for none. Shape (N,).
+        need: pods each domain is short of; 0 or less = none. Shape (D,).
+        viable: domains that could hold the pods. Shape (D,).
+        gang, node: what candidates hold of nodes that could gain, one entry per pair. Shape (K,).
+        without: pods that the node gains if all candidates but this one leave it. Shape (K,).
+        offers: the pods that a candidate's exit gains a domain at most, as (domain, gang, pods) arrays.
+    """
+
+    shape: Shape
+    count: int
+    cap: Ints
+    delta: Ints
+    domain: Ints
+    need: Ints
+    viable: Mask
+    gang: Ints
+    node: Ints
+    without: Ints
+    offers: tuple[Ints, Ints, Floats]
+
+    def most(self, node: int) -> int:
+        """Pods that fit a node with all candidates gone."""
+        return int(self.cap[node] + self.delta[node])
+
+    def floors(self, weight: Ints) -> Floats:
+        """Least cost of each domain's need by gang; infinite where it cannot be met. A little is taken off for rounding."""
+        domain, gang, gain = self.offers
+        density = weight[gang] / gain
+        order = np.lexsort((density, domain))
+        domain, gain, price = domain[order], gain[order], density[order]
+        domains = len(self.need)
+        total = np.cumsum(gain)
+        first = np.searchsorted(domain, np.arange(domains))
+        before = np.concatenate([[0.0], total])[first]
+        filled = total - before[domain] - gain
+        need = np.maximum(self.need, 0).astype(np.float64)
+        taken = np.clip(need[domain] - filled, 0.0, gain)
+        cost = np.bincount(domain, weights=taken * price, minlength=domains)
+        return np.where(self.viable, cost * (1.0 - 1e-9) - 1e-3, np.inf)
+
+    def shares(self, size: int, domain: int | None) -> Floats:
+        """The part of the need that each of ``size`` candidates could meet in one domain, or where that is most. Shape (C,)."""
+        share = np.zeros(size)
+        of, gang, gain = self.offers
+        here = of == domain if domain is not None else of >= 0
+        part = np.minimum(gain / np.maximum(self.need, 1)[of], 1.0)
+        np.maximum.at(share, gang[here], part[here])
+        return share
+
+    def places(self, domain: int, weight: Ints, known: int) -> Places | None:
+        """The bound by place in one domain, as high as was found or as ``known``; None where it is not worth its time."""
+        need = int(self.need[domain])
+        nodes = np.flatnonzero((self.domain == domain) & (self.delta > 0))
+        delta = self.delta[nodes]
+        if need < 1 or delta.sum() < need:
+            return None
+        first = np.full(len(self.delta), -1, dtype=np.int64)
+        first[nodes] = np.cumsum(delta) - delta
+        rows = np.flatnonzero((first[self.node] >= 0) & (self.without < self.delta[self.node]))
+        blocked = self.delta[self.node[rows]] - self.without[rows]
+        if blocked.sum() > _PAIRS:
+            return None
+        within = np.arange(blocked.sum()) - np.repeat(np.cumsum(blocked) - blocked, blocked)
+        place = np.repeat(first[self.node[rows]] + self.without[rows], blocked) + within
+        gang = np.repeat(self.gang[rows], blocked)
+        at = np.repeat(nodes, delta)
+        pods = np.arange(len(at)) - first[at] + 1
+        cost = _share_out(gang, place, len(at), need, weight, known)
+        return Places(at, pods, cost, need, place, gang)
+
+    def narrowed(self, places: Places, known: int) -> Deficit:
+        """The same without gains that only victims dearer than ``known`` have a use for."""
+        delta = self.delta.copy()
+        dear = ~places.worth(known)
+        np.minimum.at(delta, places.node[dear], places.pods[dear] - 1)
+        return replace(self, delta=delta)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Places:
+    """Pods that the nodes of one domain could gain, P of them, and the K pairs of a place and a gang that blocks it.
+
+    Attributes:
+        node, pods: the node, and the how many-th pod of it. Shape (P,).
+        cost: the shares of the weights of the gangs that block it. Shape (P,).
+        need: how many places are needed.
+        place, gang: the pairs. Shape (K,).
+    """
+
+    node: Ints
+    pods: Ints
+    cost: Ints
+    need: int
+    place: Ints
+    gang: Ints
+
+    @property
+    def floor(self) -> int:
+        """What any victims that gain the pods that are needed cost at least."""
+        return int(self._cheapest().sum())
+
+    def order(self, size: int) -> Floats:
+        """Of ``size`` candidates, how early each is evicted where the cheapest places are cleared first. Shape (C,)."""
+        rank = np.empty(len(self.cost))
+        rank[np.argsort(self.cost, kind="stable")] = np.arange(len(self.cost))
+        first = np.full(size, np.inf)
+        np.minimum.at(first, self.gang, rank[self.place])
+        return first / self.need
+
+    def _cheapest(self) -> Ints:
+        found: Ints = np.partition(self.cost, self.need - 1)[: self.need]
+        return found
+
+    def worth(self, known: int) -> Mask:
+        """Places that victims cheaper than ``known`` may gain."""
+        cheapest = self._cheapest()
+        useful: Mask = self.cost < known - cheapest.sum() + cheapest.max()
+        return useful
+
+
+def deficit_of(part: Part, shape: Shape, free: Ints, bench: Bench) -> Deficit:
+    """The deficit of one shape of a part, all candidates of the bench considered; ``free`` (R, N) is what is free before."""
+    count = dict(part.counts)[shape]
+    domain, domains = part.domains
+    after = free + bench.freed(free.shape[1])
+    cap, most = caps(free, shape), caps(after, shape)
+    viable = part.holding(shape, most) >= count
+    delta = np.where((domain >= 0) & viable[domain], most - cap, 0)
+    need = count - sums(domain, domains, cap)
+    columns = list(shape.columns)
+    rows = bench.rows.select(delta[bench.rows.node] > 0)
+    rows = rows.select((rows.use[columns] > 0).sum(axis=0) > 0)
+    ask, use = shape.vector[columns][:, None], rows.use[columns]
+    rest = ((after[columns][:, rows.node] - use) // ask).min(axis=0, initial=np.iinfo(np.int64).max)
+    without = np.clip(rest - cap[rows.node], 0, delta[rows.node])
+    key = domain[rows.node] * max(bench.size, 1) + rows.gang
+    pairs, at = np.unique(key, return_inverse=True)
+    gain: Floats = np.zeros(len(pairs))
+    np.add.at(gain, at, _gains(free[columns], ask, cap, delta, rows.node, use))
+    pairs, gain = pairs[gain > 0], gain[gain > 0]
+    offers = (pairs // max(bench.size, 1), pairs % max(bench.size, 1), gain)
+    return Deficit(
+        shape, count, cap, delta, domain, need, viable, rows.gang, rows.node, without, offers
+    )
+
+
+def _gains(free: Ints, ask: Ints, cap: Ints, delta: Ints, node: Ints, use: Ints) -> Floats:
+    """Per row, an upper bound on the pods a node gains by that gang's exit; sums over victims bound the real gain.
+
+    Each node is judged by the one resource that bounds it most tightly, the same for all its tenants (two tenants that
+    each free another resource must not hide each other). What the node has left of it beyond whole pods is credited to
+    every tenant that frees some of it, since any of them may be the one that completes a pod.
+    """
+    if not len(node):
+        return np.zeros(0)
+    left = np.maximum(free - ask * cap, 0)
+    freed = np.zeros_like(left)
+    for into, row in zip(freed, use, strict=True):
+        np.add.at(into, node, row)
+    tightest = np.argmin((left + freed) / ask, axis=0)[node]
+    held = use[tightest, np.arange(len(tightest))]
+    spare = left[tightest, node]
+    per_pod = ask[tightest, 0]
+    gain = np.where((held > 0) | (spare >= per_pod), (held + spare) / per_pod, 0.0)
+    return np.minimum(gain, delta[node])
+
+
+def _share_out(gang: Ints, place: Ints, places: int, need: int, weight: Ints, known: int) -> Ints:
+    """Each gang's weight over the places it blocks, so that the ``need`` cheapest cost as much as was found. Shape (P,)."""
+    count = np.maximum(np.bincount(gang, minlength=len(weight)), 1)
+    share = weight[gang] / count[gang]
+    best, floor, reach, idle = share, -1.0, 1.0, 0
+    for _ in range(_ROUNDS):
+        cost = np.bincount(place, weights=share, minlength=places)
+        cheapest = np.argpartition(cost, need - 1)[:need]
+        found = float(cost[cheapest].sum())
+        best, floor, idle = (share, found, 0) if found > floor else (best, floor, idle + 1)
+        if idle == _PATIENCE:
+            reach, idle = reach / 2, 0
+        if floor >= known or reach < _SMALLEST:
+            break
+        among = np.zeros(places)
+        among[cheapest] = 1.0
+        pull = among[place]
+        pull -= (np.bincount(gang, weights=pull, minlength=len(weight)) / count)[gang]
+        force = float((pull * pull).sum())
+        if force <= 0.0:
+            break
+        share = np.maximum(share + reach * (known - found) / force * pull, 0.0)
+        total = np.bincount(gang, weights=share, minlength=len(weight))
+        share = share * (weight / np.where(total > 0, total, 1.0))[gang]
+    return _whole(best, gang, weight, place, places)
+
+
+def _whole(share: Floats, gang: Ints, weight: Ints, place: Ints, places: int) -> Ints:
+    """Cost of each place in integers that add up to the weight of each gang: its largest share takes what rounding leaves."""
+    whole = np.floor(share).astype(np.int64)
+    total = np.zeros(len(weight), dtype=np.int64)
+    np.add.at(total, gang, whole)
+    order = np.lexsort((whole, gang))
+    largest = order[np.flatnonzero(np.diff(gang[order], append=-1))]
+    whole[largest] += weight[gang[largest]] - total[gang[largest]]
+    cost = np.zeros(places, dtype=np.int64)
+    np.add.at(cost, place, whole)
+    return cost

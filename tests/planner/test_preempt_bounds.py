@@ -1,0 +1,66 @@
+"""Weights shared out over the places that exits gain: always a lower bound, and tighter than the one by gang."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt.bounds import Deficit, deficit_of, parts_of
+from queuectl.planner.preempt.find import find_victims
+from queuectl.planner.preempt.policy import schemes
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.request import request_of
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.solver.solver import Solver
+from tests.planner.build import FLAVOR, NOW, gang, node, podset, world
+from tests.planner.test_preempt import CLUSTERS, SOME, agrees_with_brute_force, low
+
+
+@SOME
+@given(CLUSTERS)
+def test_places_are_a_bound_and_leave_out_no_node_that_is_needed(
+    monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
+) -> None:
+    """With the bound by gang at nothing, each domain is judged by its places, and by the model on the nodes they leave."""
+    monkeypatch.setattr(Deficit, "floors", lambda d, _: np.where(d.viable, 0.0, np.inf))
+    agrees_with_brute_force(snapshot)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_bound_by_place_is_nearer_to_the_optimum_than_the_one_by_gang(seed: int) -> None:
+    """Gangs over several nodes, nodes with several tenants: what neither a price by gang nor one by node sees."""
+    rng = random.Random(seed)
+    nodes = [node(f"n{i:02}", "a", gpu=8) for i in range(12)]
+    slots = [n.name for n in nodes for _ in range(4)]
+    rng.shuffle(slots)
+    running: list[Admitted] = []
+    while slots:
+        where = dict.fromkeys(slots[: rng.choice((1, 2, 3))], 1)
+        slots = slots[len(where) :] if len(where) > 1 else slots[1:]
+        age = rng.randint(60, 90_000)
+        running.append(low(f"g{len(running)}", where, gpu=2, started_at=NOW - age))
+    blocked = gang("high", podset(count=4, gpu=8), priority=9)
+    deficit, weight, least = _judged(world(nodes, [blocked], running))
+    places = deficit.places(0, weight, int(weight.sum()))
+    assert places is not None
+    assert deficit.floors(weight)[0] < places.floor <= least
+
+
+def _judged(snapshot: Snapshot) -> tuple[Deficit, Ints, int]:
+    """The deficit of a gang that may go anywhere, what each candidate loses, and what the least victims lose."""
+    problem = survey(snapshot)
+    main = snapshot.config.cluster_queues["main"]
+    flavors = (dict.fromkeys(snapshot.pending[0].workload.podsets[0].shape.requests, FLAVOR),)
+    request = request_of(problem, snapshot.pending[0], main, flavors)
+    state = open_state(problem)
+    bench = schemes(state, request, main)[0][0].bench
+    (part,) = parts_of(request)
+    deficit = deficit_of(part, part.counts[0][0], state.later.free, bench)
+    answer = find_victims(state, request, main, Solver(snapshot.limits))
+    assert answer is not None
+    return deficit, bench.lost, sum(victim.cost.lost_work for victim in answer.victims)
