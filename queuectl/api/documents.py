@@ -23,11 +23,11 @@ from queuectl.api.rehearsal import applied, changes_of, excess_views, rehearse, 
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.pastuse import Scope
 from queuectl.domain.queries import ConfigDocument, DocumentKey
-from queuectl.objects.config import build, validate
-from queuectl.objects.config_links import dangling, references, refuse_tangles
+from queuectl.objects.configuration.links import dangling, references, refuse_tangles
+from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.documents import as_document
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.pastuse import read_used
+from queuectl.objects.kubernetes.past_use import read_used
 
 P = ProblemType
 

@@ -20,7 +20,7 @@ from queuectl.api.kinds import BY_KIND
 from queuectl.api.plans import PlanBody
 from queuectl.api.problems import MEDIA_TYPE, ProblemType
 from queuectl.api.schemas import ProblemView, SignInBody
-from queuectl.objects.config import CONFIG_KINDS
+from queuectl.objects.configuration.queue_config import CONFIG_KINDS
 
 _REF: Final = "#/components/schemas/{name}"
 _PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}}

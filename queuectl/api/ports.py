@@ -30,7 +30,7 @@ from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.trial import Trial
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.objects.whatif import WhatIf
+from queuectl.objects.files.what_if import WhatIf
 
 
 class Reports(Protocol):
@@ -191,7 +191,7 @@ class ApiStore(Protocol):
         """Plans that the verifier refused, the newest first."""
 
     async def refused_plan(self, number: int) -> bytes | None:
-        """The file of the refused plan with this id (:mod:`queuectl.objects.refused`), or None."""
+        """The file of the refused plan with this id (:mod:`queuectl.objects.files.refused_plans`), or None."""
 
     async def newest_line(self) -> int:
         """The id of the last history line of all; 0 when there is none."""

@@ -17,9 +17,9 @@ from queuectl.domain.diagnosis import Excess
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
-from queuectl.objects.config import build, validate
-from queuectl.objects.config_diff import differences
-from queuectl.objects.config_links import dangling, refuse_tangles
+from queuectl.objects.configuration.diff import differences
+from queuectl.objects.configuration.links import dangling, refuse_tangles
+from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.errors import DocumentError
 
 Body = dict[str, Any]

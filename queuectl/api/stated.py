@@ -7,7 +7,7 @@ import asyncio
 from queuectl.api.ports import ApiStore
 from queuectl.domain.queries import ConfigChanges
 from queuectl.domain.queues import QueueConfig
-from queuectl.objects.catalog import Catalog
+from queuectl.objects.configuration.catalog import Catalog
 
 
 class Stated:

@@ -19,8 +19,8 @@ from queuectl.cli.errors import Exit
 from queuectl.cli.targets import ORDER, Target, addressed, check, read
 from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import format_quantity
-from queuectl.objects.config import validate
-from queuectl.objects.config_diff import Difference
+from queuectl.objects.configuration.diff import Difference
+from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import Document
 
 

@@ -12,7 +12,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.targets import ORDER, Target, addressed, check, read
-from queuectl.objects.config_diff import Difference
+from queuectl.objects.configuration.diff import Difference
 
 _HEAD: Final = ("apiVersion", "kind", "metadata")  # the database keeps no order; files have one
 

@@ -22,11 +22,11 @@ from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import BadInput
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import MakeRoom
-from queuectl.objects.config import is_single
+from queuectl.objects.configuration.queue_config import is_single
 from queuectl.objects.documents import Document, read_documents
-from queuectl.objects.plans import plan_document
-from queuectl.objects.refused import Refused, same_plan, unpack
-from queuectl.objects.snapshots import Given, read_snapshot
+from queuectl.objects.files.plans import plan_document
+from queuectl.objects.files.refused_plans import Refused, same_plan, unpack
+from queuectl.objects.files.snapshots import Given, read_snapshot
 from queuectl.objects.times import parse_time
 
 LOOKED_INTO = 10  # gangs that wait, so that a file with a thousand of them stays fast

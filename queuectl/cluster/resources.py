@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuectl.domain.records import JobRecord, Record
-from queuectl.objects.allowances import read_resource_quota
 from queuectl.objects.kinds import KINDS, JobKind, path
-from queuectl.objects.limitranges import WireLimitRange, read_limit_range
-from queuectl.objects.nodes import read_namespace, read_node, read_priority_class
-from queuectl.objects.pods import read_pod
-from queuectl.objects.wire import (
+from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
+from queuectl.objects.kubernetes.nodes import read_namespace, read_node, read_priority_class
+from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
+from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,
     WirePod,

@@ -12,7 +12,7 @@ from queuectl.cluster.discovery import confirm_absent
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
 from queuectl.domain.records import PriorAdmission
 from queuectl.objects.errors import RequestError
-from queuectl.objects.takeover import WireLeftWorkload, read_prior_admission
+from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 
 log = logging.getLogger(__name__)
 

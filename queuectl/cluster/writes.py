@@ -26,7 +26,7 @@ from queuectl.domain.errors import (
 )
 from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds import KINDS, path
-from queuectl.objects.nodes import version_of
+from queuectl.objects.kubernetes.nodes import version_of
 
 MANAGER: Final = "queuectl"
 REPORTER: Final = "queuectl.dev/controller"

@@ -33,11 +33,11 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.trial import Trial
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.objects.config import named, validate
+from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
+from queuectl.objects.files.what_if import WhatIf
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.whatif import WhatIf
 from queuectl.telemetry.metrics import Metrics
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
 from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, Gauge, Names

@@ -16,7 +16,7 @@ from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import PriorAdmission
 from queuectl.domain.rules import KueueKeys
-from queuectl.objects.config import ONLY_NAME, build
+from queuectl.objects.configuration.queue_config import ONLY_NAME, build
 from queuectl.objects.kinds import KINDS
 
 log = structlog.get_logger()

@@ -26,9 +26,9 @@ from queuectl.demo.watch import Relisted, Seen, Server
 from queuectl.domain.fleet import Node
 from queuectl.domain.records import JobRecord, NodeRecord, PodRecord
 from queuectl.objects.kinds import KINDS, path
-from queuectl.objects.nodes import read_node
-from queuectl.objects.pods import read_pod
-from queuectl.objects.wire import WireNode, WirePod
+from queuectl.objects.kubernetes.nodes import read_node
+from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.wire import WireNode, WirePod
 
 _START_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1

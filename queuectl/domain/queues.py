@@ -1,6 +1,6 @@
 """ClusterQueue, LocalQueue, ResourceFlavor, Topology and priorities, with Kueue's meanings and field names.
 
-Only what this release honours is here; the reader (objects/config.py) says what else it met and did not honour.
+Only what this release honours is here; the reader (objects/configuration/queue_config.py) says what else it met and did not honour.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ from queuectl.lifecycle.failures import (
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.refusals import Refusal, Refusals
 from queuectl.lifecycle.timers import Timers, alarm_of
-from queuectl.objects.nodes import priority_values
-from queuectl.objects.standing import drain
+from queuectl.objects.configuration.admissibility import drain
+from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

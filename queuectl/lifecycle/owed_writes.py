@@ -26,7 +26,7 @@ from queuectl.domain.veil import veiled_for
 from queuectl.domain.workload import Planned, PodSetPlacement
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.pods import pin_patch
+from queuectl.objects.kubernetes.pods import pin_patch
 from queuectl.objects.times import format_time
 
 

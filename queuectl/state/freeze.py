@@ -14,8 +14,8 @@ from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
-from queuectl.objects.node_quota import NodeQuota
-from queuectl.objects.standing import standing
+from queuectl.objects.configuration.admissibility import standing
+from queuectl.objects.configuration.node_quota import NodeQuota
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

@@ -16,7 +16,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, Workload
-from queuectl.objects.node_quota import NodeQuota
+from queuectl.objects.configuration.node_quota import NodeQuota
 from queuectl.planner.problem.usage import charges_of
 from queuectl.state.mirror import Mirror
 

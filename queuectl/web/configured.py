@@ -13,7 +13,7 @@ from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, ConfigKind
 from queuectl.api.params import NAME
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.queries import DocumentKey
-from queuectl.objects.config import validate
+from queuectl.objects.configuration.queue_config import validate
 from queuectl.web.site import PREFIX
 
 HOME: Final = f"{PREFIX}/config"

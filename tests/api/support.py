@@ -41,7 +41,7 @@ from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.lifecycle.machine import handle
-from queuectl.objects.whatif import WhatIf
+from queuectl.objects.files.what_if import WhatIf
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import floor_of
 from queuectl.reports.over_quota import over_quota

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from queuectl.domain.queries import ConfigDocument, DocumentKey
-from queuectl.objects.config_links import MAX_COHORTS
+from queuectl.objects.configuration.links import MAX_COHORTS
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, QUEUE_PATH
 from tests.doubles.store import MemoryStore
 

@@ -12,7 +12,7 @@ import pytest
 
 from queuectl.api import rehearsal
 from queuectl.api.app import create_app
-from queuectl.objects.config_links import MAX_COHORTS
+from queuectl.objects.configuration.links import MAX_COHORTS
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import AnyStore, talking_to
 from tests.api.support import (

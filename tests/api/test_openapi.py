@@ -9,7 +9,7 @@ import httpx2
 from fastapi import FastAPI
 
 from queuectl.api.kinds import CONFIG_KINDS
-from queuectl.objects.config import CONFIG_KINDS as READ_KINDS
+from queuectl.objects.configuration.queue_config import CONFIG_KINDS as READ_KINDS
 from tests.api.renew_openapi import COMMITTED
 
 RENEW = "renew it: uv run python -m tests.api.renew_openapi"

@@ -20,10 +20,10 @@ from queuectl.domain.identity import Caller, Right
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.veil import ANOTHER_TEAM
 from queuectl.domain.workload import Placement, PodSetPlacement
-from queuectl.objects.config import build
+from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.documents import as_document
-from queuectl.objects.nodes import read_node
-from queuectl.objects.wire import WireNode
+from queuectl.objects.kubernetes.nodes import read_node
+from queuectl.objects.kubernetes.wire import WireNode
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics

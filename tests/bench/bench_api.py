@@ -38,8 +38,8 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.ledger import State
 from queuectl.localcluster.nodes import RACK
+from queuectl.objects.files.what_if import WhatIf
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.whatif import WhatIf
 from queuectl.planner import StopSignal, plan
 from queuectl.telemetry.metrics import Metrics
 from tests.bench.bystander import lag

@@ -30,8 +30,8 @@ from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.documents import as_document
-from queuectl.objects.gangs import read_job_gang
-from queuectl.objects.snapshots import read_snapshot
+from queuectl.objects.files.gangs import read_job_gang
+from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.patience import next_turn

@@ -19,7 +19,7 @@ from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
 from queuectl.domain.records import JobRecord, LeaderRecord, Outcome, PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.pods import pin_patch
+from queuectl.objects.kubernetes.pods import pin_patch
 from tests.cluster.world import (
     RESIZED,
     RESOURCES,

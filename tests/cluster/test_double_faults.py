@@ -14,7 +14,7 @@ from queuectl.domain.errors import ClusterUnavailable, WriteConflict
 from queuectl.domain.records import Listed
 from queuectl.localcluster import NodeSpec
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.pods import pin_patch
+from queuectl.objects.kubernetes.pods import pin_patch
 from tests.cluster.world import View
 from tests.doubles.cluster import FakeCluster, Moment
 from tests.support.jobs import batch_job

@@ -22,7 +22,7 @@ from queuectl.domain.records import (
 )
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.pods import pin_patch
+from queuectl.objects.kubernetes.pods import pin_patch
 
 RESOURCES = {resource.name for resource in watched()}
 

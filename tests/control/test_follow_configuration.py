@@ -20,7 +20,7 @@ from queuectl.domain.ledger import Change, Document, Loaded, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
-from queuectl.objects.config_links import MAX_COHORTS
+from queuectl.objects.configuration.links import MAX_COHORTS
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
 from tests.control.rig import Rig, configuration, gang, rig

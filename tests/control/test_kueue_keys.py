@@ -17,7 +17,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Deleted, Delta, JobRecord, Upserted
-from queuectl.objects import config
+from queuectl.objects.configuration import queue_config
 from tests.control.rig import gang, live, rig
 from tests.control.test_lifecycle import rules
 from tests.doubles.cluster import FakeCluster
@@ -80,7 +80,7 @@ async def test_looking_again_reads_the_rule_alone_and_only_when_it_was_written(
 
     def build(documents: list[Any], revision: int) -> QueueConfig:
         built.append(len(documents))
-        return config.build(documents, revision)
+        return queue_config.build(documents, revision)
 
     monkeypatch.setattr(kueue, "build", build)
     store = await PostgresStore.connect(DatabaseSettings(database_url))

@@ -8,7 +8,7 @@ import pytest
 
 from queuectl.domain.ledger import State
 from queuectl.objects.documents import as_document
-from queuectl.objects.snapshots import read_snapshot
+from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.control.rig import Rig, configuration, gang, rig

@@ -14,7 +14,7 @@ from queuectl.api.app import create_app
 from queuectl.domain.ledger import State
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.plans import plan_document
+from queuectl.objects.files.plans import plan_document
 from queuectl.planner.verify import Rule, Violation, verify
 from tests.api.support import FixedHealth
 from tests.control.rig import Rig, gang, rig

@@ -19,7 +19,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.records import Delta
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.objects.config import build
+from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.kinds import KINDS
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror

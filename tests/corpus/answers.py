@@ -14,7 +14,7 @@ import msgspec
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.refused import plan_bytes
+from queuectl.objects.files.refused_plans import plan_bytes
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.explain import diagnose_those
 from tests.corpus.features import features_of

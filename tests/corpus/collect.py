@@ -20,7 +20,7 @@ import queuectl.planner.explain
 import queuectl.planner.problem.problem
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.refused import pack
+from queuectl.objects.files.refused_plans import pack
 
 MOST: Final = 40  # snapshots of one test function
 MOST_RANDOM: Final = 12  # of one test function whose examples Hypothesis draws

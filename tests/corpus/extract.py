@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from queuectl.objects.refused import pack
+from queuectl.objects.files.refused_plans import pack
 from queuectl.planner import plan
 from tests.corpus.answers import digest_of, plain, plan_of
 from tests.corpus.check import pairs

@@ -1,7 +1,7 @@
 """The two files of the corpus: ``snapshots.xz``, and ``plans.xz`` with what the planner made of them, in the same order.
 
 ``plans.xz`` is text: canonical JSON, a line for each snapshot.
-A snapshot stands there in the format of a refused plan (:mod:`queuectl.objects.refused`), with an empty plan and without its
+A snapshot stands there in the format of a refused plan (:mod:`queuectl.objects.files.refused_plans`), with an empty plan and without its
 own compression: all of them are compressed together, to a fiftieth.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.refused import pack, unpack
+from queuectl.objects.files.refused_plans import pack, unpack
 
 DATA: Final = Path(__file__).parent / "data"
 SNAPSHOTS: Final = "snapshots.xz"

@@ -34,8 +34,8 @@ from queuectl.cluster.client import failure
 from queuectl.cluster.writes import meant
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteConflict
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord, PriorAdmission
+from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.takeover import WireLeftWorkload, read_prior_admission
 from tests.doubles.admission import CONTROLLER, born, check_job, check_pod
 from tests.doubles.apiserver import Document, Server, Watcher, owner_of
 from tests.doubles.controllers import Controllers, condition, phase, pod_record

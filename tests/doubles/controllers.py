@@ -13,11 +13,11 @@ import msgspec
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import PodRecord
-from queuectl.objects.nodes import read_node
-from queuectl.objects.pods import read_pod
-from queuectl.objects.templates import read_shape
+from queuectl.objects.kubernetes.nodes import read_node
+from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.templates import read_shape
+from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
 from queuectl.objects.times import format_time
-from queuectl.objects.wire import TemplateSpec, WireNode, WirePod
 from tests.doubles.admission import suspended
 from tests.doubles.apiserver import Document, Server, copied, owner_of
 from tests.doubles.limitranges import fill, lets_be

@@ -7,9 +7,9 @@ import msgspec
 from queuectl.domain.limitrange import LimitRange, refusal
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.workload import PodSet, PodShape
-from queuectl.objects.limitranges import WireLimitRange, read_limit_range
-from queuectl.objects.requests import pod_requests, read_needs
-from queuectl.objects.wire import TemplateSpec
+from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
+from queuectl.objects.kubernetes.requests import pod_requests, read_needs
+from queuectl.objects.kubernetes.wire import TemplateSpec
 from tests.doubles.apiserver import Document, Server
 
 

@@ -11,7 +11,7 @@ import pytest
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
-from queuectl.objects.plans import plan_document
+from queuectl.objects.files.plans import plan_document
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, world

@@ -11,9 +11,9 @@ import pytest
 from queuectl.domain.allowance import Allowance, Limit
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import Deleted, PodPhase, ResourceQuotaRecord
-from queuectl.objects.allowances import read_resource_quota
 from queuectl.objects.errors import RequestError
-from queuectl.objects.wire import WireResourceQuota
+from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
+from queuectl.objects.kubernetes.wire import WireResourceQuota
 from tests.unit.test_state import ENTRY, JOB, LIVE, RESUMED, RUNNING, World, on, pod
 
 GPUS = "requests.nvidia.com/gpu"

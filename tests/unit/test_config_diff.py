@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.objects.config_diff import differences
+from queuectl.objects.configuration.diff import differences
 
 QUEUE: dict[str, Any] = {
     "apiVersion": "queuectl.dev/v1",

@@ -49,7 +49,7 @@ from queuectl.domain.rules import (
     Transformation,
     UsageFairness,
 )
-from queuectl.objects.config import CONFIG_KINDS, build, validate
+from queuectl.objects.configuration.queue_config import CONFIG_KINDS, build, validate
 from queuectl.objects.errors import DocumentError
 
 OURS = "queuectl.dev/v1"

@@ -9,8 +9,8 @@ import pytest
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord, PriorityClassRecord
 from queuectl.objects.documents import as_document
-from queuectl.objects.nodes import priority_values
-from queuectl.objects.snapshots import read_snapshot
+from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_of
 
 Doc = dict[str, Any]

@@ -26,7 +26,7 @@ from queuectl.domain.queues import IdleReclaim
 from queuectl.domain.records import JobRecord
 from queuectl.localcluster.exporter import PROFILE
 from queuectl.localcluster.nodes import BLOCK, RACK
-from queuectl.objects.config import build, validate
+from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.kinds import KINDS
 
 RACK_GPUS = NODES.hosts_per_rack * NODES.gpus

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.config import CONFIG_KINDS
+from queuectl.objects.configuration.queue_config import CONFIG_KINDS
 from tests.api.serving import serving
 from tests.api.support import FixedDiagnoser, running
 from tests.doubles.store import MemoryStore

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from queuectl.cli.plan import plan_command
 from queuectl.demo.scenario import configuration
-from queuectl.objects.config import validate
+from queuectl.objects.configuration.queue_config import validate
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.queries import ConfigChanges, DocumentKey
-from queuectl.objects.catalog import Catalog, concerned
+from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.state.holdings import Holdings
 from queuectl.state.mirror import Mirror
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, LOCAL_QUEUE, job, live_through

@@ -20,9 +20,9 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.snapshot import SolverLimits
+from queuectl.objects.configuration.node_quota import NodeQuota, quota_from_nodes
 from queuectl.objects.documents import as_document
-from queuectl.objects.node_quota import NodeQuota, quota_from_nodes
-from queuectl.objects.snapshots import read_snapshot
+from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
-from queuectl.objects.catalog import Catalog
-from queuectl.objects.config import build
-from queuectl.objects.config_links import dangling, references
+from queuectl.objects.configuration.catalog import Catalog
+from queuectl.objects.configuration.links import dangling, references
+from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.errors import DocumentError
 
 Body = dict[str, Any]

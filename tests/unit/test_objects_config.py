@@ -31,12 +31,12 @@ from queuectl.domain.queues import (
     WhenCan,
     WithinClusterQueue,
 )
-from queuectl.objects.config import (
+from queuectl.objects.configuration.links import MAX_COHORTS, dangling
+from queuectl.objects.configuration.queue_config import (
     CONFIG_KINDS,
     build,
     validate,
 )
-from queuectl.objects.config_links import MAX_COHORTS, dangling
 from queuectl.objects.errors import DocumentError
 from queuectl.planner.quota.tree import build_pools
 

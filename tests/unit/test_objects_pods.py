@@ -15,11 +15,15 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.nodes import read_namespace, read_node, read_priority_class, version_of
-from queuectl.objects.pods import pin_patch, read_pod
-from queuectl.objects.requests import pod_requests, read_amount
-from queuectl.objects.times import format_time, parse_time
-from queuectl.objects.wire import (
+from queuectl.objects.kubernetes.nodes import (
+    read_namespace,
+    read_node,
+    read_priority_class,
+    version_of,
+)
+from queuectl.objects.kubernetes.pods import pin_patch, read_pod
+from queuectl.objects.kubernetes.requests import pod_requests, read_amount
+from queuectl.objects.kubernetes.wire import (
     PodSpec,
     TemplateSpec,
     WireNamespace,
@@ -27,6 +31,7 @@ from queuectl.objects.wire import (
     WirePod,
     WirePriorityClass,
 )
+from queuectl.objects.times import format_time, parse_time
 
 
 def pod(**parts: Any) -> PodRecord:

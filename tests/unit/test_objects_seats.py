@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.quantity import GPU
-from queuectl.objects.snapshots import Given
+from queuectl.objects.files.snapshots import Given
 from tests.unit.test_objects_snapshots import (
     RACK,
     admission,

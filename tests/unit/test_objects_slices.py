@@ -10,8 +10,8 @@ import pytest
 from queuectl.domain.workload import PodSet, Slice, TopologyMode, TopologyRequest
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address
+from queuectl.objects.files.workloads import read_workload_gang
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.workloads import read_workload_gang
 
 BLOCK, RACK, HOST = "example.com/block", "example.com/rack", "kubernetes.io/hostname"
 OURS, KUEUE = "queuectl.dev/podset", "kueue.x-k8s.io/podset"

@@ -16,7 +16,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.workload import PodSetPlacement, Slice, TopologyMode, TopologyRequest
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.snapshots import Given, read_snapshot
+from queuectl.objects.files.snapshots import Given, read_snapshot
 from queuectl.objects.times import parse_time
 
 PLANS = Path(__file__).parent.parent / "fixtures" / "plan"

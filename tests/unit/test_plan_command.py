@@ -20,8 +20,8 @@ from queuectl.cli.plan import plan_command
 from queuectl.domain.plan import Eviction, Plan
 from queuectl.domain.reasons import Code
 from queuectl.objects.documents import read_documents
-from queuectl.objects.plans import plan_document
-from queuectl.objects.snapshots import read_snapshot
+from queuectl.objects.files.plans import plan_document
+from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.planner import plan
 
 ROOT = Path(__file__).parent.parent.parent

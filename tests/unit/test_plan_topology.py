@@ -11,7 +11,7 @@ import yaml
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.objects.documents import read_documents
-from queuectl.objects.snapshots import read_snapshot
+from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 

@@ -13,7 +13,7 @@ import pytest
 from queuectl.domain.errors import BadInput
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.refused import Broken, pack, plan_bytes, redact, same_plan, unpack
+from queuectl.objects.files.refused_plans import Broken, pack, plan_bytes, redact, same_plan, unpack
 from queuectl.planner import plan
 from tests.planner.generate_cohorts import contest
 from tests.planner.mixed import mixed

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from queuectl.cli.plan import plan_command
 from queuectl.domain.quantity import PODS, Resources, parse_quantity
 from queuectl.domain.rules import MOST, Rules
-from queuectl.objects.config import build
+from queuectl.objects.configuration.queue_config import build
 
 GPU = "nvidia.com/gpu"
 Doc = dict[str, Any]

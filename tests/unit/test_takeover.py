@@ -9,10 +9,10 @@ import pytest
 
 from queuectl.domain.records import PriorAdmission, PriorPodSet
 from queuectl.objects.errors import RequestError
-from queuectl.objects.pods import read_pod
-from queuectl.objects.takeover import WireLeftWorkload, read_prior_admission
+from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
+from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.wire import WirePod
 from queuectl.objects.times import parse_time
-from queuectl.objects.wire import WirePod
 from tests.support.kueue import ADMITTED, CREATED, workload
 
 JOB = {

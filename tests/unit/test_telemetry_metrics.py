@@ -30,7 +30,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.utilization import Trouble, UseState
-from queuectl.objects.config import build
+from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.classes import pending_gangs
 from queuectl.reports.domains import Spread

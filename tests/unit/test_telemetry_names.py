@@ -10,7 +10,7 @@ from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import PriorityClassRecord, Upserted
 from queuectl.domain.snapshot import SolverLimits
-from queuectl.objects.config import build
+from queuectl.objects.configuration.queue_config import build
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to

@@ -18,7 +18,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import NodeRecord, Outcome
-from queuectl.objects.config import build
+from queuectl.objects.configuration.queue_config import build
 from queuectl.state.holdings import Holdings
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.quota import QuotaGauges

@@ -17,8 +17,8 @@ from queuectl.domain.pastuse import Account, Used
 from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.reports import MOST_ROWS
 from queuectl.domain.rules import Rules, UsageFairness
-from queuectl.objects.catalog import Catalog
-from queuectl.objects.config import read
+from queuectl.objects.configuration.catalog import Catalog
+from queuectl.objects.configuration.queue_config import read
 from tests.api.signed import ADMIN, NOBODY, asking
 from tests.api.support import CLUSTER_QUEUE, LOCAL_QUEUE
 from tests.doubles.access import MemoryAccess

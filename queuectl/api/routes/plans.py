@@ -16,7 +16,7 @@ from queuectl.api.ports import Lookout
 from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, not_known_yet
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.queries import DocumentKey
-from queuectl.objects.whatif import WhatIf
+from queuectl.objects.files.what_if import WhatIf
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/plans"

@@ -19,7 +19,7 @@ from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.domain.identity import Right
 from queuectl.domain.refused import RefusedPlan
-from queuectl.objects.refused import redact
+from queuectl.objects.files.refused_plans import redact
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/refusedplans"

@@ -19,7 +19,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.owed_writes import planned_of
-from queuectl.objects.nodes import priority_values
+from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger

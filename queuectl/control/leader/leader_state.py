@@ -30,8 +30,8 @@ from queuectl.lifecycle.idleness import Idleness, News
 from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.owed_writes import Write, owed
 from queuectl.lifecycle.refusals import Refusals
-from queuectl.objects.catalog import Catalog, concerned
-from queuectl.objects.standing import closed
+from queuectl.objects.configuration.admissibility import closed
+from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.state.estimates import Estimates
 from queuectl.state.freeze import Freezer
 from queuectl.state.holdings import Holdings

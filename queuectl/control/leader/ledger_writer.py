@@ -24,7 +24,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.queries import Tolerance
 from queuectl.domain.refused import KEPT_BYTES, RefusedPlan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.refused import Broken, pack
+from queuectl.objects.files.refused_plans import Broken, pack
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics, Stage
 

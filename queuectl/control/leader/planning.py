@@ -27,8 +27,8 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.lifecycle.machine import MAX_BUDGET
-from queuectl.objects.catalog import diverted
-from queuectl.objects.refused import Broken
+from queuectl.objects.configuration.catalog import diverted
+from queuectl.objects.files.refused_plans import Broken
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.classes import PendingGangs, pending_gangs

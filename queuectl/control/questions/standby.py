@@ -15,7 +15,7 @@ from queuectl.domain.pastuse import past_use
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
-from queuectl.objects.config import build
+from queuectl.objects.configuration.queue_config import build
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

@@ -16,8 +16,8 @@ from queuectl.domain.ledger import Document
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.trial import Trial
-from queuectl.objects.nodes import priority_values
-from queuectl.objects.whatif import Around, Changed, WhatIf, changed
+from queuectl.objects.files.what_if import Around, Changed, WhatIf, changed
+from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain.diagnosing import diagnose_those

@@ -65,7 +65,7 @@ class JobKind(Protocol):
         """Resume the job as this attempt: its pods will appear gated and labelled with the attempt.
 
         ``counts``: pods of the podsets that start with fewer than they ask for; :meth:`stop_patch` puts that back.
-        Where they go is said to each pod (:func:`queuectl.objects.pods.pin_patch`), not to the job.
+        Where they go is said to each pod (:func:`queuectl.objects.kubernetes.pods.pin_patch`), not to the job.
         """
 
     def stop_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:

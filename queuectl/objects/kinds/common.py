@@ -12,10 +12,10 @@ from queuectl.domain.records import JobRecord, Outcome, Parallelism
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
-from queuectl.objects.nodes import version_of
-from queuectl.objects.pods import NOBODY_OWNS_FIELDS, read_count
+from queuectl.objects.kubernetes.nodes import version_of
+from queuectl.objects.kubernetes.pods import NOBODY_OWNS_FIELDS, read_count
+from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 from queuectl.objects.times import parse_time, time_or_none
-from queuectl.objects.wire import Condition, Meta, Template
 
 LONGEST_WARMUP: Final = 86_400
 """Seconds: a job may ask for so much time in which it leaves its GPUs idle, and no more."""

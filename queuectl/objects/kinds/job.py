@@ -25,9 +25,9 @@ from queuectl.objects.kinds.common import (
     template_patch,
     withdraws,
 )
-from queuectl.objects.pods import read_count
-from queuectl.objects.templates import check_count, read_podset
-from queuectl.objects.wire import Condition, Meta, Template, Wire
+from queuectl.objects.kubernetes.pods import read_count
+from queuectl.objects.kubernetes.templates import check_count, read_podset
+from queuectl.objects.kubernetes.wire import Condition, Meta, Template, Wire
 
 PODSET = keys.JOB_PODSET
 _TEMPLATE = "spec.template"

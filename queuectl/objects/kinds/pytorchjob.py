@@ -31,8 +31,8 @@ from queuectl.objects.kinds.common import (
     template_patch,
     withdraws,
 )
-from queuectl.objects.templates import check_count, check_groups, read_podset
-from queuectl.objects.wire import Condition, Meta, Template, Wire
+from queuectl.objects.kubernetes.templates import check_count, check_groups, read_podset
+from queuectl.objects.kubernetes.wire import Condition, Meta, Template, Wire
 
 _TYPES = {"Master": "master", "Worker": "worker"}  # replica type to podset, in podset order
 _REPLICAS = {podset: replica for replica, podset in _TYPES.items()}

@@ -11,7 +11,7 @@ from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.objects.standing import standing
+from queuectl.objects.configuration.admissibility import standing
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.problem import Problem
 

@@ -16,7 +16,7 @@ from queuectl.api.kinds import CONFIG_KINDS, ConfigKind
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import ConfigDocument, DocumentKey
-from queuectl.objects.config_links import references
+from queuectl.objects.configuration.links import references
 from queuectl.web.changes import changes_of
 from queuectl.web.configured import (
     BY_PLURAL,

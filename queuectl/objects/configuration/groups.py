@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from queuectl.domain.queues import FlavorQuotas, ResourceGroup
-from queuectl.objects import config_wire as wire
+from queuectl.objects.configuration import wire
 from queuectl.objects.errors import RequestError, under
+from queuectl.objects.kubernetes.requests import read_amount
 from queuectl.objects.names import is_label_key
-from queuectl.objects.requests import read_amount
 
 MOST_GROUPS: Final = 16
 MOST_IN_GROUP: Final = 64  # flavors, and resources

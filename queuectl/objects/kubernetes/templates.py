@@ -20,10 +20,17 @@ from queuectl.domain.needs import PodNeeds, limited
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
+from queuectl.objects.kubernetes.requests import pod_requests, read_needs
+from queuectl.objects.kubernetes.slices import annotated_slices, check_below
+from queuectl.objects.kubernetes.wire import (
+    Affinity,
+    Expression,
+    Template,
+    TemplateSpec,
+    Term,
+    WireToleration,
+)
 from queuectl.objects.names import is_label_key
-from queuectl.objects.requests import pod_requests, read_needs
-from queuectl.objects.slices import annotated_slices, check_below
-from queuectl.objects.wire import Affinity, Expression, Template, TemplateSpec, Term, WireToleration
 
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 _BOOLEANS: Final = {"true": True, "false": False}

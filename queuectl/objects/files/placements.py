@@ -13,7 +13,7 @@ from queuectl.domain.fleet import HOSTNAME, Fleet, Node, NodeRules
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.workload import PodSet
-from queuectl.objects.assignments import Assigned
+from queuectl.objects.files.assignments import Assigned
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.objects.errors import RequestError, under
-from queuectl.objects.wire import Wire
+from queuectl.objects.kubernetes.wire import Wire
 
 _MOST_DOMAINS: Final = 100_000
 

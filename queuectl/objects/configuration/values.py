@@ -33,14 +33,14 @@ from queuectl.domain.queues import (
     WhenCan,
     WithinClusterQueue,
 )
-from queuectl.objects import config_wire as wire
-from queuectl.objects.config_groups import once, read_groups
-from queuectl.objects.config_warned import Warned
+from queuectl.objects.configuration import wire
+from queuectl.objects.configuration.groups import once, read_groups
+from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.errors import RequestError, under
+from queuectl.objects.kubernetes.requests import read_amount
+from queuectl.objects.kubernetes.templates import read_requirements
+from queuectl.objects.kubernetes.wire import Quantity
 from queuectl.objects.names import is_name
-from queuectl.objects.requests import read_amount
-from queuectl.objects.templates import read_requirements
-from queuectl.objects.wire import Quantity
 
 _PERCENT: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?%")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from queuectl.domain.queues import LocalQueue, QueueConfig
-from queuectl.objects.gangs import Gang
+from queuectl.objects.files.gangs import Gang
 
 
 def charge(gangs: Iterable[Gang], queues: QueueConfig) -> tuple[list[Gang], QueueConfig]:

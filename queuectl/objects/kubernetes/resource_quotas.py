@@ -16,9 +16,9 @@ from queuectl.domain.quantity import PODS
 from queuectl.domain.records import ResourceQuotaRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import under
-from queuectl.objects.nodes import version_of
-from queuectl.objects.requests import read_amount
-from queuectl.objects.wire import ScopeRequirement, WireResourceQuota
+from queuectl.objects.kubernetes.nodes import version_of
+from queuectl.objects.kubernetes.requests import read_amount
+from queuectl.objects.kubernetes.wire import ScopeRequirement, WireResourceQuota
 
 _REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."

@@ -12,8 +12,8 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import NamespaceRecord, NodeRecord, PriorityClassRecord
 from queuectl.domain.words import counted
 from queuectl.objects.errors import MalformedError, under
-from queuectl.objects.requests import read_vector
-from queuectl.objects.wire import (
+from queuectl.objects.kubernetes.requests import read_vector
+from queuectl.objects.kubernetes.wire import (
     LabelledMeta,
     NodeStatus,
     WireNamespace,

@@ -6,12 +6,12 @@ from typing import Final
 
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.queues import ResourceFlavor, Topology
-from queuectl.objects import config_wire as wire
-from queuectl.objects.config_groups import once, refuse_more
+from queuectl.objects.configuration import wire
+from queuectl.objects.configuration.groups import once, refuse_more
 from queuectl.objects.errors import RequestError
+from queuectl.objects.kubernetes.nodes import read_taints
+from queuectl.objects.kubernetes.pods import read_tolerations
 from queuectl.objects.names import is_label_key
-from queuectl.objects.nodes import read_taints
-from queuectl.objects.pods import read_tolerations
 
 _MOST_ENTRIES: Final = 8  # node labels, taints, tolerations, as in Kueue
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from queuectl.domain.rules import FairStrategy
-from queuectl.objects.config_wire import Head, SelectorSpec, Strict
-from queuectl.objects.wire import Quantity
+from queuectl.objects.configuration.wire import Head, SelectorSpec, Strict
+from queuectl.objects.kubernetes.wire import Quantity
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Factor = Annotated[float, msgspec.Meta(ge=0, le=1e9)]

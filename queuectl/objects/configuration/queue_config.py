@@ -16,23 +16,23 @@ import msgspec
 
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import Rules
-from queuectl.objects import config_wire as wire
-from queuectl.objects.config_flavors import read_flavor, read_topology
-from queuectl.objects.config_links import refuse_tangles, tangled
-from queuectl.objects.config_overrides import read_override
-from queuectl.objects.config_read import (
+from queuectl.objects.configuration import wire
+from queuectl.objects.configuration.flavors import read_flavor, read_topology
+from queuectl.objects.configuration.links import refuse_tangles, tangled
+from queuectl.objects.configuration.overrides import read_override
+from queuectl.objects.configuration.settings import modernise, read_rules, warn_configuration
+from queuectl.objects.configuration.settings_wire import ConfigurationDocument
+from queuectl.objects.configuration.values import (
     read_cluster_queue,
     read_cohort,
     read_local_queue,
     warn_cluster_queue,
     warn_cohort,
 )
-from queuectl.objects.config_warned import Warned
+from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.documents import Document, as_document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.names import is_name
-from queuectl.objects.settings_read import modernise, read_rules, warn_configuration
-from queuectl.objects.settings_wire import ConfigurationDocument
 
 API_VERSION: Final = "queuectl.dev/v1"
 KUEUE_VERSIONS: Final = ("kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from queuectl.domain.reasons import Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.workload import PodSet
-from queuectl.objects.assignments import Assigned
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
+from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.kinds import KINDS, JobKind
 from queuectl.objects.kinds.common import (
     read_checkpoint,
@@ -18,8 +18,8 @@ from queuectl.objects.kinds.common import (
     read_idle_since,
     read_utilization,
 )
+from queuectl.objects.kubernetes.wire import Owner
 from queuectl.objects.times import time_or_none
-from queuectl.objects.wire import Owner
 
 
 @dataclass(frozen=True, slots=True)

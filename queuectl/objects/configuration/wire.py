@@ -1,6 +1,6 @@
 """The configuration kinds, field by field: the union of ``queuectl.dev/v1`` and Kueue's ``v1beta1`` and ``v1beta2``.
 
-Strict: a field that is not named here is refused. What is named here but not honoured yet, objects/config.py warns about.
+Strict: a field that is not named here is refused. What is named here but not honoured yet, objects/configuration/queue_config.py warns about.
 Defaults are left out again when a document is written, so a document read and written twice stays the same.
 """
 
@@ -19,7 +19,7 @@ from queuectl.domain.queues import (
     VictimKey,
     WithinClusterQueue,
 )
-from queuectl.objects.wire import Expression, Quantity, WireTaint, WireToleration
+from queuectl.objects.kubernetes.wire import Expression, Quantity, WireTaint, WireToleration
 
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # as far as every JSON reader counts exactly

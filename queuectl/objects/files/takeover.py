@@ -8,10 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from queuectl.domain.records import PriorAdmission, PriorPodSet
-from queuectl.objects.assignments import AdmissionStatus, read_admission
+from queuectl.objects.files.assignments import AdmissionStatus, read_admission
 from queuectl.objects.kinds.common import holds
+from queuectl.objects.kubernetes.wire import Condition, Meta, Wire
 from queuectl.objects.times import time_or_none
-from queuectl.objects.wire import Condition, Meta, Wire
 
 
 class _Spec(Wire):

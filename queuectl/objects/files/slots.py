@@ -17,9 +17,9 @@ from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
-from queuectl.objects.gangs import Gang
-from queuectl.objects.pods import read_pod
-from queuectl.objects.wire import Owner, WirePod
+from queuectl.objects.files.gangs import Gang
+from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.wire import Owner, WirePod
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "training.kubeflow.org/job-name")
 _PODSET_LABELS = (

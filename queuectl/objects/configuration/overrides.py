@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from queuectl.domain.queues import QuotaOverride
-from queuectl.objects import config_wire as wire
+from queuectl.objects.configuration import wire
 from queuectl.objects.errors import RequestError
+from queuectl.objects.kubernetes.requests import read_amount
+from queuectl.objects.kubernetes.wire import Quantity
 from queuectl.objects.names import is_label_key, is_name
-from queuectl.objects.requests import read_amount
 from queuectl.objects.times import parse_time
-from queuectl.objects.wire import Quantity
 
 
 def read_override(document: wire.QuotaOverrideDocument) -> QuotaOverride:

@@ -19,15 +19,15 @@ from queuectl.domain.plan import Eviction
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.objects.assembly import Assembly, Parts
-from queuectl.objects.catalog import Catalog
-from queuectl.objects.config import validate
-from queuectl.objects.config_links import dangling
+from queuectl.objects.configuration.admissibility import standing
+from queuectl.objects.configuration.catalog import Catalog
+from queuectl.objects.configuration.links import dangling
+from queuectl.objects.configuration.node_quota import quota_from_nodes
+from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import as_document, with_names
-from queuectl.objects.gangs import is_job, read_job_gang
-from queuectl.objects.node_quota import quota_from_nodes
-from queuectl.objects.snapshots import defaulted, drained, leaving, limited
-from queuectl.objects.standing import standing
+from queuectl.objects.files.assembly import Assembly, Parts
+from queuectl.objects.files.gangs import is_job, read_job_gang
+from queuectl.objects.files.snapshots import defaulted, drained, leaving, limited
 
 _SERVERS: Final = (
     "uid",

@@ -14,14 +14,14 @@ from queuectl.domain.reasons import Code, Reason, gated
 from queuectl.domain.records import ResourceQuotaRecord, user_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
-from queuectl.objects.assignments import Assigned
-from queuectl.objects.charging import charge
-from queuectl.objects.gangs import Gang, merged, owned
-from queuectl.objects.seats import Seats
-from queuectl.objects.slots import GivenPod, Owners, Slots
-from queuectl.objects.standing import standing
+from queuectl.objects.configuration.admissibility import standing
+from queuectl.objects.files.assignments import Assigned
+from queuectl.objects.files.charging import charge
+from queuectl.objects.files.gangs import Gang, merged, owned
+from queuectl.objects.files.placements import Seats
+from queuectl.objects.files.slots import GivenPod, Owners, Slots
+from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.times import format_time
-from queuectl.objects.workloads import KIND as WORKLOAD
 
 _SYSTEM_CLASSES: Final = {
     "system-cluster-critical": 2_000_000_000,

@@ -14,14 +14,14 @@ from queuectl.domain.rules import (
     Transformation,
     UsageFairness,
 )
-from queuectl.objects import settings_wire as wire
-from queuectl.objects.accounting import read_accounting
-from queuectl.objects.config_groups import once
-from queuectl.objects.config_warned import Warned
+from queuectl.objects.configuration import settings_wire as wire
+from queuectl.objects.configuration.accounting import read_accounting
+from queuectl.objects.configuration.groups import once
+from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError, under
+from queuectl.objects.kubernetes.requests import read_factor
 from queuectl.objects.names import is_label_key
-from queuectl.objects.requests import read_factor
 
 V1BETA1: Final = "config.kueue.x-k8s.io/v1beta1"
 

@@ -21,7 +21,7 @@ from queuectl.domain.quantity import (
     parse_quantity,
 )
 from queuectl.objects.errors import MalformedError, RequestError, under
-from queuectl.objects.wire import Container, Needs, Quantity
+from queuectl.objects.kubernetes.wire import Container, Needs, Quantity
 
 # The grammar of Kubernetes, with the exponent kept to two digits: more is no amount of anything.
 _QUANTITY: Final = re.compile(

@@ -22,16 +22,19 @@ from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import DEFAULT_NAME, QueueConfig
 from queuectl.domain.records import PriorityClassRecord
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects import config
-from queuectl.objects.allowances import read_resource_quota
-from queuectl.objects.assembly import Assembly, Parts
-from queuectl.objects.config_links import dangling
+from queuectl.objects.configuration import queue_config
+from queuectl.objects.configuration.admissibility import drain
+from queuectl.objects.configuration.links import dangling
+from queuectl.objects.configuration.node_quota import quota_from_nodes
 from queuectl.objects.documents import Document, with_names
 from queuectl.objects.errors import RequestError
-from queuectl.objects.gangs import Gang, is_job, read_job_gang, unseen
-from queuectl.objects.limitranges import WireLimitRange, read_limit_range
-from queuectl.objects.node_quota import quota_from_nodes
-from queuectl.objects.nodes import (
+from queuectl.objects.files.assembly import Assembly, Parts
+from queuectl.objects.files.gangs import Gang, is_job, read_job_gang, unseen
+from queuectl.objects.files.slots import read_given_pod
+from queuectl.objects.files.workloads import KIND as WORKLOAD
+from queuectl.objects.files.workloads import is_workload, read_workload_gang
+from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
+from queuectl.objects.kubernetes.nodes import (
     DEFAULT_PODS,
     assumed_slots,
     lacks_hostname,
@@ -41,18 +44,15 @@ from queuectl.objects.nodes import (
     read_priority_class,
     with_hostnames,
 )
-from queuectl.objects.pastuse import read_used
-from queuectl.objects.slots import read_given_pod
-from queuectl.objects.standing import drain
-from queuectl.objects.times import time_or_none
-from queuectl.objects.wire import (
+from queuectl.objects.kubernetes.past_use import read_used
+from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
+from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,
     WirePriorityClass,
     WireResourceQuota,
 )
-from queuectl.objects.workloads import KIND as WORKLOAD
-from queuectl.objects.workloads import is_workload, read_workload_gang
+from queuectl.objects.times import time_or_none
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     Raises:
         DocumentError: naming file, document and field.
     """
-    listed = with_names(map(config.named, documents))
+    listed = with_names(map(queue_config.named, documents))
     _refuse_twice(listed)
     given = _Input()
     for document in listed:
@@ -98,7 +98,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     given.warnings.extend(assumed_slots(given.slotless))
     given.gangs = [limited(gang, given.ranges) for gang in given.gangs]
     clock = newest_time(listed) if now is None else now
-    queues = config.build(given.configs, revision=0, strict=True)
+    queues = queue_config.build(given.configs, revision=0, strict=True)
     given.warnings.extend(dangling(queues))
     given.nodes = with_hostnames(given.nodes, queues)
     for node in given.nodes:
@@ -143,7 +143,7 @@ def _refuse_twice(documents: Iterable[Document]) -> None:
                 continue
             raise document.error("metadata.name", "is required")
         group = document.api_version.rpartition("/")[0]
-        if config.is_single(document):
+        if queue_config.is_single(document):
             group = ""  # Kueue's and ours are one object
         key = (group, document.kind, document.name)
         if key in seen:
@@ -154,15 +154,15 @@ def _refuse_twice(documents: Iterable[Document]) -> None:
 def _is_read(document: Document) -> bool:
     """Whether planning has a use for its kind."""
     core = (document.api_version, document.kind) in _CORE
-    return core or any(known(document) for known in (config.is_config, is_workload, is_job))
+    return core or any(known(document) for known in (queue_config.is_config, is_workload, is_job))
 
 
 def _sort(document: Document, given: _Input) -> None:
     core = _CORE.get((document.api_version, document.kind))
     if core is not None:
         core(document, given)
-    elif config.is_config(document):
-        given.warnings.extend(config.validate(document)[1])
+    elif queue_config.is_config(document):
+        given.warnings.extend(queue_config.validate(document)[1])
         given.configs.append(document)
     elif is_workload(document):
         gang, warnings = read_workload_gang(document)

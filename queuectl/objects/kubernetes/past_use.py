@@ -10,8 +10,8 @@ import msgspec
 from queuectl.domain.pastuse import Account, Scope, Used
 from queuectl.domain.quantity import CPU, QuantityError, exact_quantity
 from queuectl.objects.documents import Document
+from queuectl.objects.kubernetes.wire import Meta, Quantity, Wire
 from queuectl.objects.times import time_or_none
-from queuectl.objects.wire import Meta, Quantity, Wire
 
 _FIELD: Final = "status.fairSharing.admissionFairSharingStatus.consumedResources"
 

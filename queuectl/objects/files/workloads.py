@@ -13,12 +13,12 @@ import msgspec
 
 from queuectl.domain.workload import PodSet, Slice
 from queuectl.objects import keys
-from queuectl.objects.assignments import AdmissionStatus, Assigned, read_admission
-from queuectl.objects.config import API_VERSION, KUEUE_VERSIONS
-from queuectl.objects.config_wire import Priority, Strict
+from queuectl.objects.configuration.queue_config import API_VERSION, KUEUE_VERSIONS
+from queuectl.objects.configuration.wire import Priority, Strict
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import MalformedError, RequestError, under
-from queuectl.objects.gangs import Gang
+from queuectl.objects.files.assignments import AdmissionStatus, Assigned, read_admission
+from queuectl.objects.files.gangs import Gang
 from queuectl.objects.kinds.common import (
     holds,
     lenient,
@@ -28,10 +28,15 @@ from queuectl.objects.kinds.common import (
     read_utilization,
     user_labels,
 )
-from queuectl.objects.slices import SliceConstraint, requested_slices
-from queuectl.objects.templates import check_count, check_groups, read_podset, topology_request
+from queuectl.objects.kubernetes.slices import SliceConstraint, requested_slices
+from queuectl.objects.kubernetes.templates import (
+    check_count,
+    check_groups,
+    read_podset,
+    topology_request,
+)
+from queuectl.objects.kubernetes.wire import Condition, Meta, Template, Wire
 from queuectl.objects.times import time_or_none
-from queuectl.objects.wire import Condition, Meta, Template, Wire
 
 KIND: Final = "Workload"
 

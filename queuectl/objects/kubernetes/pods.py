@@ -14,10 +14,10 @@ from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.nodes import version_of
-from queuectl.objects.requests import pod_requests
+from queuectl.objects.kubernetes.nodes import version_of
+from queuectl.objects.kubernetes.requests import pod_requests
+from queuectl.objects.kubernetes.wire import PodSpec, PodStatus, WirePod, WireToleration
 from queuectl.objects.times import time_or_none
-from queuectl.objects.wire import PodSpec, PodStatus, WirePod, WireToleration
 
 _EFFECTS: Final = {effect.value: effect for effect in Effect}
 _PHASES: Final = {phase.value: phase for phase in PodPhase}

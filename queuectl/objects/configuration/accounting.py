@@ -6,8 +6,8 @@ from typing import Final
 
 from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.gpus import GpuWeights
-from queuectl.objects import settings_wire as wire
-from queuectl.objects.config_groups import once
+from queuectl.objects.configuration import settings_wire as wire
+from queuectl.objects.configuration.groups import once
 from queuectl.objects.errors import RequestError
 from queuectl.objects.names import is_label_key
 

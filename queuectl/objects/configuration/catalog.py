@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
-from queuectl.objects.config import ReadDocument, read, together
-from queuectl.objects.config_links import tangled
+from queuectl.objects.configuration.links import tangled
+from queuectl.objects.configuration.queue_config import ReadDocument, read, together
 from queuectl.objects.errors import DocumentError
 
 _Body: TypeAlias = Mapping[str, Any]

@@ -10,9 +10,9 @@ import msgspec
 from queuectl.domain.limitrange import Bound, Kind, LimitRange
 from queuectl.domain.records import LimitRangeRecord
 from queuectl.objects.errors import under
-from queuectl.objects.nodes import version_of
-from queuectl.objects.requests import read_amounts, read_factor
-from queuectl.objects.wire import NamespacedMeta, Quantity, Wire
+from queuectl.objects.kubernetes.nodes import version_of
+from queuectl.objects.kubernetes.requests import read_amounts, read_factor
+from queuectl.objects.kubernetes.wire import NamespacedMeta, Quantity, Wire
 
 
 class LimitItem(Wire):

@@ -1,0 +1,1 @@
+"""The configuration kinds, ours and those of Kueue, to a QueueConfig."""

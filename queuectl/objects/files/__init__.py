@@ -1,0 +1,1 @@
+"""Files of Kubernetes objects to snapshots, and plans to documents."""
