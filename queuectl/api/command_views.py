@@ -13,7 +13,7 @@ from queuectl.domain.commands import LARGEST_PRIORITY, Action, Command, CommandS
 from queuectl.domain.identity import Caller
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import Preview
-from queuectl.domain.veil import ANOTHER_TEAM, uid_beside
+from queuectl.domain.redaction import ANOTHER_TEAM, uid_beside
 
 
 class CommandBody(View):

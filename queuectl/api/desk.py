@@ -31,7 +31,7 @@ from queuectl.api.command_views import (
 from queuectl.api.kinds import PREFIX
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
-from queuectl.api.veil import veil_of
+from queuectl.api.redaction import veil_of
 from queuectl.domain.commands import Action, Command, objection, reserved_to_admins
 from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right

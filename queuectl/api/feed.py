@@ -21,7 +21,7 @@ from queuectl.api.events import event_view
 from queuectl.api.ports import ApiStore
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.queries import LONGEST_PAGE, HistoryLine
-from queuectl.domain.veil import namespaces_in
+from queuectl.domain.redaction import namespaces_in
 
 WINDOW: Final = 4096  # lines kept at least
 RETRY_SECONDS: Final = 1.0

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from queuectl.api.access import Visible
 from queuectl.api.params import NAME
+from queuectl.api.redaction import veil_over
 from queuectl.api.rehearsal import excess_views
 from queuectl.api.schemas import (
     ExcessView,
@@ -22,14 +23,13 @@ from queuectl.api.schemas import (
     WayView,
     moment,
 )
-from queuectl.api.veil import veil_over
 from queuectl.api.views import obstacle_view, placement_view, reason_view, way_view
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.plan import Cost, Eviction, Plan
 from queuectl.domain.reasons import Reason
+from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.domain.trial import Trial
-from queuectl.domain.veil import ANOTHER_TEAM
+from queuectl.domain.what_if import Trial
 from queuectl.domain.workload import Placement, Workload
 
 MOST_WAITING: Final = 200  # gangs that wait as they did, listed

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command, CommandFilter
 from queuectl.domain.decisions import Decided
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.floor import ClusterMap
 from queuectl.domain.identity import Session
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Document, Entry
@@ -27,9 +27,9 @@ from queuectl.domain.queries import (
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
-from queuectl.domain.trial import Trial
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
+from queuectl.domain.what_if import Trial
 from queuectl.objects.files.what_if import WhatIf
 
 

@@ -15,8 +15,8 @@ from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
 from queuectl.domain.pastuse import Scope
 from queuectl.domain.reasons import Code
+from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState
-from queuectl.domain.veil import ANOTHER_TEAM
 
 
 def moment(seconds: float) -> datetime:

@@ -25,9 +25,9 @@ from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine, Line
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.redaction import uid_beside
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.veil import uid_beside
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
 

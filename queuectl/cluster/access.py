@@ -20,7 +20,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.remembered import Remembered
 from queuectl.domain.errors import ClusterUnavailable, TooManyReviews
 from queuectl.domain.identity import API_GROUP, Caller, Right
-from queuectl.domain.pace import Buckets
+from queuectl.domain.rate_limit import Buckets
 
 TOKEN_SECONDS: Final = 60.0  # for which a token that was withdrawn may still be taken
 RIGHT_SECONDS: Final = 30.0  # the same for a right

@@ -21,18 +21,18 @@ from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.leader_store import LeaderStore
 from queuectl.db.migrate import upgrade
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
-from queuectl.domain.floor import ClusterMap
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import Preview
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.trial import Trial
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
+from queuectl.domain.what_if import Trial
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names

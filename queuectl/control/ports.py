@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from queuectl.domain.accounting import Books, Free, Mark
+from queuectl.domain.broadcast import Findings
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.decisions import Decision
 from queuectl.domain.estimates import Run
-from queuectl.domain.findings import Findings
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Entry, Loaded
 from queuectl.domain.pastuse import Used

@@ -10,9 +10,9 @@ from queuectl.db import (
     decisions,
     documents,
     pastuse,
+    queue_counts,
     reads,
     refused,
-    standings,
     writes,
 )
 from queuectl.db.audit import AuditLog
@@ -32,8 +32,8 @@ from queuectl.domain.queries import (
     WorkloadFilter,
     WorkloadPage,
 )
+from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.refused import RefusedPlan
-from queuectl.domain.standings import QueueCounts, WaitingOrder
 
 
 class ApiStore(Database):
@@ -155,7 +155,7 @@ class ApiStore(Database):
     async def tallies(self) -> tuple[QueueCounts, ...]:
         """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue and state."""
         async with self._statement("counting workloads") as connection:
-            return await standings.tallies(connection)
+            return await queue_counts.tallies(connection)
 
     async def waiting(
         self,
@@ -170,7 +170,7 @@ class ApiStore(Database):
 
         Each is as :class:`WorkloadPage` has it.
         """
-        asked = standings.waiting(
+        asked = queue_counts.waiting(
             cluster_queue, namespaces, order, skip, max(1, min(limit, LONGEST_PAGE))
         )
         async with self._statement("reading who waits") as connection:
@@ -186,7 +186,7 @@ class ApiStore(Database):
         """The latest evictions, newest first, with ids below ``before``; at most 500."""
         limit = max(1, min(limit, LONGEST_PAGE))
         async with self._statement("reading evictions") as connection:
-            return await standings.evictions(connection, namespaces, before, limit)
+            return await queue_counts.evictions(connection, namespaces, before, limit)
 
     async def decisions(self, before: int | None = None, limit: int = 100) -> tuple[Decided, ...]:
         """Records of planning cycles with ids below one (None = all), the newest first, at most 500."""

@@ -8,10 +8,10 @@ from typing import Final
 from sqlalchemy import func, select, update
 
 from queuectl.db import (
+    broadcast,
     commands,
     decisions,
     documents,
-    findings,
     pastuse,
     reads,
     refused,
@@ -22,9 +22,9 @@ from queuectl.db.connections import Connections
 from queuectl.db.prune import prune
 from queuectl.db.store import Database
 from queuectl.db.tables import leadership
+from queuectl.domain.broadcast import Findings
 from queuectl.domain.commands import Answer
 from queuectl.domain.decisions import Decision
-from queuectl.domain.findings import Findings
 from queuectl.domain.ledger import Change, Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import (
@@ -128,12 +128,12 @@ class LeaderStore(Database):
     async def keep_findings(self, found: Findings, *, epoch: int) -> None:
         """Write what the leader found out over what it found before; see the Protocol."""
         async with self._transaction("writing findings") as connection:
-            await findings.keep(connection, found, epoch=epoch)
+            await broadcast.keep(connection, found, epoch=epoch)
 
     async def findings(self, known: float) -> Findings | None:
         """What the leader found out last; None where that is of ``known``, unix seconds."""
         async with self._statement("reading findings") as connection:
-            return await findings.load(connection, known)
+            return await broadcast.load(connection, known)
 
     async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
         """Keep the file of a plan that the verifier refused; see the Protocol."""

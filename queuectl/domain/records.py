@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Node, Toleration
 from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
+from queuectl.domain.resource_quota import Allowance
 from queuectl.domain.workload import PodSet
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Reason
+from queuectl.domain.resource_quota import Allowance
 from queuectl.domain.workload import Placement, Workload
 
 

@@ -22,7 +22,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.records import JobRecord, PodRecord
-from queuectl.domain.veil import veiled_for
+from queuectl.domain.redaction import veiled_for
 from queuectl.domain.workload import Planned, PodSetPlacement
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from queuectl.domain.floor import (
+from queuectl.domain.cluster_map import (
     ClusterMap,
     Domain,
     Layout,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queuectl.domain.allowance import Allowance, Coming, with_promises
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.resource_quota import Allowance, Coming, with_promises
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.readiness import missing

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from typing import Protocol
 
 from queuectl.api.ports import ApiStore
-from queuectl.domain.floor import ClusterMap
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import HistoryLine
+from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.standings import QueueCounts, WaitingOrder
 
 
 class PageStore(ApiStore, Protocol):

@@ -15,9 +15,9 @@ from starlette.responses import HTMLResponse
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
 from queuectl.api.ports import Diagnoser
+from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.stated import Stated
-from queuectl.api.telling import WorkloadPresenter
-from queuectl.domain.floor import ClusterMap
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.overrides import in_force
 from queuectl.domain.queues import QueueConfig
@@ -25,8 +25,8 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
+from queuectl.web.access_scope import AccessScope, sight_of
 from queuectl.web.ports import PageStore, Scene
-from queuectl.web.sight import AccessScope, sight_of
 
 PREFIX: Final = "/ui"
 STATIC: Final = Path(__file__).with_name("static")

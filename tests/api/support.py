@@ -9,6 +9,7 @@ from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.control.questions.what_if import Configured, WhatIfPlanner
 from queuectl.domain.changes import AddQuota
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, Way
 from queuectl.domain.events import (
@@ -25,7 +26,6 @@ from queuectl.domain.events import (
     Submitted,
 )
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.floor import ClusterMap
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Change, Entry
 from queuectl.domain.preview import Preview
@@ -36,9 +36,9 @@ from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
-from queuectl.domain.trial import Trial
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
+from queuectl.domain.what_if import Trial
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.files.what_if import WhatIf

@@ -18,7 +18,7 @@ from queuectl.api.auth.authentication import SESSION_PATH
 from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
 from queuectl.api.server import Address, WebServer
 from queuectl.domain.identity import Caller, Session
-from queuectl.domain.pace import Buckets
+from queuectl.domain.rate_limit import Buckets
 from tests.api.conftest import commit, talking_to
 from tests.api.signed import ADMIN, NOBODY, asking, bearer, people, signed_app
 from tests.api.support import job, live_through

@@ -9,12 +9,12 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
-from queuectl.api.floors import FloorView
-from queuectl.domain.floor import ClusterMap
+from queuectl.api.cluster_maps import FloorView
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import Caller, Right
+from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.veil import ANOTHER_TEAM
 from queuectl.reports.cluster_map import floor_of
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to

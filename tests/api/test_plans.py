@@ -17,8 +17,8 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.identity import Caller, Right
+from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.veil import ANOTHER_TEAM
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.documents import as_document

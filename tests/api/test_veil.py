@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from fastapi import FastAPI
 
-from queuectl.api.veil import veil_over
+from queuectl.api.redaction import veil_over
 from queuectl.domain.commands import Action
 from queuectl.domain.decisions import Decision
 from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, Way
@@ -17,7 +17,7 @@ from queuectl.domain.identity import Right
 from queuectl.domain.plan import Cost, Proof
 from queuectl.domain.preview import Preview
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.veil import ANOTHER_TEAM
+from queuectl.domain.redaction import ANOTHER_TEAM
 from tests.api.conftest import commit
 from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.api.support import LEASE, LIVES, FixedDiagnoser, job, live_through

@@ -25,11 +25,11 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.usage import UsageBooks
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
+from queuectl.domain.broadcast import Findings
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.consistency import violations
 from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import Fenced, StoreUnavailable
-from queuectl.domain.findings import Findings
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
 from queuectl.domain.pastuse import Used

@@ -11,8 +11,8 @@ import pytest
 from queuectl.control.leader import broadcast
 from queuectl.control.leader.broadcast import Broadcast, share
 from queuectl.control.leader.leader_state import LeaderState
+from queuectl.domain.broadcast import Findings
 from queuectl.domain.errors import Fenced
-from queuectl.domain.findings import Findings
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.state.mirror import Mirror

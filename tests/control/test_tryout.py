@@ -9,7 +9,7 @@ from queuectl.control.questions.viewer import Viewer
 from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import State
-from queuectl.domain.trial import Trial
+from queuectl.domain.what_if import Trial
 from queuectl.objects.files.what_if import WhatIf
 from queuectl.planner.cache import PlannerCache
 from tests.control.rig import Rig, gang, rig

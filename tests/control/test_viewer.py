@@ -13,8 +13,8 @@ from queuectl.cluster.resources import watched
 from queuectl.control.questions import viewer as viewing
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
-from queuectl.domain.floor import ClusterMap
 from queuectl.domain.ledger import State
 from queuectl.domain.records import Delta
 from queuectl.domain.unmanaged import UnmanagedPod

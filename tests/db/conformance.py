@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from queuectl.domain.broadcast import Findings
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.decisions import KEPT_SECONDS, Decision
 from queuectl.domain.errors import (
@@ -33,7 +34,6 @@ from queuectl.domain.events import (
     Refuse,
     RetryDue,
 )
-from queuectl.domain.findings import Findings
 from queuectl.domain.ledger import Change, Entry, Spent, State
 from queuectl.domain.pastuse import Account, Scope, Used
 from queuectl.domain.plan import Proof

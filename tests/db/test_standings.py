@@ -8,7 +8,7 @@ import pytest
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.ledger import State
-from queuectl.domain.standings import QueueCounts, WaitingOrder
+from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from tests.api.conftest import commit
 from tests.api.support import LIVES, job, live_through
 from tests.doubles.store import MemoryStore

@@ -18,6 +18,7 @@ from queuectl.db.commands import same_request
 from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
 from queuectl.domain.audit import AuditLine
+from queuectl.domain.broadcast import Findings
 from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.decisions import KEPT_SECONDS, Decided, Decision
 from queuectl.domain.durations import DAY
@@ -28,7 +29,6 @@ from queuectl.domain.errors import (
     StaleSnapshot,
     StoreUnavailable,
 )
-from queuectl.domain.findings import Findings
 from queuectl.domain.identity import Session
 from queuectl.domain.ledger import Change, Document, Entry, Loaded, Spent, State
 from queuectl.domain.pastuse import Account, Used
@@ -47,10 +47,10 @@ from queuectl.domain.queries import (
     in_line,
     turn,
 )
+from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
-from queuectl.domain.standings import QueueCounts, WaitingOrder
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from queuectl.domain.floor import ClusterMap, Domain, NodeOccupancy
+from queuectl.domain.cluster_map import ClusterMap, Domain, NodeOccupancy
 from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuectl.domain.allowance import Allowance, Limit
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import Deleted, PodPhase, ResourceQuotaRecord
+from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
 from queuectl.objects.kubernetes.wire import WireResourceQuota

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
-from queuectl.domain.floor import ClusterMap
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
 from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine

@@ -21,7 +21,7 @@ from queuectl.api.auth.requests import Requests
 from queuectl.api.auth.sessions import SessionDesk
 from queuectl.api.kinds import PREFIX
 from queuectl.api.ports import ApiStore
-from queuectl.domain.pace import Buckets
+from queuectl.domain.rate_limit import Buckets
 
 WIDE: Final = (f"{PREFIX}/dryrun", f"{PREFIX}/plans")
 """Paths that take many documents at once, and change nothing."""

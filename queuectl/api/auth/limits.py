@@ -14,7 +14,7 @@ from queuectl.api import problems
 from queuectl.api.access import ANYBODY, caller_of
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
-from queuectl.domain.pace import Buckets
+from queuectl.domain.rate_limit import Buckets
 
 _Found = TypeVar("_Found")
 

@@ -18,8 +18,8 @@ from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import After, Limit
 from queuectl.api.ports import ApiStore
+from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.telling import WorkloadPresenter
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/decisions"

@@ -21,11 +21,11 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.veil import veil_over
+from queuectl.api.redaction import veil_over
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import HistoryLine
-from queuectl.domain.veil import Redactor
+from queuectl.domain.redaction import Redactor
 
 PATH: Final = f"{PREFIX}/events"
 HEARTBEAT_SECONDS: Final = 15.0

@@ -13,8 +13,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from queuectl.api.access import Guard, Visible
-from queuectl.api.cursors import cursor_after, name_before
-from queuectl.api.floors import (
+from queuectl.api.cluster_maps import (
     DomainsView,
     FloorView,
     NodePageView,
@@ -24,13 +23,14 @@ from queuectl.api.floors import (
     node_view,
     sees,
 )
+from queuectl.api.cursors import cursor_after, name_before
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name
 from queuectl.api.ports import Lookout
 from queuectl.api.preconditions import etag, unchanged
 from queuectl.api.problems import Problem, ProblemType, not_known_yet
-from queuectl.domain.floor import ClusterMap, Layout, NodeOccupancy
+from queuectl.domain.cluster_map import ClusterMap, Layout, NodeOccupancy
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/nodes"

@@ -24,10 +24,10 @@ from queuectl.api.params import (
     Uid,
 )
 from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.routes import commands
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
-from queuectl.api.telling import WorkloadPresenter
 from queuectl.api.views import history_view
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right

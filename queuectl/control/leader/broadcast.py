@@ -14,8 +14,8 @@ import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
+from queuectl.domain.broadcast import Findings
 from queuectl.domain.errors import StoreUnavailable
-from queuectl.domain.findings import Findings
 
 log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
 from queuectl.domain.ledger import Change, Entry, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
-from queuectl.domain.veil import veiled_for
+from queuectl.domain.redaction import veiled_for
 from queuectl.lifecycle.owed_writes import status_text
 from queuectl.objects.kinds import KINDS
 

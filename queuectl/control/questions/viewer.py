@@ -21,9 +21,9 @@ from queuectl.control.ports import Clock, Store
 from queuectl.control.questions.diagnosis import Diagnoser, excesses
 from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, TookTooLong
-from queuectl.domain.floor import ClusterMap
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod

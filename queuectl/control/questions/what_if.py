@@ -15,7 +15,7 @@ from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Document
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.trial import Trial
+from queuectl.domain.what_if import Trial
 from queuectl.objects.files.what_if import Around, Changed, WhatIf, changed
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.planner import StopSignal, plan

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from queuectl.domain.allowance import Allowance, with_promises
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason, gated
 from queuectl.domain.records import ResourceQuotaRecord, user_of
+from queuectl.domain.resource_quota import Allowance, with_promises
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.objects.configuration.admissibility import standing

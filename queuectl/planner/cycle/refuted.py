@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from queuectl.domain.allowance import Allowance
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Reason
+from queuectl.domain.resource_quota import Allowance
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.classes import ClassKey

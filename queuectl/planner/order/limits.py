@@ -14,10 +14,10 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
-from queuectl.domain.allowance import Allowance, Limit
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.problem.usage import charges_of

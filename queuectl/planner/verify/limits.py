@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from queuectl.domain.allowance import Limit
 from queuectl.domain.quantity import CPU, MEMORY
+from queuectl.domain.resource_quota import Limit
 from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.planner.verify.books import Books, Rule, Violation
 from queuectl.planner.verify.quota import charges

@@ -24,6 +24,7 @@ from queuectl.api.rehearsal import changes_of, excess_views, rehearse_removal, s
 from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_LINE, ConfigDocument, DocumentKey
+from queuectl.web.access_scope import AccessScope
 from queuectl.web.configured import (
     HOME,
     address_of,
@@ -35,7 +36,6 @@ from queuectl.web.configured import (
 )
 from queuectl.web.draft import Draft, draft_of, form_of, version_of
 from queuectl.web.pages.config import addressed, editor, right_to, stored_as
-from queuectl.web.sight import AccessScope
 from queuectl.web.site import PREFIX, Site, text
 
 log = structlog.get_logger()

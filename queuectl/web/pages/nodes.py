@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.domain.floor import ClusterMap, Layout, Level, NodeOccupancy, Resident
+from queuectl.domain.cluster_map import ClusterMap, Layout, Level, NodeOccupancy, Resident
 from queuectl.domain.identity import Right
-from queuectl.domain.veil import ANOTHER_TEAM
-from queuectl.web.sight import AccessScope
+from queuectl.domain.redaction import ANOTHER_TEAM
+from queuectl.web.access_scope import AccessScope
 from queuectl.web.site import Site, text
 
 MOST: Final = 200  # nodes listed at once

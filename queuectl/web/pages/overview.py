@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.domain.floor import ClusterMap
+from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_LINE
-from queuectl.domain.standings import QueueCounts, WaitingOrder
+from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.utilization import UseState
 from queuectl.web.pages.evictions import evictions_told
 from queuectl.web.pages.queues import quotas_now, rows

@@ -14,10 +14,10 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_LINE, WorkloadFilter
+from queuectl.domain.queue_counts import QueueCounts
 from queuectl.domain.queues import ClusterQueue
-from queuectl.domain.standings import QueueCounts
+from queuectl.web.access_scope import AccessScope
 from queuectl.web.quotas import Bar, Quotas, quotas_of
-from queuectl.web.sight import AccessScope
 from queuectl.web.site import Site, whole
 
 PAGE: Final = 100  # waiting gangs shown at once

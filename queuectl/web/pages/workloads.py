@@ -17,10 +17,10 @@ from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import IN_LINE, HistoryLine, WorkloadFilter, WorkloadPage
 from queuectl.objects.kinds import KINDS
+from queuectl.web.access_scope import AccessScope
 from queuectl.web.actions import offers
 from queuectl.web.asked import asked_of
 from queuectl.web.placing import seated
-from queuectl.web.sight import AccessScope
 from queuectl.web.site import PREFIX, Site, text, whole
 
 PAGE: Final = 100

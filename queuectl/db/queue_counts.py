@@ -13,7 +13,7 @@ from queuectl.db.rows import ENTRY_COLUMNS, history_line_from
 from queuectl.db.tables import history, workloads
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_LINE, HistoryLine
-from queuectl.domain.standings import QueueCounts, WaitingOrder
+from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 
 _W: Final = workloads.c
 _KEY: Final = (_W.namespace, _W.queue, _W.cluster_queue, _W.state)

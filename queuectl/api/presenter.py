@@ -10,15 +10,15 @@ from fastapi import Request
 
 from queuectl.api.access import Guard
 from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.redaction import veil_of
 from queuectl.api.schemas import ExplainView, WorkloadView
-from queuectl.api.veil import veil_of
 from queuectl.api.views import explain_view, workload_view
 from queuectl.domain.decisions import Decided
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import IN_LINE, LONGEST_PAGE, HistoryLine, Line, in_line
+from queuectl.domain.redaction import Saying
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.veil import Saying
 
 _AT_ONCE: Final = 50
 """Views that are made before the event loop has its turn: about 2 ms."""

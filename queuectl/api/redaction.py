@@ -1,4 +1,4 @@
-"""Which names of gangs a caller of the API is told, by his rights; the covering itself is :mod:`queuectl.domain.veil`."""
+"""Which names of gangs a caller of the API is told, by his rights; the covering itself is :mod:`queuectl.domain.redaction`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import Request
 
 from queuectl.api.access import Guard, Visible
 from queuectl.api.ports import ApiStore
-from queuectl.domain.veil import Redactor, Saying, namespaces_in
+from queuectl.domain.redaction import Redactor, Saying, namespaces_in
 
 
 def veil_over(known: Iterable[str], visible: Visible, own: Collection[str] = ()) -> Redactor:

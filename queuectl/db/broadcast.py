@@ -12,8 +12,8 @@ from sqlalchemy import exists, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import findings, leadership
+from queuectl.domain.broadcast import Findings
 from queuectl.domain.errors import Fenced
-from queuectl.domain.findings import Findings
 from queuectl.domain.utilization import GangUse, UseState
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from queuectl.api.access import Visible
 from queuectl.api.schemas import View
-from queuectl.domain.floor import (
+from queuectl.domain.cluster_map import (
     ClusterMap,
     Domain,
     Layout,
@@ -18,8 +18,8 @@ from queuectl.domain.floor import (
     utilization_of,
 )
 from queuectl.domain.quantity import CPU
+from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState
-from queuectl.domain.veil import ANOTHER_TEAM
 
 
 class TenantView(View):
