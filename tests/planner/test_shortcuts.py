@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.explain.leave import bench_of_all
-from queuectl.planner.explain.trial import as_it_is, requests
-from queuectl.planner.explain.turn import turn_of
+from queuectl.planner.explain.context import context_of
+from queuectl.planner.explain.others_leave import bench_without
+from queuectl.planner.explain.relaxation import as_it_is, requests
 from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide
 from queuectl.planner.placement.several import find
@@ -54,8 +54,8 @@ def test_a_small_model_that_leaves_most_gangs_out_finds_no_other_answer(
     """However few are left in it (0 = it is always asked)."""
     prepared = begin(survey(snapshot))
     for pending in turns(prepared):
-        turn = turn_of(prepared.cycle, pending)
-        for request in requests(turn, as_it_is(turn), turn.problem):
+        turn = context_of(prepared.cycle, pending)
+        for request in requests(turn, as_it_is(turn)):
             state, solver = prepared.cycle.state, Solver(snapshot.limits)
             answers = []
             for share in (10**9, few):
@@ -69,11 +69,11 @@ def test_a_small_model_that_leaves_most_gangs_out_finds_no_other_answer(
 def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.DataObject) -> None:
     """It is found to fit the nodes cut out for it after some gangs have left exactly when it is on all nodes."""
     problem = survey(snapshot)
-    bench = bench_of_all(problem, snapshot.admitted)
+    bench = bench_without(problem, frozenset())
     prepared = begin(problem)
     pending = next(turns(prepared))
-    turn = turn_of(prepared.cycle, pending)
-    for request in requests(turn, as_it_is(turn), problem):
+    turn = context_of(prepared.cycle, pending)
+    for request in requests(turn, as_it_is(turn)):
         free, solver = prepared.cycle.state.later.free, Solver(snapshot.limits)
         search = Search(request, free, bench, Terms(bench, []), solver)
         gone = (

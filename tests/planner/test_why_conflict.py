@@ -8,10 +8,9 @@ from queuectl.domain.diagnosis import Limit
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain import diagnose
-from queuectl.planner.explain.conflict import conflict_of, world_of
-from queuectl.planner.explain.held import HOLDERS
-from queuectl.planner.explain.trial import as_it_is, ask
-from queuectl.planner.explain.turn import turn_of
+from queuectl.planner.explain.constraints import conflict_of, only
+from queuectl.planner.explain.context import HOLDERS, context_of
+from queuectl.planner.explain.relaxation import as_it_is, ask
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.problem.problem import survey
 from tests.planner.generate import contested, snapshots
@@ -52,17 +51,17 @@ def test_a_conflict_of_one_gang_cannot_be_reduced_and_is_enough_by_the_planner_o
 def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapshot) -> None:
     prepared = begin(survey(snapshot))
     for pending in turns(prepared):
-        turn = turn_of(prepared.cycle, pending)
+        turn = context_of(prepared.cycle, pending)
         conflict = conflict_of(turn)
         members = conflict.members
         assert conflict.proved
         assert bool(members) != ask(turn, as_it_is(turn)).fits
         if not members or members[0].limit is Limit.FLEET:
             continue
-        assert not ask(turn, world_of(turn, members)).fits
+        assert not ask(turn, only(turn, members)).fits
         for member in members:
             rest = tuple(m for m in members if m != member)
-            assert ask(turn, world_of(turn, rest)).fits, member
+            assert ask(turn, only(turn, rest)).fits, member
 
 
 @_SLOW
@@ -70,7 +69,7 @@ def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapsh
 def test_what_everybody_holds_adds_up_to_what_the_walk_has_left(snapshot: Snapshot) -> None:
     prepared = begin(survey(snapshot))
     for pending in turns(prepared):
-        turn = turn_of(prepared.cycle, pending)
+        turn = context_of(prepared.cycle, pending)
         books = turn.state(HOLDERS, snapshot.config)
         assert (books.free() == prepared.cycle.state.free()).all()
         if turn.queue is not None:

@@ -20,7 +20,7 @@ from queuectl.objects.files.what_if import Around, Changed, WhatIf, changed
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.explain.diagnosing import diagnose_those
+from queuectl.planner.explain import diagnose_those
 from queuectl.planner.verify import verify
 from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror

@@ -2,7 +2,7 @@
 
 At most one gang a cycle, and never while capacity is leased or somebody is leaving: the next look is at what came of it.
 Gangs move only where their ClusterQueue says ``Execute``, within what it allows moves to cost a day. Where one says
-``Plan``, the moves are among the ways out of the gang that waits (:mod:`queuectl.planner.explain.moving`). The question of an
+``Plan``, the moves are among the ways out of the gang that waits (:mod:`queuectl.planner.explain.others_leave`). The question of an
 administrator (``Snapshot.make_room``) asks no queue's leave.
 """
 

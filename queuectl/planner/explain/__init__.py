@@ -1,15 +1,13 @@
 """Why one gang waits and what would let it start, computed by solving and off the admission path.
 
-- :mod:`turn`: the world at the gang's turn, by who holds what
-- :mod:`known`: a walk that takes over what is planned already
-- :mod:`trial`: one "what if" question; :mod:`merge`: the one about cutting pods in pieces
-- :mod:`conflict`, :mod:`obstacles`: what stands in its way, reduced, and in words
-- :mod:`offer`: from "it would fit if" to a way out that holds for everybody before it
-- :mod:`ease`, :mod:`allow`, :mod:`heal`, :mod:`grow`, :mod:`leave`, :mod:`moving`, :mod:`permit`: the ways, by who can go them
-- :mod:`usercap`: of a gang whose user holds all that one user may
-- :mod:`diagnosing`: all of it
+- :mod:`diagnosis`: the blocking constraints of a gang, and the table of all kinds of suggested fixes
+- :mod:`context`: the gang at its turn, and what others hold at that moment; :mod:`replay`: the same turn after a change
+- :mod:`relaxation`: would it fit if? :mod:`constraints`: the minimal set of groups that block it, and each in words
+- :mod:`remedy`: from a relaxation under which it fits to a fix that holds beside all gangs before it
+- :mod:`change_request`, :mod:`change_queue`, :mod:`change_nodes`, :mod:`others_leave`, :mod:`allow_preemption`: the fixes, by
+  what they change
 """
 
-from queuectl.planner.explain.diagnosing import diagnose, diagnose_those
+from queuectl.planner.explain.diagnosis import diagnose, diagnose_those
 
 __all__ = ["diagnose", "diagnose_those"]

@@ -5,16 +5,20 @@ What would let it start is worked out on demand, off the admission path: :mod:`q
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.words import format_time
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.reasons.room import plain, room_of
-from queuectl.planner.reasons.words import asked_by
+from queuectl.planner.quota.tree import FlavorResource, Pool
+from queuectl.planner.reasons.words import asked_by, plain, room_of
 
 
 def no_flavor(queue: ClusterQueue, options: Options) -> Reason:
@@ -81,3 +85,113 @@ def _together(request: GangRequest) -> Reason:
     text = f"{parts}: each part has room by itself, but not all at once"
     details = {"units": [plain(unit) for unit in request.units]}
     return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, details)
+
+
+# Quota.
+
+
+@dataclass(frozen=True, slots=True)
+class _Short:
+    """One flavor and resource of which a gang needs more than there is.
+
+    Attributes:
+        nominal: quota of the ClusterQueue itself.
+        used: of the ClusterQueue, leases included.
+        most: what it could use if nobody used anything.
+        left: what it may use now.
+        borrows_at: unix seconds before which it must not borrow; None = it may.
+    """
+
+    row: FlavorResource
+    pool: Pool
+    need: int
+    nominal: int
+    used: int
+    most: int
+    left: int
+    borrows_at: float | None = None
+
+    def say(self, amount: int) -> str:
+        return format_quantity(self.row[1], amount)
+
+    @property
+    def asks(self) -> str:
+        return f"{self.say(self.need)} {self.row[1]} of flavor {self.row[0]}"
+
+    @property
+    def limit(self) -> str:
+        most = self.pool.borrowing.get(self.row)
+        return "" if most is None else f" (borrowing limit {self.say(most)})"
+
+    @property
+    def never(self) -> str:
+        """Why it is too large for ever."""
+        own = f"{self.asks}, nominal quota {self.say(self.nominal)}"
+        if self.pool.parent is None:
+            return own
+        if self.most < self.nominal:
+            return f"{own}, of which cohort {self.pool.parent.name} grants {self.say(self.most)}"
+        borrowed = self.say(self.most - self.nominal)
+        return (
+            f"{own} and at most {borrowed} borrowed from cohort {self.pool.parent.name}{self.limit}"
+        )
+
+    @property
+    def now(self) -> str:
+        """What is in its way now."""
+        if self.pool.parent is None:
+            held, all_ = self.say(self.nominal - self.left), self.say(self.nominal)
+            return f"needs {self.asks}, {held} of {all_} in use or leased"
+        own, cohort = max(0, self.nominal - self.used), self.pool.parent.name
+        quota = f"needs {self.asks}, {self.say(own)} of its own {self.say(self.nominal)} unused"
+        if self.left < own:
+            lent = self.say(own - self.left)
+            return f"{quota}, but others of cohort {cohort} have borrowed {lent} of that"
+        if self.borrows_at is not None:
+            return f"{quota}, and it was evicted and does not borrow before {format_time(self.borrows_at)}"
+        more = self.say(self.left - own) if self.left > own else "nothing"
+        return f"{quota} and {more} left to borrow in cohort {cohort}{self.limit}"
+
+    def details(self) -> dict[str, Any]:
+        flavor, resource = self.row
+        details: dict[str, Any] = {"flavor": flavor, "resource": resource, "needs": self.need}
+        details["nominal"] = self.nominal
+        if self.pool.parent is not None:
+            details |= {"cohort": self.pool.parent.name, "left": max(0, self.left)}
+            details |= {"used": self.used, "most": self.most}
+            if self.row in self.pool.borrowing:
+                details["borrowingLimit"] = self.pool.borrowing[self.row]
+            if self.borrows_at is not None:
+                details["borrowsAt"] = format_time(self.borrows_at)
+        return details
+
+
+def short_of_quota(state: State, request: GangRequest) -> Reason | None:
+    """Why quota holds a gang back, if it does: it asks more than there ever is, or others hold it now."""
+    shorts = list(_shorts(state, request))
+    if not shorts:
+        return None
+    queue = request.queue
+    never = [short for short in shorts if short.need > short.most]
+    if never:
+        text = f"needs more than ClusterQueue {queue} ever has: {'; '.join(s.never for s in never)}"
+        code, rows = Code.EXCEEDS_MAX_QUOTA, [s.details() for s in never]
+    else:
+        text = f"waits for quota of ClusterQueue {queue}: {'; '.join(s.now for s in shorts)}"
+        code, rows = Code.WAITING_FOR_QUOTA, [{**s.details(), "used": s.used} for s in shorts]
+    return Reason(code, text, {"clusterQueue": queue, "quota": rows})
+
+
+def _shorts(state: State, request: GangRequest) -> Iterator[_Short]:
+    """What is short for a gang that holds no lease: the tighter of the two views counts."""
+    if request.queue is None:
+        return
+    pool = state.later.quota.pools[request.queue]
+    borrows = state.may_borrow(request)
+    for row, left in state.quota_short(request).items():
+        need, nominal = request.charges[row], pool.subtree.get(row, 0)
+        used = max(
+            use.of(request.queue, row) for use in (state.now.quota, state.later.quota)
+        )  # what leaves, and what is leased
+        until = None if borrows or pool.parent is None else request.pending.borrows_at
+        yield _Short(row, pool, need, nominal, used, pool.most(row), left, until)

@@ -1,13 +1,20 @@
-"""How the planner's things are said: pods and what they ask, levels of a topology, amounts of a resource."""
+"""Pods, units, levels and amounts in words, and how much of a unit its best domain holds by the floor sums alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
 
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.words import counted
+from queuectl.planner.placement.cells import asked_pods
+from queuectl.planner.placement.single import Capacity
+from queuectl.planner.problem.problem import COMMON, caps
 from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
+from queuectl.planner.problem.topology import Ints
 
 TIMES: Final = "\u00d7"
 NAMED: Final = 3  # nodes or gangs called by name in a sentence
@@ -73,3 +80,118 @@ def level_name(label: str) -> str:
     name = label.rpartition("/")[2]
     name = name.removeprefix("topology-").removeprefix("topology.")
     return "node" if name == "hostname" else name
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the best domain holds of a unit.
+
+    Attributes:
+        domain: the best one at the unit's level; -1 without a level, or when none has room for anything.
+        fits: how many of each pods it holds, each by itself.
+        nodes: nodes eligible for the first pods.
+        free: of the scarcest resource that the first pods ask, on all nodes eligible for them.
+    """
+
+    unit: Unit
+    asked: tuple[Pods, ...]
+    domain: int
+    fits: tuple[int, ...]
+    nodes: int
+    free: int
+
+    @property
+    def short(self) -> bool:
+        """Whether these sums alone prove that the unit does not fit."""
+        return any(n < p.count for n, p in zip(self.fits, self.asked, strict=True))
+
+    @property
+    def name(self) -> str:
+        """Of the best domain."""
+        return self.unit.tree.names[self.unit.required][self.domain][-1]
+
+    @property
+    def sentence(self) -> str:
+        """What the best domain has room for."""
+        unit = self.unit
+        if unit.on_one_node:
+            return f"no node of the {self.nodes} it may use has room for all of them"
+        parts = [
+            f"{n * p.size}"
+            if len(self.fits) == 1
+            else f"{n * p.size} of {p.total} {TIMES} {requests_of(each(p))}"
+            for n, p in zip(self.fits, self.asked, strict=True)
+        ]
+        held = " and ".join(parts)
+        if any(p.slices or p.size > 1 for p in self.asked):
+            held += " in whole slices"
+        if unit.required == ANYWHERE:
+            return f"the {self.nodes} nodes it may use have room for {held}"
+        level = level_of(unit)
+        if self.domain < 0:
+            if not self.nodes:
+                return f"no {level} has a node it may use"
+            return f"no {level} has room for any part of it on the {self.nodes} nodes it may use"
+        return f"the freest {level}, {self.name}, has room for {held}"
+
+    @property
+    def free_in_all(self) -> str:
+        """How much of the scarcest resource it asks is free on all nodes it may use."""
+        name = scarcest(self.unit.pods[0])
+        if name is None or self.unit.required == ANYWHERE:
+            return ""
+        return f"; {amount(name, self.free)} are free in all"
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The numbers as plain JSON values."""
+        details = plain(self.unit)
+        details["fits"] = [n * p.size for n, p in zip(self.fits, self.asked, strict=True)]
+        if not self.unit.on_one_node and self.unit.required != ANYWHERE and self.domain >= 0:
+            details["domain"] = list(self.unit.tree.names[self.unit.required][self.domain])
+        return details
+
+
+def room_of(unit: Unit, free: Ints) -> Room:
+    """The room a unit has on a free matrix (R, N)."""
+    asked = asked_pods(unit)
+    per_node = [caps(free, p.shape) for p in asked]
+    eligible = asked[0].shape.eligible
+    nodes, left = int(np.count_nonzero(eligible)), 0
+    if unit.pods[0].shape.columns:
+        column = unit.pods[0].shape.columns[0]
+        left = int(np.maximum(free[column], 0)[unit.pods[0].shape.eligible].sum())
+    level = ANYWHERE if unit.on_one_node else unit.required
+    held = [
+        Capacity(unit.tree, row, p.slices).holding(level)
+        for row, p in zip(per_node, asked, strict=True)
+    ]
+    if level == ANYWHERE:
+        return Room(unit, asked, -1, tuple(int(row.sum()) for row in held), nodes, left)
+    sums = np.stack(held)
+    if not sums.shape[1] or not sums.any():
+        return Room(unit, asked, -1, (0,) * len(asked), nodes, left)
+    counts = np.array([p.count for p in asked], dtype=np.int64)[:, None]
+    share = (np.minimum(sums, counts) / counts).min(axis=0)
+    best = int(np.lexsort((-sums.sum(axis=0), -share))[0])
+    return Room(unit, asked, best, tuple(int(n) for n in sums[:, best]), nodes, left)
+
+
+def scarcest(pods: Pods) -> str | None:
+    """What is likely short for these pods: the first of their devices, else of what they ask; None if no node has it."""
+    if not pods.shape.columns:
+        return None
+    return min(pods.shape.requests, key=lambda name: (name in COMMON, name))
+
+
+def plain(unit: Unit) -> dict[str, Any]:
+    """What a unit asks, as plain JSON values."""
+    level = None
+    if unit.on_one_node:
+        level = unit.tree.node_level
+    elif unit.required != ANYWHERE:
+        level = unit.tree.levels[unit.required]
+    return {
+        "level": level,
+        "pods": [{"count": p.total, "requests": dict(sorted(each(p).items()))} for p in unit.pods],
+    }

@@ -29,7 +29,7 @@ from queuectl.planner.preempt.idle import Candidates, anybody_yields
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
-from queuectl.planner.reasons.shortage import short_of_quota
+from queuectl.planner.reasons.refusals import short_of_quota
 from queuectl.planner.solver.solver import Solver, Status
 
 

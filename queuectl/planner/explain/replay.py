@@ -1,15 +1,28 @@
-"""A cycle that looks up before it searches: placements and refusals that a plan, or an earlier cycle, has found.
+"""Plan the gangs up to one again, with what a plan or an earlier cycle has found already.
 
-A placement is a hint: it is checked against what is free, and a gang for which it holds needs no search. A refusal holds
-for the very snapshot of the plan. The cycle decides all other gangs itself.
+A placement found before is a hint: it is checked against what is free, and a gang for which it holds needs no search. A
+refusal holds for the very snapshot of its plan. The cycle decides all other gangs itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from queuectl.domain.plan import Plan, Proof, Refusal
+from queuectl.domain.changes import (
+    AddNodes,
+    AddQuota,
+    AllowFlavor,
+    Change,
+    FewerPods,
+    RaisePriority,
+    RelaxLevel,
+    RelaxRules,
+    Withdraw,
+    apply_all,
+)
+from queuectl.domain.plan import Plan, Preemption, Proof, Refusal
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
@@ -19,10 +32,16 @@ from queuectl.planner.capacity.node_counts import NodeCounts, fits
 from queuectl.planner.capacity.placing import node_counts_of, placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.placement.feasible import Decision
+from queuectl.planner.plan_cycle import Prepared, begin, turns
 from queuectl.planner.problem.partial import shrinks
+from queuectl.planner.problem.problem import Problem, enlarged, survey
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.choose import Fit, FlavorChooser, Outcome, Refuted, Unknown
 from queuectl.planner.solver.solver import Status
+
+OWN_CHANGES: Final = (RelaxLevel, RelaxRules, FewerPods)
+"""Changes of the gang itself that no gang before it notices."""
+_SAME_NODES: Final = (*OWN_CHANGES, AddQuota, AllowFlavor, RaisePriority, Withdraw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +82,16 @@ def of_cycle(cycle: AdmissionCycle) -> Known:
 
 def know(cycle: AdmissionCycle, known: Known) -> None:
     """Let a cycle that has not begun use what is known."""
-    cycle.sizing.chooser = Knowing(cycle.problem, cycle.state, cycle.solver, known=known)
+    cycle.sizing.chooser = _Knowing(cycle.problem, cycle.state, cycle.solver, known=known)
 
 
 def is_refused(cycle: AdmissionCycle, uid: str) -> bool:
     """Whether a cycle knows that a gang fits nowhere."""
-    return isinstance(cycle.sizing.chooser, Knowing) and uid in cycle.sizing.chooser.known.refused
+    return isinstance(cycle.sizing.chooser, _Knowing) and uid in cycle.sizing.chooser.known.refused
 
 
 @dataclass(eq=False)
-class Knowing(FlavorChooser):
+class _Knowing(FlavorChooser):
     """A chooser that looks up before it searches."""
 
     known: Known = field(kw_only=True)
@@ -104,3 +123,54 @@ class Knowing(FlavorChooser):
         if any(p is not None and p.shares for p in placed):
             return None
         return node_counts_of(self.problem, request, placement)
+
+
+def replay(
+    cycle: AdmissionCycle, uid: str, changes: Sequence[Change]
+) -> tuple[Prepared, Pending] | None:
+    """The cycle on the changed snapshot, at the turn of a gang; None if the gang has none.
+
+    Args:
+        cycle: on the snapshot as it is, at the turn of the gang.
+        uid: of the gang.
+        changes: what is done.
+    """
+    problem = _changed(cycle.problem, changes)
+    prepared = begin(problem, cycle.solver.stop)
+    know(prepared.cycle, of_cycle(cycle))
+    if _requests_alike(problem, cycle.problem):
+        prepared.cycle.classes.share(cycle.classes)
+    for pending in turns(prepared):
+        if pending.workload.uid == uid:
+            return prepared, pending
+    return None
+
+
+def victims_of(prepared: Prepared, pending: Pending) -> list[Preemption]:
+    """Decide the gang whose turn it is; the running gangs that are evicted for it."""
+    prepared.consider(pending)
+    return [v for v in prepared.cycle.preempted if v.preemptor == pending.workload.uid]
+
+
+def _changed(before: Problem, changes: Sequence[Change]) -> Problem:
+    """The problem of the changed snapshot, from the one before where that is less work."""
+    changed = apply_all(changes, before.snapshot)
+    if all(isinstance(change, _SAME_NODES) for change in changes):
+        return replace(before, snapshot=changed)
+    if all(isinstance(change, (*_SAME_NODES, AddNodes)) for change in changes):
+        return enlarged(before, changed)
+    fresh = survey(changed, before.cache)
+    if fresh.index is not before.index:
+        return fresh
+    return replace(before, snapshot=changed, usage=fresh.usage, now=fresh.now, later=fresh.later)
+
+
+def _requests_alike(one: Problem, other: Problem) -> bool:
+    """Whether gangs request the same of both: they differ in quotas and in what runs at most."""
+    ours, theirs = one.snapshot.config, other.snapshot.config
+    return (
+        one.index is other.index
+        and ours.flavors is theirs.flavors
+        and ours.topologies is theirs.topologies
+        and ours.rules is theirs.rules
+    )

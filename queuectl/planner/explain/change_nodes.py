@@ -1,0 +1,274 @@
+"""Fixes by those who run the nodes: the fewest nodes to repair or uncordon, and the fewest to add, and where.
+
+To add: a domain must gain at least what the floor sums say that it lacks. Domains are tried in the order of that bound, with the
+real placement on the nodes of the domain and the new ones. Where pods are all alike and no level is nested, the bound is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.changes import AddNodes, HealNodes, is_cordoned
+from queuectl.domain.diagnosis import Remedy, Way
+from queuectl.domain.fleet import Node
+from queuectl.domain.quantity import Resources
+from queuectl.domain.words import counted
+from queuectl.planner.capacity.state import State
+from queuectl.planner.explain.constraints import ailment
+from queuectl.planner.explain.context import Context
+from queuectl.planner.explain.relaxation import (
+    any_quota,
+    ask,
+    past_heads,
+    place_on,
+    quota_alone,
+    requests,
+    shortage,
+    state_under,
+)
+from queuectl.planner.explain.remedy import finish, largest, offer
+from queuectl.planner.problem.problem import caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
+from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.reasons.words import level_of, some
+from queuectl.planner.solver.solver import Status
+
+_SPARED: Final = 64  # nodes tried one by one whether they can be left out
+_NAMED: Final = 4  # nodes named in a sentence, each with why it is out
+_DOMAINS: Final = 4  # in which the real placement is tried
+_KINDS: Final = 3  # kinds of nodes to add, the most common first
+_MOST: Final = 1024  # nodes to add; more is no advice
+
+
+def repaired_nodes(ctx: Context) -> Iterator[Way]:
+    """A smallest set of nodes that are out, in the sense that none of them can be left out of it."""
+    if quota_alone(ctx):
+        return
+    everywhere = ask(ctx, replace(any_quota(ctx), well=True))
+    if not everywhere.fits or everywhere.request is None:
+        return
+    index, out = ctx.problem.index, _out(ctx)
+    for candidates in _choices(everywhere.request, out, state_under(ctx, past_heads(ctx)).free()):
+        nodes = _needed(ctx, candidates)
+        if not nodes:
+            continue
+        names = tuple(index.nodes[i].name for i in nodes)
+        said = some([f"{name} ({ailment(ctx, name) or 'tainted'})" for name in names], _NAMED)
+        message = f"bring back {counted(len(names), 'node')}: {said}"
+        change, details = HealNodes(ctx.uid, names), {"nodes": list(names)}
+        fix = Way(Remedy.HEAL_NODES, message, details, (change,), least=len(nodes) == 1)
+        yield from offer(ctx, replace(past_heads(ctx), repaired=_mask(ctx, nodes)), fix)
+        return
+
+
+def _out(ctx: Context) -> Mask:
+    """Nodes that are not ready, cordoned, tainted, or refused to the gang. Shape (N,)."""
+    index, excluded = ctx.problem.index, ctx.pending.excluded
+    cordoned = [is_cordoned(n) or bool(n.taints) or n.name in excluded for n in index.nodes]
+    return ~index.ready | np.array(cordoned, dtype=np.bool_)
+
+
+def _mask(ctx: Context, nodes: Sequence[int]) -> Mask:
+    mask = np.zeros(ctx.problem.size, dtype=np.bool_)
+    mask[nodes] = True
+    return mask
+
+
+def _choices(request: GangRequest, out: Mask, free: Ints) -> Iterator[list[int]]:
+    """Candidate nodes, the most useful last: of the domains that need fewest first, then of the whole fleet."""
+    if not request.units:
+        return
+    unit = max(request.units, key=lambda u: (u.required, u.pods[0].count))
+    pods = unit.bundle if unit.on_one_node and unit.bundle is not None else unit.pods[0]
+    room = caps(free, pods.shape)
+    gain = np.where(out, room, 0)
+    useful = np.flatnonzero(np.where(out, sum(caps(free, p.shape) for p in request.pods), 0))
+
+    def by_gain(nodes: Ints) -> list[int]:
+        return sorted(nodes.tolist(), key=lambda i: (gain[i], -i))
+
+    if unit.required != ANYWHERE and not unit.on_one_node:
+        domain = unit.tree.domain[unit.required]
+        fewest: list[tuple[int, int]] = []
+        for d in np.unique(domain[useful][domain[useful] >= 0]).tolist():
+            inside = domain == d
+            lacks = pods.count - int(room[inside & ~out].sum())
+            total = np.cumsum(np.sort(gain[inside])[::-1])
+            if lacks <= (total[-1] if len(total) else 0):  # the largest gains first
+                fewest.append((int(np.searchsorted(total, lacks)) + 1 if lacks > 0 else 0, d))
+        for _, d in sorted(fewest)[:_DOMAINS]:
+            yield by_gain(useful[domain[useful] == d])
+    yield by_gain(useful)
+
+
+def _needed(ctx: Context, candidates: list[int]) -> list[int]:
+    """The candidates less those that can be left out, the least useful first; none when all of them do not help."""
+
+    def enough(nodes: list[int]) -> bool:
+        return ask(ctx, replace(any_quota(ctx), repaired=_mask(ctx, nodes))).fits
+
+    if not candidates or not enough(candidates):
+        return []
+    left = candidates[largest(lambda dropped: enough(candidates[dropped:]), 0, len(candidates)) :]
+    for node in left[:_SPARED]:
+        without = [n for n in left if n != node]
+        if without and enough(without):
+            left = without
+    return sorted(left)
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """Where nodes of one kind could be added.
+
+    Attributes:
+        bound: no fewer of them can be enough there.
+        members: indexes of the nodes already there that matter.
+        like: a node of the kind, in the domain if it has one.
+        labels: of the new nodes where they differ from ``like``.
+        domain: its name, None for anywhere.
+    """
+
+    bound: int
+    members: Ints
+    like: Node
+    labels: tuple[tuple[str, str], ...] = ()
+    domain: str | None = None
+
+
+def more_nodes(ctx: Context) -> Iterator[Way]:
+    """The fewest nodes over all domains and kinds, with the quota they need besides."""
+    if quota_alone(ctx):
+        return
+    state = state_under(ctx, past_heads(ctx))
+    choices = [request for request in requests(ctx, past_heads(ctx)) if request.units]
+    for request in choices:
+        best = _best(ctx, state, request)
+        if best is None:
+            continue
+        site, count, least = best
+        change = AddNodes(site.like.name, count, dict(site.labels))
+        where = f" in {level_of(_unit(request))} {site.domain}" if site.domain is not None else ""
+        message = f"add {counted(count, 'node')} like {site.like.name}{where}"
+        details = {"count": count, "like": site.like.name, "domain": site.domain}
+        least &= len(choices) == 1 and not ctx.movable  # moved, gangs before it might spare a node
+        fix = Way(Remedy.ADD_NODES, message, details, (change,), least)
+        yield from finish(ctx, fix, shortage(state, request))
+        return
+
+
+def _best(ctx: Context, state: State, request: GangRequest) -> tuple[_Site, int, bool] | None:
+    """Site, number of nodes, and whether no site does with fewer; None when none of those tried is enough."""
+    sites = sorted(_sites(ctx, request, state.free()), key=lambda s: s.bound)
+    best: tuple[_Site, int] | None = None
+    for site in sites[:_DOMAINS]:
+        if best is not None and site.bound >= best[1]:
+            break
+        count = _enough(ctx, state, request, site, best[1] if best is not None else _MOST)
+        if count is not None:
+            best = site, count
+    return (*best, best[1] <= sites[0].bound) if best is not None else None
+
+
+def _unit(request: GangRequest) -> Unit:
+    """The unit that is hardest to place: the finest level, then the most pods."""
+    return max(request.units, key=lambda u: (u.required, sum(p.count for p in u.pods)))
+
+
+def _sites(ctx: Context, request: GangRequest, free: Ints) -> Iterator[_Site]:
+    unit, index = _unit(request), ctx.problem.index
+    tree, level = unit.tree, unit.required
+    useful = np.zeros(free.shape[1], dtype=np.bool_)
+    for pods in request.pods:
+        columns = pods.shape.columns
+        useful |= pods.shape.eligible & np.all([free[c] > 0 for c in columns], axis=0)
+    anywhere = np.flatnonzero(useful)
+    fits = [caps(free, pods.shape) for pods in unit.pods]
+    for like in _kinds(ctx, unit):
+        gains = _gains(ctx, unit, like)
+        if gains is None:
+            continue
+        if level == ANYWHERE or unit.on_one_node:
+            there = [int(row.sum()) for row in fits]
+            lacks = 1 if unit.on_one_node else _lacks(unit, gains, there)
+            yield _Site(lacks, anywhere, like)
+            continue
+        own = tree.domain[level][index.position[like.name]]
+        held = np.stack([tree.sums(level, row) for row in fits], axis=1)
+        for domain, path in enumerate(tree.names[level]):
+            labels = () if domain == own else tuple(zip(tree.levels, path, strict=False))
+            inside = tree.domain[level][anywhere] == domain
+            members = anywhere[inside] if len(request.units) == 1 else anywhere
+            lacks = _lacks(unit, gains, held[domain].tolist())
+            yield _Site(lacks, members, like, labels, path[-1])
+
+
+def _kinds(ctx: Context, unit: Unit) -> list[Node]:
+    """One node of each kind that the unit's first pods may use, the most common kinds first."""
+    index = ctx.problem.index
+    at = np.flatnonzero(index.lasting_mask(unit.pods[0].shape.rules))
+    if not len(at):
+        return []
+    _, first, counts = np.unique(
+        index.allocatable[:, at], axis=1, return_index=True, return_counts=True
+    )
+    order = np.lexsort((first, -counts))[:_KINDS]
+    return [index.nodes[i] for i in at[first[order]].tolist()]
+
+
+def _gains(ctx: Context, unit: Unit, like: Node) -> tuple[int, ...] | None:
+    """Of each of the unit's pods, how many fit one empty node of the kind; None when such a node could not be used."""
+    new = AddNodes(like.name, 1, {}).nodes(like)[0]
+    room = ctx.problem.index.vector(like.allocatable)
+    shapes = [pods.shape for pods in unit.pods]
+    if (
+        room is None
+        or any(shape.rules.refusal(new) is not None or not shape.columns for shape in shapes)
+        or any(not new.labels.get(level) for level in unit.tree.levels)
+    ):
+        return None
+    gains = tuple(min(int(room[c] // shape.vector[c]) for c in shape.columns) for shape in shapes)
+    return gains if any(gains) else None
+
+
+def _lacks(unit: Unit, gains: tuple[int, ...], held: list[int]) -> int:
+    """Nodes that a domain must gain at least, by the pods of one shape it lacks; ``held``: of each, what it has room for."""
+    least = 1
+    for pods, gain, there in zip(unit.pods, gains, held, strict=True):
+        missing = pods.count - there
+        if missing > 0:
+            least = max(least, -(-missing // gain) if gain else _MOST + 1)
+    return least
+
+
+def _enough(ctx: Context, state: State, request: GangRequest, site: _Site, most: int) -> int | None:
+    """The fewest new nodes there, up to ``most``; galloping from the bound, then by halving."""
+    unit = request.units[0]
+    if site.bound > most:
+        return None
+    if len(request.units) == len(unit.pods) == 1 and not unit.on_one_node and not unit.sliced:
+        return site.bound  # pods all alike, nothing nested: they fit wherever the floor sums do
+    if unit.on_one_node:
+        most = min(most, 1)
+    low, step = site.bound - 1, 1
+    count = site.bound
+    while not _fits(ctx, state, request, site, count):
+        low, count, step = count, count + step, step * 2
+        if count > most:
+            return None
+    return largest(lambda n: not _fits(ctx, state, request, site, n), low, count) + 1
+
+
+def _fits(ctx: Context, state: State, request: GangRequest, site: _Site, count: int) -> bool:
+    """Whether the gang fits the nodes of the site, with what is free on them, and so many new ones."""
+    index = state.problem.index
+    free = np.maximum(state.free(), 0)
+    nodes = AddNodes(site.like.name, count, dict(site.labels)).nodes(site.like, index.position)
+    for at in site.members.tolist():
+        room = Resources(zip(index.resources, free[:, at].tolist(), strict=True))
+        nodes.append(replace(index.nodes[at], allocatable=room))
+    return place_on(nodes, state.problem, request, ctx.solver, well=False) is Status.FOUND

@@ -1,0 +1,214 @@
+"""Fixes by an administrator of queues: more quota, one more flavor; and all fixes for a gang whose user holds too much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import combinations
+from typing import Any, Final
+
+from queuectl.domain.changes import AllowFlavor, Change, FewerPods, Leave, RaiseUserCap
+from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, Way
+from queuectl.domain.quantity import format_quantity
+from queuectl.domain.queues import FlavorQuotas
+from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.domain.words import counted
+from queuectl.planner.explain.change_request import largest_part
+from queuectl.planner.explain.context import Context
+from queuectl.planner.explain.others_leave import once_left
+from queuectl.planner.explain.relaxation import any_quota, ask, past_heads
+from queuectl.planner.explain.remedy import finish, offer
+from queuectl.planner.explain.replay import replay, victims_of
+from queuectl.planner.order.limits import Bound
+from queuectl.planner.plan_cycle import Prepared
+from queuectl.planner.reasons.words import amount, some
+
+_FLAVORS_TRIED: Final = 4
+_ROUNDS: Final = 4  # cycles planned again for one fix
+_COMBINED: Final = 12  # gangs of a user of which the cheapest set is looked for
+
+
+def more_quota(ctx: Context) -> Iterator[Way]:
+    """Exactly what is missing, where there are nodes for it."""
+    verdict = ask(ctx, any_quota(ctx))
+    if ctx.queue is not None and verdict.fits and verdict.short:
+        yield from finish(ctx, Way(Remedy.ADD_QUOTA, "add", {}, (), least=True), verdict.short)
+
+
+def one_more_flavor(ctx: Context) -> Iterator[Way]:
+    """A flavor that its ClusterQueue does not have, with the quota that the gang takes of it."""
+    queue, asked = ctx.queue, ctx.pending.workload.requests
+    if queue is None:
+        return
+    listed = {q.flavor for group in queue.groups for q in group.flavors}
+    for number, group in enumerate(queue.groups):
+        nominal = {r: asked[r] for r in sorted(group.covered) if asked[r]}
+        for name in sorted(ctx.snapshot.config.flavors.keys() - listed)[:_FLAVORS_TRIED]:
+            if not nominal:
+                continue
+            change = AllowFlavor(queue.name, number, FlavorQuotas(name, nominal))
+            relaxed = replace(past_heads(ctx), config=change.apply(ctx.snapshot).config)
+            devices = " + ".join(amount(r, v) for r, v in sorted(nominal.items()) if "/" in r)
+            message = f"allow flavor {name} in ClusterQueue {queue.name}"
+            message += f", with quota for {devices}" if devices else ""
+            details = {"clusterQueue": queue.name, "flavor": name, "nominal": dict(nominal)}
+            yield from offer(ctx, relaxed, Way(Remedy.ALLOW_FLAVOR, message, details, (change,)))
+
+
+# What one user may hold. No other constraint is looked at before this one is settled. A fix is tried on the changed snapshot:
+# other gangs of the user that are before this one may take what is freed or allowed.
+
+_Held = tuple[Admitted, Mapping[str, int]]
+
+
+def over_caps(ctx: Context) -> list[Bound]:
+    """The resources of which the gang's user would hold too much with it."""
+    return list(ctx.cycle.limits.over_caps(ctx.pending.workload))
+
+
+def _held(ctx: Context) -> Sequence[_Held]:
+    """The gangs with which its user holds part of its ClusterQueue."""
+    return ctx.cycle.limits.users.of_user(ctx.pending.workload)
+
+
+def user_sentence(ctx: Context, over: Sequence[Bound]) -> Obstacle:
+    """What one user may hold, in words, and what the user holds with which gangs."""
+    assert ctx.queue is not None
+    first, user = over[0], ctx.pending.workload.user
+    text = (
+        f"user: {user} may hold {amount(first.resource, first.most)} in ClusterQueue {ctx.queue.name} "
+        f"and holds {format_quantity(first.resource, first.held)}; "
+        f"it needs {format_quantity(first.resource, first.need)}"
+    )
+    held = sorted(_held(ctx), key=lambda held: (held[0].started_at, held[0].workload.uid))
+    if held:
+        text += f"; running there: {some([_named(one, first.resource) for one in held])}"
+    limits = [
+        {"resource": o.resource, "most": o.most, "held": o.held, "needed": o.need} for o in over
+    ]
+    gangs = [
+        {
+            "workload": gang.workload.ref,
+            "holds": dict(sorted(amounts.items())),
+            "leaving": gang.leaving,
+            "startedAt": gang.started_at,
+        }
+        for gang, amounts in held
+    ]
+    details: dict[str, Any] = {"clusterQueue": ctx.queue.name, "user": user}
+    return Obstacle(Limit.USER, text, {**details, "over": limits, "gangs": gangs})
+
+
+def own_leaving(ctx: Context) -> Iterator[Way]:
+    """Nothing to do: it starts when those of the user's gangs that are being evicted have left."""
+    fix = once_left([gang for gang, _ in _held(ctx) if gang.leaving])
+    if fix is not None and _starts(ctx, fix.changes):
+        yield fix
+
+
+def fewer_for_user(ctx: Context) -> Iterator[Way]:
+    """As many pods of its largest podset as its user may still hold."""
+    limits, workload = ctx.cycle.limits, ctx.pending.workload
+    podsets = {p.name: p for p in workload.podsets}
+
+    def enough(change: FewerPods) -> bool:
+        fewer = {change.podset: replace(podsets[change.podset], count=change.count)}
+        changed = replace(workload, podsets=tuple((podsets | fewer).values()))
+        return not any(limits.over_caps(changed))
+
+    fix = largest_part(ctx, enough)
+    if fix is not None and _starts(ctx, fix.changes):
+        yield fix
+
+
+def higher_cap(ctx: Context) -> Iterator[Way]:
+    """Exactly what its user would hold with it, and with those of the user's gangs that start before it then."""
+    assert ctx.queue is not None
+    queue, over = ctx.queue.name, over_caps(ctx)
+    caps, now = dict[str, int](), dict[str, int]()
+    for tried in range(_ROUNDS):
+        caps |= {bound.resource: bound.held + bound.need for bound in over}
+        now = {bound.resource: bound.most for bound in over} | now
+        changes = tuple(RaiseUserCap(queue, r, most) for r, most in sorted(caps.items()))
+        later = replay(ctx.cycle, ctx.uid, changes)
+        if later is None:
+            return
+        over = list(later[0].cycle.limits.over_caps(ctx.pending.workload))
+        if not over:
+            if _admitted(*later):
+                yield _raised(queue, changes, now, least=not tried)
+            return
+
+
+def _raised(
+    queue: str, changes: Sequence[RaiseUserCap], now: Mapping[str, int], *, least: bool
+) -> Way:
+    said = " and ".join(
+        f"{amount(c.resource, c.most)}, {format_quantity(c.resource, c.most - now[c.resource])} more"
+        for c in changes
+    )
+    message = f"let one user hold {said}, in ClusterQueue {queue} (maxPerUser)"
+    details = {
+        "clusterQueue": queue,
+        "maxPerUser": {c.resource: c.most for c in changes},
+        "now": {c.resource: now[c.resource] for c in changes},
+    }
+    return Way(Remedy.RAISE_USER_CAP, message, details, tuple(changes), least)
+
+
+def own_end(ctx: Context) -> Iterator[Way]:
+    """The fewest of the user's gangs, of these the smallest, without which the user holds little enough."""
+    over, user = over_caps(ctx), ctx.pending.workload.user
+    ending = _fewest(over, [held for held in _held(ctx) if not held[0].leaving])
+    change = Leave(tuple(gang.workload.uid for gang, _ in ending))
+    if ending and _starts(ctx, (change,)):
+        names = some([_named(held, over[0].resource) for held in ending])
+        message = f"end {counted(len(ending), 'gang')} of user {user}: {names}"
+        gangs = [{"workload": gang.workload.ref, "holds": held} for gang, held in ending]
+        least = len(over) == 1 or len(ending) == 1
+        yield Way(Remedy.END_OTHERS, message, {"gangs": gangs, "user": user}, (change,), least)
+
+
+def _fewest(over: Sequence[Bound], running: Sequence[_Held]) -> Sequence[_Held]:
+    """None where all of them are not enough, or what leaves already is."""
+
+    def sums(ending: Sequence[_Held]) -> list[int]:
+        return [sum(held.get(bound.resource, 0) for _, held in ending) for bound in over]
+
+    def enough(ending: Sequence[_Held]) -> bool:
+        freed = zip(over, sums(ending), strict=True)
+        return all(amount >= bound.held + bound.need - bound.most for bound, amount in freed)
+
+    def size(ending: Sequence[_Held]) -> tuple[list[int], list[float]]:
+        return sums(ending), sorted(gang.started_at for gang, _ in ending)
+
+    first = over[0].resource
+    largest = sorted(running, key=lambda held: (-held[1].get(first, 0), held[0].workload.uid))
+    count = next((n for n in range(1, len(largest) + 1) if enough(largest[:n])), None)
+    if count is None:
+        return ()
+    if len(largest) > _COMBINED:
+        return largest[:count]
+    return min(filter(enough, combinations(largest, count)), key=size)
+
+
+def _starts(ctx: Context, changes: Sequence[Change]) -> bool:
+    """Whether it starts on the changed snapshot, or evicts others and starts when they have left."""
+    later = replay(ctx.cycle, ctx.uid, changes)
+    return later is not None and _admitted(*later)
+
+
+def _admitted(prepared: Prepared, pending: Pending) -> bool:
+    victims = victims_of(prepared, pending)
+    return bool(victims) or pending.workload.uid in prepared.cycle.starting
+
+
+def _named(held: _Held, resource: str) -> str:
+    gang, amounts = held
+    name = f"{gang.workload.ref} ({format_quantity(resource, amounts.get(resource, 0))}"
+    if gang.leaving:
+        return f"{name}, leaving)"
+    if not gang.started_at:
+        return f"{name})"
+    return f"{name}, since {datetime.fromtimestamp(gang.started_at, UTC):%Y-%m-%d %H:%M:%S} UTC)"

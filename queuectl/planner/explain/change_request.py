@@ -1,0 +1,158 @@
+"""Fixes by the submitter: a coarser level, fewer pods, fewer node rules, a higher priority."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from queuectl.domain.changes import (
+    Change,
+    FewerPods,
+    RaisePriority,
+    RelaxLevel,
+    RelaxRules,
+    apply_all,
+)
+from queuectl.domain.diagnosis import Limit, Remedy, Way
+from queuectl.domain.fleet import NodeRules, Toleration
+from queuectl.domain.words import counted
+from queuectl.domain.workload import PodSet, TopologyMode, Workload
+from queuectl.planner.explain.constraints import taints
+from queuectl.planner.explain.context import HOLDERS, Context
+from queuectl.planner.explain.relaxation import Relaxation, ask, past_heads
+from queuectl.planner.explain.remedy import largest, offer
+from queuectl.planner.order.order import place
+from queuectl.planner.reasons.words import level_name
+
+_TAINTS_TRIED: Final = 4
+_PRIORITIES_TRIED: Final = 2
+
+
+def _with(ctx: Context, change: Change) -> Relaxation:
+    """The gang after a change of its own, past the heads."""
+    snapshot = replace(ctx.snapshot, pending=(ctx.pending,))
+    return replace(past_heads(ctx), workload=apply_all([change], snapshot).pending[0].workload)
+
+
+def fewer_pods(ctx: Context) -> Iterator[Way]:
+    """The largest number of pods of its largest podset that fits now; proved by the next larger one."""
+
+    def enough(change: FewerPods) -> bool:
+        return ask(ctx, _with(ctx, change)).fits
+
+    fix = largest_part(ctx, enough)
+    if fix is not None:
+        yield from offer(ctx, _with(ctx, fix.changes[0]), fix)
+
+
+def largest_part(ctx: Context, enough: Callable[[FewerPods], bool]) -> Way | None:
+    """The gang with as many pods of its largest podset as are still ``enough``; None where it sets a minimum itself."""
+    workload = ctx.pending.workload
+    podset = max(workload.podsets, key=lambda p: (p.count, p.name), default=None)
+    if podset is None or any(p.min_count is not None for p in workload.podsets):
+        return None
+    slices = podset.topology.slices if podset.topology is not None else ()
+    step = slices[0].size if slices else 1
+
+    def part(slices: int) -> FewerPods:
+        return FewerPods(ctx.uid, podset.name, slices * step)
+
+    change = part(largest(lambda slices: enough(part(slices)), 0, podset.count // step))
+    count = change.count
+    if not count:
+        return None
+    message = f"start with {count} of {counted(podset.count, 'pod')} of podset {podset.name}"
+    details = {"podSet": podset.name, "count": count, "of": podset.count}
+    return Way(Remedy.FEWER_PODS, message, details, (change,), least=True)
+
+
+def coarser_level(ctx: Context) -> Iterator[Way]:
+    """The finest level that is coarse enough, or no topology at all."""
+    bound = [p for p in ctx.pending.workload.podsets if _bound(p)]
+    asked = sorted({level_name(p.topology.level) for p in bound if p.topology and p.topology.level})
+    for level in _coarser(ctx, bound):
+        change = RelaxLevel(ctx.uid, {p.name: level for p in bound if _finer(ctx, p, level)})
+        to = f"one {level_name(level)}" if level is not None else "any nodes"
+        message = f"ask for {to} instead of one {' or '.join(asked)}" if asked else f"ask for {to}"
+        details = {"podSets": sorted(change.levels), "from": asked, "to": level}
+        fix = Way(Remedy.RELAX_TOPOLOGY, message, details, (change,), least=True)
+        found = list(offer(ctx, _with(ctx, change), fix))
+        if found:
+            yield from found
+            return
+
+
+def _bound(podset: PodSet) -> bool:
+    asked = podset.topology
+    return asked is not None and (asked.mode is TopologyMode.REQUIRED or bool(asked.slices))
+
+
+def _levels(ctx: Context, podset: PodSet) -> tuple[tuple[str, ...], int]:
+    """Levels of the topology that the podset's own level is of, coarse to fine, and the position of its own."""
+    level = podset.topology.level if podset.topology is not None else None
+    known = ctx.snapshot.config.topologies.values()
+    levels = next((t.levels for t in known if level in t.levels), ())
+    return levels, levels.index(level) if level in levels else 0
+
+
+def _coarser(ctx: Context, bound: list[PodSet]) -> Iterator[str | None]:
+    """Levels coarser than the finest one asked, the finest first; then none."""
+    if not bound:
+        return
+    levels, rank = max((_levels(ctx, p) for p in bound), key=lambda found: found[1])
+    yield from reversed(levels[:rank])
+    yield None
+
+
+def _finer(ctx: Context, podset: PodSet, level: str | None) -> bool:
+    """Whether a podset asks for something finer than a level."""
+    levels, rank = _levels(ctx, podset)
+    return level is None or (level in levels and rank > levels.index(level))
+
+
+def fewer_rules(ctx: Context) -> Iterator[Way]:
+    """Without one selector, without the affinity, or with one toleration more."""
+    for message, details, rules in _eased(ctx):
+        change = RelaxRules(ctx.uid, rules)
+        fix = Way(Remedy.RELAX_RULES, message, details, (change,), least=True)
+        yield from offer(ctx, _with(ctx, change), fix)
+
+
+def _eased(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRules]]]:
+    rules = {p.name: p.shape.rules for p in ctx.pending.workload.podsets}
+    for selector in sorted({s for r in rules.values() for s in r.selector}):
+        less = {
+            name: replace(r, selector=tuple(s for s in r.selector if s != selector))
+            for name, r in rules.items()
+            if selector in r.selector
+        }
+        said = "=".join(selector)
+        yield f"drop the node selector {said}", {"selector": said}, less
+    less = {n: replace(r, affinity=None) for n, r in rules.items() if r.affinity is not None}
+    if less:
+        yield "drop the required node affinity", {"affinity": "required"}, less
+    for key in taints(ctx)[:_TAINTS_TRIED]:
+        more = (Toleration(key, "Exists"),)
+        less = {n: replace(r, tolerations=r.tolerations + more) for n, r in rules.items()}
+        yield f"tolerate the taint {key}", {"taint": key}, less
+
+
+def higher_priority(ctx: Context) -> Iterator[Way]:
+    """The least priority, of those one above a gang before it, with which it would start."""
+    relaxed = replace(past_heads(ctx), holders=HOLDERS - {Limit.ORDER})
+    own = ctx.pending.workload
+    before = [p.workload for p in ctx.snapshot.pending if _before(p.workload, own)]
+    for priority in sorted({w.priority for w in before})[:_PRIORITIES_TRIED]:
+        change = RaisePriority(ctx.uid, priority + 1)
+        ahead = next(w for w in before if w.priority == priority)
+        message = f"priority {priority + 1} or more, above {ahead.ref} ({priority})"
+        details = {"priority": priority + 1, "now": own.priority, "above": ahead.ref}
+        fix = Way(Remedy.RAISE_PRIORITY, message, details, (change,))
+        for found in offer(ctx, relaxed, fix):
+            yield replace(found, least=True)
+            return
+
+
+def _before(other: Workload, own: Workload) -> bool:
+    return other.uid != own.uid and place(other) < place(own)

@@ -1,0 +1,400 @@
+"""The blocking constraints of a gang: a minimal set, found by deletion, and each in words with its numbers.
+
+A constraint is dropped for good if the gang still does not fit without it. Together those that are left keep the gang out, and
+without any one of them it fits. The order of deletion selects one of several such sets: what passes by itself is dropped first,
+so that a gang that can never start learns why it never can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from queuectl.domain.changes import is_cordoned
+from queuectl.domain.diagnosis import Limit, Obstacle
+from queuectl.domain.fleet import PASSING_TAINTS, NodeRules, Toleration
+from queuectl.domain.quantity import format_quantity
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.words import counted, format_time
+from queuectl.domain.workload import PodSet, Workload
+from queuectl.planner.explain.context import HOLDERS, Context
+from queuectl.planner.explain.relaxation import (
+    Relaxation,
+    any_flavor,
+    as_it_is,
+    ask,
+    requests,
+    shortage,
+    state_under,
+)
+from queuectl.planner.problem.flavors import options_of
+from queuectl.planner.problem.problem import caps
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit
+from queuectl.planner.problem.topology import Mask
+from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.reasons.words import amount, asked_by, requests_of, room_of, scarcest, some
+from queuectl.planner.solver.solver import Status
+
+_ORDER: Final = (
+    Limit.HEALTH,
+    Limit.LEASE,
+    Limit.ORDER,
+    Limit.RUNNING,
+    Limit.FLAVOR,
+    Limit.RULES,
+    Limit.SHAPE,
+    Limit.TOPOLOGY,
+)
+_PASSING: Final = frozenset({Limit.HEALTH, Limit.LEASE, Limit.ORDER})
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A group of constraints of one kind; ``row``: the quota row, of kind ``QUOTA``."""
+
+    limit: Limit
+    row: FlavorResource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """``proved``: each constraint was shown to be needed, and all of them together to be enough."""
+
+    members: tuple[Constraint, ...]
+    proved: bool = True
+
+
+def conflict_of(ctx: Context) -> Conflict:
+    """The blocking constraints; none when none of these blocks the gang, or nothing could be proved."""
+    constraints = tuple(_constraints(ctx))
+    if not ctx.refused:
+        verdict = ask(ctx, only(ctx, constraints))
+        if verdict.status is not Status.REFUTED:
+            return Conflict((), verdict.fits)
+    if ask(ctx, only(ctx, ())).status is Status.REFUTED:
+        return Conflict((Constraint(Limit.FLEET),))
+    proved = True
+    left = constraints
+    for group in _groups(constraints):
+        without = tuple(c for c in left if c not in group)
+        status = ask(ctx, only(ctx, without)).status
+        if status is Status.REFUTED:
+            left = without
+        elif len(group) == 1:
+            proved &= status is Status.FOUND
+    return Conflict(left[::-1], proved)
+
+
+def _groups(constraints: tuple[Constraint, ...]) -> Iterator[tuple[Constraint, ...]]:
+    """All that passes by itself at once, which settles most conflicts by one search; then one by one."""
+    passing = tuple(c for c in constraints if c.limit in _PASSING)
+    if len(passing) > 1:
+        yield passing
+    yield from ((constraint,) for constraint in constraints)
+
+
+def _constraints(ctx: Context) -> Iterator[Constraint]:
+    """Every constraint that could block the gang, in order of deletion, less those that obviously do not."""
+    idle = set(_idle(ctx))
+    yield from (Constraint(limit) for limit in _ORDER if limit not in idle)
+    short: set[FlavorResource] = set()  # under some choice of flavors
+    for limits in (set(_ORDER), set(_ORDER) - {Limit.FLAVOR}):
+        relaxed = only(ctx, tuple(map(Constraint, limits)))
+        state = state_under(ctx, relaxed)
+        for request in requests(ctx, replace(relaxed, strict=False), state.problem):
+            short.update(shortage(state, request))
+    yield from (Constraint(Limit.QUOTA, row) for row in sorted(short))
+
+
+def _idle(ctx: Context) -> Iterator[Limit]:
+    nodes = ctx.snapshot.fleet.nodes
+    well = ctx.problem.index.ready.all() and not ctx.pending.excluded
+    if well and not any(node.unschedulable or node.taints for node in nodes):
+        yield Limit.HEALTH
+    leased = ctx.held[Limit.LEASE]
+    if not leased.later.any() and not leased.quota_later:
+        yield Limit.LEASE
+    if all(p.topology is None and p.group is None for p in ctx.pending.workload.podsets):
+        yield Limit.TOPOLOGY
+    if ctx.queue is None:
+        yield Limit.FLAVOR
+
+
+def only(ctx: Context, constraints: tuple[Constraint, ...]) -> Relaxation:
+    """The relaxation in which these constraints count and no other does."""
+    limits = {c.limit for c in constraints}
+    as_is = as_it_is(ctx)
+    config = as_is.config
+    if Limit.FLAVOR not in limits:
+        config = ctx.once((any_flavor, ctx.uid), lambda: any_flavor(ctx))
+    counting = {c.row for c in constraints}
+    return Relaxation(
+        _eased(ctx, limits),
+        config,
+        HOLDERS & limits,
+        strict=Limit.ORDER in limits,
+        well=Limit.HEALTH not in limits,
+        whole=Limit.SHAPE in limits,
+        uncounted=frozenset(row for row in _rows(ctx, config) if row not in counting),
+    )
+
+
+def _rows(ctx: Context, config: QueueConfig) -> Iterator[FlavorResource]:
+    for group in config.cluster_queues[ctx.queue.name].groups if ctx.queue is not None else ():
+        for quotas in group.flavors:
+            yield from ((quotas.flavor, resource) for resource in group.covered)
+
+
+def _eased(ctx: Context, limits: set[Limit]) -> Workload:
+    """The gang without its topology and its node rules, where these do not count."""
+    workload = ctx.pending.workload
+    if {Limit.TOPOLOGY, Limit.RULES} <= limits:
+        return workload
+    tolerations = tuple(Toleration(key, "Exists") for key in taints(ctx))
+
+    def eased(podset: PodSet) -> PodSet:
+        if Limit.TOPOLOGY not in limits:
+            podset = replace(podset, topology=None, group=None)
+        if Limit.RULES not in limits:
+            rules = NodeRules(tolerations=podset.shape.rules.tolerations + tolerations)
+            podset = replace(podset, shape=replace(podset.shape, rules=rules))
+        return podset
+
+    return replace(workload, podsets=tuple(map(eased, workload.podsets)))
+
+
+def taints(ctx: Context) -> list[str]:
+    """Keys of all taints, of nodes and of flavors, but those that mean that a node is not healthy."""
+    found = {t.key for node in ctx.snapshot.fleet.nodes for t in node.taints}
+    found |= {t.key for f in ctx.snapshot.config.flavors.values() for t in f.node_taints}
+    return sorted(found - PASSING_TAINTS)
+
+
+# In words.
+
+
+def sentence(ctx: Context, constraint: Constraint) -> Obstacle:
+    """A blocking constraint in words, with the numbers that make it one."""
+    if constraint.row is not None:
+        text, details = _quota(ctx, constraint.row)
+    else:
+        text, details = _SENTENCES[constraint.limit](ctx)
+    return Obstacle(constraint.limit, text, details)
+
+
+_Said = tuple[str, dict[str, Any]]
+
+
+def _quota(ctx: Context, row: FlavorResource) -> _Said:
+    flavor, resource = row
+    assert ctx.queue is not None
+    state, queue = state_under(ctx, as_it_is(ctx)), ctx.queue
+    need = max((request.charges.get(row, 0) for request in _requests(ctx)), default=0)
+    borrows = ctx.pending.may_borrow(ctx.snapshot.now)
+    left = max(0, state.quota_left(queue.name, borrows=borrows).get(row, 0))
+    most = state.quota_most(queue.name).get(row, 0)
+    cohort = f" and its cohort {queue.cohort}" if queue.cohort is not None else ""
+    text = (
+        f"quota: it needs {amount(resource, need)} of flavor {flavor}; ClusterQueue {queue.name}{cohort} "
+        f"can give at most {amount(resource, most)}, {amount(resource, left)} now"
+    )
+    details: dict[str, Any] = {"clusterQueue": queue.name, "flavor": flavor, "resource": resource}
+    details |= {"needs": need, "left": left, "most": most}
+    if queue.cohort is not None:
+        details["cohort"] = queue.cohort
+    if ctx.pending.borrows_at is not None and not borrows:
+        details["borrowsAt"] = format_time(ctx.pending.borrows_at)
+        text += f"; it was evicted and does not borrow before {details['borrowsAt']}"
+    return text, details
+
+
+def _flavor(ctx: Context) -> _Said:
+    assert ctx.queue is not None
+    options = options_of(ctx.pending.workload, ctx.queue, ctx.problem)
+    details: dict[str, Any] = {"clusterQueue": ctx.queue.name}
+    if options.uncovered:
+        details["uncovered"] = list(options.uncovered)
+        return f"ClusterQueue {ctx.queue.name} covers no {', '.join(options.uncovered)}", details
+    listed = list(dict.fromkeys(q.flavor for g in ctx.queue.groups for q in g.flavors))
+    details |= {"flavors": listed, "refused": dict(sorted(options.refused.items()))}
+    why = [f"{name} ({options.refused[name]})" for name in listed if name in options.refused]
+    text = f"flavors: ClusterQueue {ctx.queue.name} has only the nodes of {', '.join(listed)}"
+    return text + (f", and it cannot use {', '.join(why)}" if why else ""), details
+
+
+def _rules(ctx: Context) -> _Said:
+    rules = {p.shape.rules for p in ctx.pending.workload.podsets}
+    parts = [f"node selector {k}={v}" for k, v in sorted({s for r in rules for s in r.selector})]
+    if any(r.affinity is not None for r in rules):
+        parts.append("required node affinity")
+    if any(t.key not in PASSING_TAINTS for n in ctx.snapshot.fleet.nodes for t in n.taints):
+        parts.append("tolerations")
+    usable, size = int(_usable(ctx, as_it_is(ctx)).sum()), ctx.problem.size
+    verb = "leaves" if len(parts) == 1 and parts != ["tolerations"] else "leave"
+    text = f"node rules: its {' and '.join(parts) or 'flavors'} {verb} it {usable} of {counted(size, 'node')}"
+    return text, {"usable": usable, "nodes": size, "rules": parts}
+
+
+def _topology(ctx: Context) -> _Said:
+    request = next(iter(_requests(ctx)), None)
+    bound = [u for u in request.units if u.required != ANYWHERE or _sliced(u)] if request else []
+    if not bound:
+        podsets = ctx.pending.workload.podsets
+        levels = sorted({level for p in podsets if p.topology for level in p.topology.levels})
+        return f"topology: it asks for {', '.join(levels) or 'one domain'}", {"levels": levels}
+    free = state_under(ctx, as_it_is(ctx)).free()
+    rooms = [room_of(unit, free) for unit in bound]
+    tight = next((room for room in rooms if room.short), rooms[0])
+    return f"topology: it {asked_by(tight.unit)}; {tight.sentence}", tight.details
+
+
+def _sliced(unit: Unit) -> bool:
+    return any(p.slices or p.size > 1 for p in unit.pods)
+
+
+def _shape(ctx: Context) -> _Said:
+    pods = _largest(ctx)
+    if pods is None:
+        return "shape: its pods do not fit the nodes", {}
+    free = state_under(ctx, as_it_is(ctx)).free()
+    fits = int(caps(free, pods.shape).sum())
+    room = np.maximum(free[pods.shape.columns[0]], 0)[pods.shape.eligible]
+    name, total, most = scarcest(pods) or "", int(room.sum()), int(room.max(initial=0))
+    text = (
+        f"shape: one node must hold {requests_of(pods.shape.requests)} for each pod, all at once; "
+        f"{amount(name, total)} are free on the nodes it may use, at most {amount(name, most)} "
+        f"on one, room for {counted(fits, 'such pod')}"
+    )
+    asked = dict(sorted(pods.shape.requests.items()))
+    return text, {"requests": asked, "free": total, "largest": most, "fits": fits}
+
+
+def _largest(ctx: Context) -> Pods | None:
+    """Of its pods that take nodes, those that request most of the scarcest resource."""
+    request = next(iter(_requests(ctx)), None)
+    pods = [p for p in request.pods if p.shape.columns] if request is not None else []
+    return max(pods, key=lambda p: int(p.shape.vector[p.shape.columns[0]]), default=None)
+
+
+def _order(ctx: Context) -> _Said:
+    leased = [uid for uid, r in ctx.cycle.refused.items() if r.lease is not None]
+    heads = ctx.cycle.heads.heads.get(ctx.queue.name, []) if ctx.queue is not None else []
+    behind = [head.ref for head in heads]
+    names = [kept.request.pending.workload.ref for kept in ctx.cycle.state.kept]
+    names += [ctx.refs[uid] for uid in leased]
+    parts = [f"StrictFIFO keeps it behind {some(behind)}"] if behind else []
+    if names:
+        parts.append(f"{some(names)} before it in line start{'s' * (len(names) == 1)} first")
+    text = f"order: {'; '.join(parts) or 'gangs before it'}"
+    return text, {"before": names, "behind": behind}
+
+
+def _lease(ctx: Context) -> _Said:
+    names = [ctx.refs.get(u, u) for u, _, _ in ctx.cycle.leases.held() if u != ctx.uid]
+    return f"leases: freed capacity is held for {some(names)}", {"heldFor": names}
+
+
+def _health(ctx: Context) -> _Said:
+    well = only(ctx, tuple(Constraint(limit) for limit in Limit if limit is not Limit.HEALTH))
+    out = _usable(ctx, well) & ~_usable(ctx, as_it_is(ctx))
+    names = [ctx.problem.index.nodes[i].name for i in np.flatnonzero(out).tolist()]
+    nodes = {name: ailment(ctx, name) or "not well" for name in names}
+    said = some([f"{name} ({why})" for name, why in nodes.items()])
+    verb = "is" if len(nodes) == 1 else "are"
+    text = f"node health: {counted(len(nodes), 'node')} it could use {verb} out: {said}"
+    return text, {"nodes": nodes}
+
+
+def ailment(ctx: Context, name: str) -> str:
+    """Why the gang cannot use a node that it could use otherwise; empty where it is none of the usual."""
+    node = ctx.snapshot.fleet.by_name[name]
+    if not node.ready:
+        return "not ready"
+    if is_cordoned(node):
+        return "cordoned"
+    return "refused by kube-scheduler" if name in ctx.pending.excluded else ""
+
+
+def _running(ctx: Context) -> _Said:
+    gangs, leaving = len(ctx.snapshot.admitted), len(ctx.leaving)
+    holders = [counted(gangs, "gang")] if gangs else []
+    holders += ["other pods"] if ctx.snapshot.strangers else []
+    verb = "holds" if holders == ["1 gang"] else "hold"
+    text = f"what runs: {' and '.join(holders) or 'evicted gangs'} {verb}"
+    details: dict[str, Any] = {"gangs": gangs, "leaving": leaving}
+    pods = _largest(ctx)
+    name = scarcest(pods) if pods is not None else None
+    if pods is not None and name is not None:
+        column = pods.shape.columns[0]
+        total = int(ctx.problem.index.allocatable[column][pods.shape.eligible].sum())
+        held = int(ctx.held[Limit.RUNNING].now[column][pods.shape.eligible].sum())
+        text += f" {format_quantity(name, held)} of {amount(name, total)} on the nodes it may use"
+        details |= {"resource": name, "held": held, "of": total}
+    else:
+        text += " quota of the queue and its cohort"
+    if leaving:
+        text += f"; {leaving} of them {'is' if leaving == 1 else 'are'} leaving"
+    return text, details
+
+
+def _fleet(ctx: Context) -> _Said:
+    size, index = ctx.problem.size, ctx.problem.index
+    sums = dict(zip(index.resources, index.allocatable.sum(axis=1).tolist(), strict=True))
+    asked = sorted(ctx.pending.workload.requests.items())
+    short = [(name, need, sums.get(name, 0)) for name, need in asked if need > sums.get(name, 0)]
+    rows = [{"resource": name, "needs": need, "has": has} for name, need, has in short]
+    details: dict[str, Any] = {"nodes": size, "short": rows}
+    if short:
+        parts = [
+            f"it needs {amount(name, need)}, all {counted(size, 'node')} have {amount(name, has)}"
+            for name, need, has in short
+        ]
+        return f"fleet: {'; '.join(parts)}", details
+    seen = max((len(u.tree.order) for r in _requests(ctx) for u in r.units), default=size)
+    if seen < size:
+        details["inTopology"] = seen
+        text = f"fleet: only {seen} of {counted(size, 'node')} carry every label of the topology"
+        return text, details
+    text = f"fleet: even empty, with no rule or level, {counted(size, 'node')} cannot hold it"
+    return text, details
+
+
+def _requests(ctx: Context) -> list[GangRequest]:
+    """What it requests under each choice of flavors; without the rules of flavors if there is no choice."""
+    all_but_flavors = tuple(Constraint(limit) for limit in Limit if limit is not Limit.FLAVOR)
+    for relaxed in (as_it_is(ctx), only(ctx, all_but_flavors)):
+        found = list(_open(ctx, relaxed))
+        if found:
+            return found
+    return []
+
+
+def _open(ctx: Context, relaxed: Relaxation) -> Iterator[GangRequest]:
+    """What it requests if it is not held back and all of the nodes are whole."""
+    relaxed = Relaxation(relaxed.workload, relaxed.config, strict=False, well=relaxed.well)
+    return requests(ctx, relaxed, state_under(ctx, relaxed).problem)
+
+
+def _usable(ctx: Context, relaxed: Relaxation) -> Mask:
+    """Nodes that some of its pods may use under some choice of flavors."""
+    usable = np.zeros(ctx.problem.size, dtype=np.bool_)
+    for request in _open(ctx, relaxed):
+        for pods in request.pods:
+            usable |= pods.shape.eligible
+    return usable
+
+
+_SENTENCES: Final[Mapping[Limit, Callable[[Context], _Said]]] = {
+    Limit.FLAVOR: _flavor,
+    Limit.RULES: _rules,
+    Limit.TOPOLOGY: _topology,
+    Limit.SHAPE: _shape,
+    Limit.ORDER: _order,
+    Limit.LEASE: _lease,
+    Limit.HEALTH: _health,
+    Limit.RUNNING: _running,
+    Limit.FLEET: _fleet,
+}

@@ -1,0 +1,133 @@
+"""The diagnosis of a pending gang: its blocking constraints, and the suggested fixes in order of what they cost people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
+from queuectl.domain.plan import Plan, Proof
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.explain.allow_preemption import others_evicted
+from queuectl.planner.explain.change_nodes import more_nodes, repaired_nodes
+from queuectl.planner.explain.change_queue import (
+    fewer_for_user,
+    higher_cap,
+    more_quota,
+    one_more_flavor,
+    over_caps,
+    own_end,
+    own_leaving,
+    user_sentence,
+)
+from queuectl.planner.explain.change_request import (
+    coarser_level,
+    fewer_pods,
+    fewer_rules,
+    higher_priority,
+)
+from queuectl.planner.explain.constraints import conflict_of, sentence
+from queuectl.planner.explain.context import Context, context_of
+from queuectl.planner.explain.others_leave import (
+    holders_withdraw,
+    others_end,
+    others_move,
+    those_leaving,
+)
+from queuectl.planner.explain.relaxation import ask, past_heads
+from queuectl.planner.explain.replay import know, of_plan
+from queuectl.planner.order.order import barred
+from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.problem.partial import smallest
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.solver.solver import StopSignal
+
+_Finder = Callable[[Context], Iterator[Way]]
+
+# In the order of what they cost people: nothing, a change of the job, of the queues, of the nodes, of others' work.
+_FINDERS: Final[tuple[_Finder, ...]] = (
+    those_leaving,
+    coarser_level,
+    fewer_pods,
+    fewer_rules,
+    higher_priority,
+    more_quota,
+    one_more_flavor,
+    repaired_nodes,
+    more_nodes,
+    holders_withdraw,
+    others_move,
+    others_evicted,
+    others_end,
+)
+_FOR_USER: Final[tuple[_Finder, ...]] = (own_leaving, fewer_for_user, higher_cap, own_end)
+
+
+def diagnose(
+    snapshot: Snapshot,
+    uid: str,
+    stop: StopSignal | None = None,
+    plan: Plan | None = None,
+    cache: PlannerCache | None = None,
+) -> Diagnosis:
+    """Why one pending gang does not start now, and what would let it.
+
+    Pure and deterministic unless stopped. No plan depends on it: call it at any time, on any snapshot.
+
+    Args:
+        snapshot: everything that a cycle takes into account.
+        uid: of a gang among the pending; for any other, the diagnosis is empty.
+        stop: lets another thread end it early.
+        plan: what was planned from this snapshot, if it is at hand: then most of it is not decided again.
+        cache: of earlier calls.
+    """
+    return next(diagnose_those(snapshot, frozenset({uid}), stop, plan, cache), Diagnosis(uid))
+
+
+def diagnose_those(
+    snapshot: Snapshot,
+    uids: frozenset[str],
+    stop: StopSignal | None = None,
+    plan: Plan | None = None,
+    cache: PlannerCache | None = None,
+) -> Iterator[Diagnosis]:
+    """The same for several gangs in one cycle, in the order of their turns."""
+    prepared = begin(survey(snapshot, cache), stop)
+    if plan is not None and not plan.cut:
+        know(prepared.cycle, of_plan(plan))
+    left = len(uids)
+    ctx: Context | None = None
+    for pending in turns(prepared):
+        if pending.workload.uid not in uids:
+            continue
+        least = smallest(pending.workload)
+        if barred(snapshot, pending) is not None or any(prepared.cycle.limits.over_quotas(least)):
+            yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
+        else:
+            ctx = context_of(prepared.cycle, pending, ctx)
+            yield _diagnosis_of(ctx)
+        left -= 1
+        if not left:
+            return
+
+
+def _diagnosis_of(ctx: Context) -> Diagnosis:
+    """Of the gang whose turn it is."""
+    conflict: tuple[Obstacle, ...]
+    proof, finders = Proof.OPTIMAL, _FOR_USER
+    if over := over_caps(ctx):
+        conflict = (user_sentence(ctx, over),)
+    else:
+        found = conflict_of(ctx)
+        conflict = tuple(sentence(ctx, constraint) for constraint in found.members)
+        proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
+        finders = _FINDERS if conflict else ()
+        if conflict and ctx.head is not None and ask(ctx, past_heads(ctx)).fits:
+            finders = (higher_priority,)  # StrictFIFO alone is in its way
+    ways: list[Way] = []
+    for finder in finders:
+        if ctx.solver.stop.stopped:
+            break
+        ways.extend(finder(ctx))
+    return Diagnosis(ctx.uid, conflict, tuple(ways), proof, ctx.solver.ended())

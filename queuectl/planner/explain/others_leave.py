@@ -1,0 +1,281 @@
+"""Fixes by others that run: they leave by themselves, release what they reserve, move, or end.
+
+The set of gangs to end is the one that the planner would evict if no policy protected any gang: the same search, over all
+that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from math import isinf
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.changes import Leave, Relocate, Withdraw
+from queuectl.domain.diagnosis import Limit, Remedy, Way
+from queuectl.domain.plan import Proof
+from queuectl.domain.queues import (
+    ClusterQueue,
+    Defragment,
+    ReclaimWithinCohort,
+    WithinClusterQueue,
+)
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.words import counted
+from queuectl.domain.workload import Workload
+from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.state import State
+from queuectl.planner.explain.context import HOLDERS, Context
+from queuectl.planner.explain.relaxation import ask, past_heads, requests, state_under
+from queuectl.planner.explain.remedy import finish, offer
+from queuectl.planner.preempt.cost import ages_of
+from queuectl.planner.preempt.find import Blocked
+from queuectl.planner.preempt.goal import layers
+from queuectl.planner.preempt.policy import allowed, within_nominal, would_return
+from queuectl.planner.preempt.roster import Bench, rows_of
+from queuectl.planner.preempt.search import Found
+from queuectl.planner.preempt.shield import opts_out, protected_until
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.quota.tree import QuotaRow
+from queuectl.planner.reasons.words import some
+from queuectl.planner.relocate.movers import movers_of
+from queuectl.planner.relocate.search import find_room
+from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
+
+_SHARE: Final = 0.05  # of a solve's limit, for each
+_ALL: Final = 0.1  # and for all together
+_NOT_ALONE: Final = "policy allows it, but it alone is not enough"
+
+
+def once_left(leaving: Sequence[Admitted]) -> Way | None:
+    """Nothing to do but to wait until these have left."""
+    names = [gang.workload.ref for gang in leaving]
+    message = f"wait: it fits once {some(names)} {'has' if len(names) == 1 else 'have'} left"
+    change = Leave(tuple(gang.workload.uid for gang in leaving))
+    return Way(Remedy.WAIT, message, {"leaving": names}, (change,)) if names else None
+
+
+def those_leaving(ctx: Context) -> Iterator[Way]:
+    """Nothing to do: it fits when those that are being evicted have left."""
+    relaxed, fix = replace(past_heads(ctx), gone=ctx.leaving), once_left(ctx.leaving)
+    if fix is not None and ask(ctx, relaxed).fits:
+        yield from offer(ctx, relaxed, fix)
+
+
+def holders_withdraw(ctx: Context) -> Iterator[Way]:
+    """Gangs for which freed capacity is held, if they gave up waiting for it."""
+    uids = [uid for uid, _, _ in ctx.cycle.leases.held() if uid != ctx.uid]
+    if not uids or not {p.workload.uid for p in ctx.snapshot.pending} >= set(uids):
+        return
+    names = [ctx.refs[uid] for uid in uids]
+    message = f"withdraw {some(names)}, for which freed capacity is held"
+    fix = Way(Remedy.END_OTHERS, message, {"heldFor": names}, (Withdraw(tuple(uids)),))
+    yield from offer(ctx, replace(past_heads(ctx), holders=HOLDERS - {Limit.LEASE}), fix)
+
+
+def others_move(ctx: Context) -> Iterator[Way]:
+    """The cheapest set of running gangs to move so that it fits; what moves may cost a day does not count.
+
+    While others leave anyway, no fix is suggested: those that move could be among those that then need not.
+    """
+    queues = ctx.snapshot.config.cluster_queues.values()
+    willing = {q.name for q in queues if q.defragment is not Defragment.OFF}
+    if not willing or ctx.leaving:
+        return
+
+    def may_move(gang: Admitted) -> bool:
+        queue = ctx.queue_of(gang)
+        return queue is not None and queue.name in willing
+
+    state = state_under(ctx, past_heads(ctx))
+    movers = movers_of(state, may_move, {})
+    for request in requests(ctx, past_heads(ctx)):
+        room = find_room(state, request, movers, ctx.solver)
+        if room is not None and room.moved:
+            break
+    else:
+        return
+    places = {
+        moved.gang.workload.uid: placement_of(ctx.problem, moved.request, moved.node_counts)
+        for moved in room.moved
+    }
+    gangs = [
+        {
+            "workload": moved.gang.workload.ref,
+            "lostGpuSeconds": moved.cost.lost_work,
+            "nodes": sorted({name for p in place.podsets for name, _ in p.nodes}),
+        }
+        for moved, place in zip(room.moved, places.values(), strict=True)
+    ]
+    names = sorted(moved.gang.workload.ref for moved in room.moved)
+    message = (
+        f"move {counted(len(names), 'gang')} elsewhere, at {room.cost[0]} GPU-seconds of lost work: "
+        f"{some(names)}"
+    )
+    least = room.proof is Proof.OPTIMAL
+    fix = Way(Remedy.MOVE_OTHERS, message, {"gangs": gangs}, (Relocate(places),), least)
+    yield from finish(ctx, fix, {})
+
+
+def others_end(ctx: Context) -> Iterator[Way]:
+    """The least set of gangs whose end would let it start, and what keeps each of them from being evicted for it.
+
+    Least in the layers of its ClusterQueue, over all that runs and all choices of flavors.
+    """
+    if not ctx.staying:
+        return
+    state, queue = state_under(ctx, past_heads(ctx)), ctx.queue or ClusterQueue("")
+    least, proved = None, True
+    for request in requests(ctx, past_heads(ctx)):
+        bench, found = _exits(ctx, state, request, queue)
+        proved &= found.proved
+        if found.victims:
+            chosen = [bench.gangs[v] for v in sorted(found.victims)]
+            loss = layers(queue.victim_order, [bench.cost(v) for v in found.victims])
+            least = min(least or (loss, chosen), (loss, chosen), key=itemgetter(0))
+    if least is not None:
+        yield from _ending(ctx, tuple(least[1]), least=proved)
+
+
+def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Iterator[Way]:
+    """The fix, with those that leave anyway where it takes them too."""
+    for gone in (chosen, (*chosen, *ctx.leaving)):
+        if ask(ctx, replace(past_heads(ctx), gone=gone)).fits:
+            break
+    else:
+        return
+    why = {g.workload.ref: shield(ctx, g) for g in chosen}
+    message = f"end {counted(len(chosen), 'gang')}: {some([f'{r} ({w})' for r, w in why.items()])}"
+    if len(gone) > len(chosen):
+        message += f", and wait for {some([g.workload.ref for g in ctx.leaving])} to leave"
+    gangs = [{"workload": ref, "policy": policy} for ref, policy in why.items()]
+    details = {"gangs": gangs, "gpus": sum(g.gpus for g in chosen)}
+    change = Leave(tuple(g.workload.uid for g in gone))
+    least &= not ctx.movable and gone is chosen  # moved, gangs before it might spare one
+    yield from finish(ctx, Way(Remedy.END_OTHERS, message, details, (change,), least), {})
+
+
+def _exits(
+    ctx: Context, state: State, request: GangRequest, queue: ClusterQueue
+) -> tuple[Bench, Found]:
+    """The search for them under one choice of flavors; equal gangs share it."""
+
+    def search() -> tuple[Bench, Found]:
+        gone = {gang.workload.uid for gang in ctx.snapshot.admitted}
+        gone -= {gang.workload.uid for gang in ctx.staying}
+        bench = ctx.problem.once(bench_without, frozenset(gone))
+        solver = _Patient(ctx.solver.limits, ctx.solver.stop)
+        found = Blocked(state, request, queue, solver, bench).solve()
+        ctx.solver.cut |= solver.cut
+        return bench, found
+
+    key = (request.units, request.pending.budget, queue.name, *sorted(request.charges.items()))
+    return ctx.once(key, search)
+
+
+def bench_without(problem: Problem, gone: frozenset[str]) -> Bench:
+    """All that runs but for these uids, as if any policy allowed to evict it."""
+    staying = (gang for gang in problem.snapshot.admitted if gang.workload.uid not in gone)
+    gangs = sorted(staying, key=lambda g: (g.workload.priority, g.workload.uid))
+    priorities = np.array([g.workload.priority for g in gangs], dtype=np.int64)
+    _, rank = np.unique(priorities, return_inverse=True)
+    everyone = np.ones(len(gangs), dtype=np.bool_)
+    charged: dict[QuotaRow, list[int]] = {}
+    for i, gang in enumerate(gangs):
+        for row, amount in problem.usage.charges(gang):
+            charged.setdefault(row, [0] * len(gangs))[i] += amount
+    quota = {row: np.array(amounts, dtype=np.int64) for row, amounts in charged.items()}
+    return Bench(
+        tuple(gangs),
+        rank.astype(np.int64) + 1,
+        ages_of(gangs).lost_work(problem.snapshot.now, everyone),
+        rows_of(problem, gangs),
+        quota,
+    )
+
+
+class _Patient(Solver):
+    """For a question that no plan depends on: a share of the limit for each solve, and for all of them together."""
+
+    def solve(self, model: Model, budget: int = 0) -> Outcome:
+        most = self.limits.deterministic_time
+        left = min(most * _SHARE, most * _ALL - self.deterministic_time)
+        if left <= 0:
+            return Outcome(Status.UNKNOWN)
+        limits = replace(self.limits, deterministic_time=left, growth=1.0)
+        once = Solver(limits, self.stop, light=True)
+        outcome = once.solve(model, budget)
+        self.deterministic_time += once.deterministic_time
+        self.cut |= once.cut
+        return outcome
+
+
+def shield(ctx: Context, gang: Admitted) -> str:
+    """Which policy keeps a gang from being evicted for ours."""
+    own, theirs = ctx.pending.workload, ctx.queue_of(gang)
+    if theirs is None:
+        return "it is in no ClusterQueue"
+    reclaimed = ctx.queue is not None and theirs.name != ctx.queue.name
+    until = protected_until(gang, theirs, ctx.snapshot.now, reclaimed=reclaimed)
+    if until is not None:
+        if not gang.evictable:
+            return "the API server refuses to suspend its job"
+        if opts_out(gang.workload, theirs, reclaimed=reclaimed):
+            policy = (
+                f"preemptionOptOut of ClusterQueue {theirs.name} is {theirs.preemption_opt_out}"
+            )
+            return f"it is not preemptible, and {policy}"
+        if isinf(until):
+            return f"maxEvictionsPerDay of ClusterQueue {theirs.name} is 0"
+        return f"protected until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if ctx.queue is None:
+        return f"ClusterQueue {theirs.name} is not its own"
+    return (
+        _within(ctx.queue, gang, own)
+        if theirs.name == ctx.queue.name
+        else _across(ctx, ctx.queue, theirs, gang)
+    )
+
+
+def _within(queue: ClusterQueue, gang: Admitted, own: Workload) -> str:
+    policy, priority = queue.within_cluster_queue, gang.workload.priority
+    if policy is WithinClusterQueue.NEVER:
+        return f"withinClusterQueue of {queue.name} is Never"
+    if policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY and priority == own.priority:
+        newer = gang.workload.queued_at > own.queued_at
+        return _NOT_ALONE if newer else f"it has the same priority {priority} and is not newer"
+    if priority >= own.priority:
+        return f"its priority {priority} is not below {own.priority}"
+    return _NOT_ALONE
+
+
+def _across(ctx: Context, queue: ClusterQueue, theirs: ClusterQueue, gang: Admitted) -> str:
+    """The same for a gang of another ClusterQueue."""
+    priority = ctx.pending.workload.priority
+    if (
+        queue.cohort is None
+        or ctx.problem.pools[queue.name].root is not ctx.problem.pools[theirs.name].root
+    ):
+        return f"ClusterQueue {theirs.name} shares no cohort with {queue.name}"
+    if queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
+        return f"reclaimWithinCohort of {queue.name} is Never"
+    lower = queue.reclaim_within_cohort is ReclaimWithinCohort.LOWER_PRIORITY
+    if lower and gang.workload.priority >= priority:
+        return f"its priority {gang.workload.priority} is not below {priority}"
+    state = ctx.state(HOLDERS, ctx.snapshot.config)
+    asked = list(requests(ctx, past_heads(ctx), ctx.problem))
+    if any(gang.workload.uid in allowed(state, request, queue) for request in asked):
+        return _NOT_ALONE
+    within = (within_nominal(state, request, queue, theirs.name) for request in asked)
+    pool = next(filter(None, within), None)
+    if pool is not None:
+        kind = "ClusterQueue" if pool == theirs.name else "cohort"
+        return f"{kind} {pool} uses no more than its nominal quota"
+    if any(would_return(state, request, queue, gang) for request in asked):
+        return f"it is within the nominal quota of ClusterQueue {theirs.name} before lower gangs of that queue"
+    return f"{queue.name} would have to borrow, and may not evict it then"

@@ -1,0 +1,119 @@
+"""From "it would fit if" to a suggested fix: with the quota that it takes besides, and checked against every gang before.
+
+What changes only the gang itself is exact as it is: no gang before it notices. What adds or frees something can be taken by
+those before it, so these are planned again on the changed snapshot whenever one of them would take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from queuectl.domain.changes import AddQuota, Change, RaisePriority
+from queuectl.domain.diagnosis import Way
+from queuectl.planner.explain.context import Context, context_of
+from queuectl.planner.explain.relaxation import (
+    Relaxation,
+    as_it_is,
+    ask,
+    quota_alone,
+)
+from queuectl.planner.explain.replay import OWN_CHANGES, replay
+from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.reasons.words import amount
+
+_ROUNDS: Final = 4  # cycles planned again for one fix
+
+
+def offer(ctx: Context, relaxed: Relaxation, fix: Way) -> Iterator[Way]:
+    """The fix, if the gang fits under ``relaxed`` (after the fix), or does with more quota besides; else none."""
+    verdict = ask(ctx, relaxed)
+    if not verdict.fits and not quota_alone(ctx):
+        verdict = ask(ctx, replace(relaxed, uncounted=None))
+    if verdict.fits:
+        yield from finish(ctx, fix, verdict.short)
+
+
+def finish(ctx: Context, fix: Way, short: Mapping[FlavorResource, int]) -> Iterator[Way]:
+    """The fix with the quota that is short besides, and with the priority that takes it past a StrictFIFO head."""
+    raised = [RaisePriority(ctx.uid, ctx.head.priority + 1)] if ctx.head is not None else []
+    if any(isinstance(change, RaisePriority) for change in fix.changes):
+        raised = []
+    quota = _settled(ctx, (*fix.changes, *raised), dict(short))
+    if quota is None:
+        return
+    message, details = fix.message, dict(fix.details)
+    if quota:
+        message += f"{', with' if fix.changes else ''} {_in_words(quota)}"
+        details["quota"] = [
+            {
+                "clusterQueue": q.queue,
+                "flavor": q.flavor,
+                "resource": q.resource,
+                "amount": q.amount,
+            }
+            for q in quota
+        ]
+    if raised:
+        message += f", and priority {raised[0].priority} or more"
+        details["priority"] = raised[0].priority
+    changes = (*fix.changes, *quota, *raised)
+    least = fix.least and not _unsettled(ctx, changes)
+    yield Way(fix.remedy, message, details, changes, least)
+
+
+def _settled(
+    ctx: Context, changes: Sequence[Change], short: dict[FlavorResource, int]
+) -> list[AddQuota] | None:
+    """The quota with which the gang starts on the changed snapshot, after every gang before it had its turn.
+
+    Those before it may take what is added: then more is added, a few times over. None = it does not start.
+    """
+    for _ in range(_ROUNDS):
+        quota = []
+        if ctx.queue is not None:
+            quota = [AddQuota(ctx.queue.name, *row, more) for row, more in sorted(short.items())]
+        everything = (*changes, *quota)
+        if not _unsettled(ctx, everything):
+            return quota
+        replayed = replay(ctx.cycle, ctx.uid, everything)
+        if replayed is None:
+            return None
+        later = context_of(replayed[0].cycle, replayed[1])
+        relaxed = replace(as_it_is(later), moving=False)
+        if ask(later, relaxed).fits:
+            return quota
+        verdict = ask(later, replace(relaxed, uncounted=None)) if quota else None
+        if verdict is None or not verdict.fits:
+            return None
+        for row, more in verdict.short.items():
+            short[row] = short.get(row, 0) + more
+    return None
+
+
+def _unsettled(ctx: Context, changes: Sequence[Change]) -> bool:
+    """Whether the gangs before it have a say in what these changes lead to."""
+    if any(isinstance(change, RaisePriority) for change in changes):
+        return True
+    return ctx.wanted and not all(isinstance(change, OWN_CHANGES) for change in changes)
+
+
+def _in_words(quota: Sequence[AddQuota]) -> str:
+    """``quota for 32 more nvidia.com/gpu of flavor h100 in ClusterQueue team-a``."""
+    parts = [
+        f"{amount(q.resource, q.amount).replace(' ', ' more ', 1)} of flavor {q.flavor}"
+        for q in quota
+    ]
+    return f"quota for {' and '.join(parts)} in ClusterQueue {quota[0].queue}"
+
+
+def largest(enough: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest number below ``high`` that is enough, by halving; ``low`` is taken to be."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if enough(middle):
+            low = middle
+        else:
+            high = middle
+    return low
