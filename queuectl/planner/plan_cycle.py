@@ -1,4 +1,4 @@
-"""From a snapshot to a plan: arena, repairs, walk, the confirming solve, and the answer."""
+"""From a snapshot to a plan: the problem, repairs, the admission cycle, the final check, and the answer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from queuectl.planner.cycle.defragment import defragment
 from queuectl.planner.cycle.dryrun import dry_run
 from queuectl.planner.cycle.heads import HeadScheduler
 from queuectl.planner.cycle.repair_precedence import Repairs
-from queuectl.planner.order.classes import PendingGangs, pending_gangs
-from queuectl.planner.order.order import StrictOrder
+from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
+from queuectl.planner.order.queue_order import StrictOrder
 from queuectl.planner.placement.feasible import confirm, draw_together
 from queuectl.planner.placement.unpack import Answer
 from queuectl.planner.problem.problem import Problem, survey
@@ -33,7 +33,7 @@ from queuectl.planner.solver.solver import Solver, Status, StopSignal
 def plan(
     snapshot: Snapshot, stop: StopSignal | None = None, cache: PlannerCache | None = None
 ) -> Plan:
-    """Decide one cycle: who starts where, who leaves, and why everybody else waits.
+    """Decide one cycle: which gangs start and where, which are evicted, and why the others wait.
 
     Pure and deterministic: the same snapshot gives the same plan, byte for byte, unless it was cut (``Plan.cut``).
 
@@ -43,43 +43,45 @@ def plan(
         cache: of earlier calls; the plan does not depend on it.
     """
     prepared = begin(survey(snapshot, cache), stop)
-    look_ahead(prepared.cycle, prepared.in_order)
-    for pending in HeadScheduler(prepared.cycle, prepared.lines):
-        prepared.cycle.heads.advance_to(pending)
+    cycle, in_order = prepared.cycle, prepared.in_order
+    look_ahead(cycle, in_order)
+    for pending in HeadScheduler(cycle, prepared.pending):
+        cycle.heads.advance_to(pending)
         prepared.consider(pending)
-    cleared = defragment(prepared.cycle, prepared.in_order)
-    draw_together(prepared.cycle.state, prepared.cycle.moved)
-    tidied = tidy(
-        prepared.cycle.state, list(prepared.cycle.starting.values()), prepared.cycle.solver
+    cleared = defragment(cycle, in_order)
+    draw_together(cycle.state, cycle.moved)
+    tidied = tidy(cycle.state, list(cycle.starting.values()), cycle.solver)
+    repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
+    made = answer(cycle, repairs, in_order, tidied=tidied)
+    aside = Solver(snapshot.limits, cycle.solver.stop)
+    made = replace(
+        made,
+        moved=cleared.moves,
+        returning=cycle.leases.returning,
+        stats={**made.stats, "rooms_sought": cleared.sought},
+        spared=tuple(dry_run(cycle, in_order, aside)),
+        alarms=(*made.alarms, *aside.alarms),
     )
-    repairs = _confirm(prepared.cycle, prepared.mending.repaired, prepared.in_order)
-    made = answer(prepared.cycle, repairs, prepared.in_order, tidied=tidied)
-    stats = {**made.stats, "rooms_sought": cleared.sought}
-    returning = prepared.cycle.leases.returning
-    made = replace(made, moved=cleared.moves, returning=returning, stats=stats)
-    aside = Solver(snapshot.limits, prepared.cycle.solver.stop)
-    spared = tuple(dry_run(prepared.cycle, prepared.in_order, aside))
-    made = replace(made, spared=spared, alarms=(*made.alarms, *aside.alarms))
-    return replace(made, uneven=tuple(uneven(prepared.cycle.problem, made)))
+    return replace(made, uneven=tuple(uneven(cycle.problem, made)))
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A walk about to begin: broken gangs are repaired, standing leases taken off, nobody has been looked at."""
+    """A cycle before the first pending gang: broken gangs are repaired, and leases that still stand are reserved."""
 
     cycle: AdmissionCycle
-    mending: Repairs
-    lines: PendingGangs
+    repairs: Repairs
+    pending: PendingGangs
 
     @property
     def in_order(self) -> Sequence[Pending]:
         """All pending gangs: priority, time queued, uid."""
-        return self.lines.in_order
+        return self.pending.in_order
 
     def consider(self, pending: Pending) -> None:
-        """Decide the gang whose turn it is; broken gangs that gave way to it are repaired again."""
+        """Decide the gang whose turn it is, and repair again the broken gangs whose repairs were undone for it."""
         self.cycle.consider(pending)
-        self.mending.resume()
+        self.repairs.resume()
 
 
 def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:
@@ -87,18 +89,18 @@ def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:
     snapshot = problem.snapshot
     solver = Solver(snapshot.limits, stop or StopSignal())
     state = open_state(problem)
-    lines = pending_gangs(snapshot, problem.cache)
-    leases = standing_leases(problem, state, lines.in_order)
+    pending = pending_gangs(snapshot, problem.cache)
+    leases = standing_leases(problem, state, pending.in_order)
     cycle = AdmissionCycle(
-        problem, state, solver, leases, GangClasses(problem, lines.kinds), StrictOrder(problem)
+        problem, state, solver, leases, GangClasses(problem, pending.keys), StrictOrder(problem)
     )
-    return Prepared(cycle, Repairs(cycle), lines)
+    return Prepared(cycle, Repairs(cycle), pending)
 
 
 def turns(prepared: Prepared) -> Iterator[Pending]:
-    """Each pending gang at a turn of its own: it is looked at when the next one is asked for."""
+    """Each pending gang at a turn of its own; it is decided when the next one is asked for."""
     cycle = prepared.cycle
-    for pending in HeadScheduler(cycle, prepared.lines, singly=True):
+    for pending in HeadScheduler(cycle, prepared.pending, singly=True):
         cycle.heads.advance_to(pending)
         yield pending
         prepared.consider(pending)
@@ -107,7 +109,7 @@ def turns(prepared: Prepared) -> Iterator[Pending]:
 def _confirm(
     cycle: AdmissionCycle, repairs: list[Repaired], in_order: Sequence[Pending]
 ) -> list[Repaired]:
-    """Admit only what CP-SAT holds a solution for; without one nothing starts and every starter is undecided."""
+    """Admit only what one CP-SAT solution holds; without one nothing starts, and each gang that would start is undecided."""
     stopped = cycle.solver.stop.stopped
     confirmed = Answer(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
     if confirmed.status is Status.FOUND:

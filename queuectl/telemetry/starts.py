@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from queuectl.domain.ledger import Entry, State
 from queuectl.objects.keys import GATE
-from queuectl.planner.order.classes import ClassKey, PendingGangs
+from queuectl.planner.order.pending_gangs import ClassKey, PendingGangs
 from queuectl.telemetry.gauges import gauge
 from queuectl.telemetry.lives import START_BUCKETS
 from queuectl.telemetry.standing import pending_status
@@ -67,7 +67,7 @@ class Kinds(Collector):
             for line in its:
                 last = self._entry(line.gangs[-1].workload.uid)  # the first of a line start first
                 if last is not None and last.state in _QUEUES:
-                    told.add((queue or "", pending_status(last.reason.code), line.kind))
+                    told.add((queue or "", pending_status(last.reason.code), line.key))
         counted = Counter((queue, status) for queue, status, _ in told)
         yield gauge(
             "pending_scheduling_hashes",

@@ -17,7 +17,7 @@ from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.state import State, open_state
-from queuectl.planner.order.classes import PendingGangs, pending_gangs
+from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.placement.quota_model import confirm_quota
 from queuectl.planner.preempt.prospect import Prospect
 from queuectl.planner.problem.problem import survey
@@ -114,7 +114,7 @@ def test_gangs_that_take_no_nodes_start_on_a_solution_of_the_solver() -> None:
 def _seen(lines: PendingGangs) -> object:
     """All that a walk sees of them."""
     queues = {name: [line.gangs for line in found] for name, found in lines.by_queue.items()}
-    kinds = {gang.workload.uid: lines.kinds[id(gang)] for gang in lines.in_order}
+    kinds = {gang.workload.uid: lines.keys[id(gang)] for gang in lines.in_order}
     return list(queues.items()), list(lines.in_order), list(lines.blocked), kinds
 
 

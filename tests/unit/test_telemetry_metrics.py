@@ -32,7 +32,7 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.utilization import Trouble, UseState
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.order.classes import pending_gangs
+from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.reports.domains import Spread
 from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
 from queuectl.telemetry.reclaim import IdleResult

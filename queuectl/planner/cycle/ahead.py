@@ -16,7 +16,7 @@ from typing import Final
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, fits
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.order.order import barred
+from queuectl.planner.order.queue_order import barred
 from queuectl.planner.placement.counting import Load, refuted_by_sums
 from queuectl.planner.placement.feasible import Decision, decide, moved
 from queuectl.planner.placement.rearrange import arrange

@@ -18,7 +18,7 @@ from queuectl.domain.plan import Admission, Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.placing import placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.order.order import place
+from queuectl.planner.order.queue_order import place
 from queuectl.planner.repair.repair import Repaired
 
 

@@ -26,7 +26,7 @@ from queuectl.planner.capacity.placing import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.limits import Limits
-from queuectl.planner.order.order import NEVER, Head, StrictOrder, barred
+from queuectl.planner.order.queue_order import NEVER, Head, StrictOrder, barred
 from queuectl.planner.preempt.patience import reclaim_wait
 from queuectl.planner.problem.partial import smallest
 from queuectl.planner.problem.problem import Problem

@@ -21,7 +21,7 @@ from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.placing import placement_of
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.order.order import NEVER, Place, barred, place
+from queuectl.planner.order.queue_order import NEVER, Place, barred, place
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.relocate.movers import Movers, movers_of
 from queuectl.planner.relocate.search import Room, find_room

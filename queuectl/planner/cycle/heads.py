@@ -1,15 +1,13 @@
-"""Whose turn it is: the lines of every ClusterQueue, the order among their heads, and the window shared between them.
+"""Which gang is considered next: the queue order in each ClusterQueue, the order among their heads, and the shared window.
 
-Inside a ClusterQueue the order is that of :class:`~queuectl.planner.order.order.QueueOrder`. Among the heads of all ClusterQueues
-:mod:`queuectl.planner.cycle.ranking` decides, by what was kept so far; so the next head is looked for when the one before has been
-decided.
+Inside a ClusterQueue the order is that of :class:`~queuectl.planner.order.queue_order.QueueOrder`. Among the heads of all
+ClusterQueues :mod:`queuectl.planner.cycle.ranking` decides, by what the cycle has admitted so far. So the next head is chosen
+after the one before has been decided.
 
-What is proved of the first gang of a line holds for the rest of it, so the whole line is refused with it. A refutation that
-victims of others may undo *parks* the line instead: it comes back, first gang first, when capacity was promised anew.
+What is proved of the first of some equal gangs holds for all of them, so they are refused together. A refutation that later
+evictions can undo *parks* them instead: they are considered again when capacity is reserved or returned.
 
-What the last plan refuted is not searched for again while nothing relevant has changed (:mod:`queuectl.planner.cycle.refuted`).
-
-The window is for all queues. No queue takes more than its part of it while others have gangs that nobody has looked at.
+The window is for all ClusterQueues. While other ClusterQueues have gangs that were not considered, none uses more than its part.
 """
 
 from __future__ import annotations
@@ -26,190 +24,192 @@ from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refuted import Refutations
-from queuectl.planner.order.classes import EqualGangs, PendingGangs
-from queuectl.planner.order.order import NEVER, QueueOrder, Rank
+from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs
+from queuectl.planner.order.queue_order import NEVER, QueueOrder, Rank
 
 
 @dataclass(eq=False, slots=True)
 class Position:
-    """A line in one walk; gangs before ``at`` have been decided."""
+    """Equal gangs in one cycle; those before ``at`` are decided."""
 
-    line: EqualGangs
+    gangs: EqualGangs
     at: int = 0
 
     @property
     def first(self) -> Pending:
-        return self.line.gangs[self.at]
+        return self.gangs.gangs[self.at]
 
 
 @dataclass(eq=False, slots=True)
 class QueueHeads:
-    """The lines of one ClusterQueue in one walk.
+    """The pending gangs of one ClusterQueue in one cycle.
 
     Attributes:
-        parked: lines whose first gang is refuted for now, with what it was told.
-        opened: gangs of it that count against the window.
+        name: of the ClusterQueue; None for gangs without one.
+        waiting: a heap of equal gangs by the rank of their first gang; ranks differ by uid at least.
+        parked: equal gangs whose first gang is refuted for now, and its refusal.
+        considered: gangs of it that count in the window.
     """
 
     name: str | None
     queue: ClusterQueue | None
     order: QueueOrder
-    lines: list[tuple[Rank, Position]]  # a heap; places differ by uid at least
+    waiting: list[tuple[Rank, Position]]
     parked: list[tuple[Position, Refusal]] = field(default_factory=list)
-    opened: int = 0
+    considered: int = 0
 
     @property
     def head(self) -> Pending | None:
-        """Who is first in it, of those not decided or parked."""
-        while self.lines:
-            rank, standing = self.lines[0]
-            now = self.order.within(standing.first.workload, self.queue)
+        """The first gang that is neither decided nor parked."""
+        while self.waiting:
+            rank, position = self.waiting[0]
+            now = self.order.within(position.first.workload, self.queue)
             if now == rank:
-                return standing.first
-            heappop(self.lines)  # what this plan started has moved it back
-            heappush(self.lines, (now, standing))
+                return position.first
+            heappop(self.waiting)  # the use of gangs that start in this plan has changed its rank
+            heappush(self.waiting, (now, position))
         return None
 
     def take(self) -> Position:
-        """Its first line, out of the order until it is put back."""
-        return heappop(self.lines)[1]
+        """The equal gangs of the head; they are out of the order until they are put back."""
+        return heappop(self.waiting)[1]
 
-    def put(self, standing: Position) -> None:
-        """A line by the gang that is its first now, if there is one."""
-        if standing.at < len(standing.line.gangs):
-            rank = self.order.within(standing.first.workload, self.queue)
-            heappush(self.lines, (rank, standing))
+    def put(self, position: Position) -> None:
+        """Put equal gangs into the order by the first that is not decided, if there is one."""
+        if position.at < len(position.gangs.gangs):
+            rank = self.order.within(position.first.workload, self.queue)
+            heappush(self.waiting, (rank, position))
 
     @property
     def strict(self) -> bool:
+        """Whether the ClusterQueue is StrictFIFO."""
         return self.queue is not None and self.queue.strategy is QueueingStrategy.STRICT_FIFO
 
 
 def queue_heads(
-    name: str | None, queue: ClusterQueue | None, order: QueueOrder, lines: Sequence[EqualGangs]
+    name: str | None, queue: ClusterQueue | None, order: QueueOrder, gangs: Sequence[EqualGangs]
 ) -> QueueHeads:
-    """All lines of a queue, nobody decided."""
-    ranked = [(order.within(line.gangs[0].workload, queue), Position(line)) for line in lines]
+    """All pending gangs of a ClusterQueue, none decided."""
+    ranked = [(order.within(g.gangs[0].workload, queue), Position(g)) for g in gangs]
     heapify(ranked)
     return QueueHeads(name, queue, order, ranked)
 
 
 class HeadScheduler:
-    """The turns of one walk."""
+    """Gives the gangs of one cycle their turns."""
 
-    def __init__(self, cycle: AdmissionCycle, lines: PendingGangs, *, singly: bool = False) -> None:
-        """``singly``: give a turn to every gang, and search for it as if nothing were known of it."""
+    def __init__(self, cycle: AdmissionCycle, gangs: PendingGangs, *, singly: bool = False) -> None:
+        """``singly``: give a turn to each gang, and search for it as if nothing were known of equal gangs."""
         snapshot = cycle.problem.snapshot
-        self._walk = cycle
-        self._lines = lines
+        self._cycle = cycle
+        self._gangs = gangs
         self._singly = singly
+        order, queues = cycle.heads.order, snapshot.config.cluster_queues
         self._queues = [
-            queue_heads(
-                name,
-                snapshot.config.cluster_queues.get(name or ""),
-                cycle.heads.order,
-                of_queue,
-            )
-            for name, of_queue in lines.by_queue.items()
+            queue_heads(name, queues.get(name or ""), order, of_queue)
+            for name, of_queue in gangs.by_queue.items()
         ]
         by_share = bool(snapshot.config.rules.fair_sharing)
         self._ranking: Ranking[QueueHeads] = ByShare(cycle) if by_share else ByBorrowing(cycle)
         self._refuted = None if singly else Refutations(cycle)
-        self._seen = 0  # releases of quota the ranking knows of
+        self._released = 0  # releases of quota that the ranking knows of
         self._reopened = cycle.classes.reopened
-        self._resting: list[QueueHeads] = []
-        window = snapshot.limits.window
-        scarce = len(lines.in_order) > window and len(self._queues) > 1
-        self._part = max(1, window // len(self._queues)) if scarce else len(lines.in_order) + 1
-        self._laps = 1
+        self._over_their_part: list[QueueHeads] = []
+        window, pending = snapshot.limits.window, len(gangs.in_order)
+        scarce = pending > window and len(self._queues) > 1
+        self._part = max(1, window // len(self._queues)) if scarce else pending + 1
+        self._rounds = 1  # how many parts of the window each ClusterQueue may use
 
     def __iter__(self) -> Iterator[Pending]:
-        """Every gang that needs one at its turn; each must have been decided when the next is asked for."""
-        yield from self._lines.blocked
-        for waiting in self._queues:
-            self._enter(waiting)
-        while not self._walk.over and (following := self._next()) is not None:
-            yield from self._turn(following)
-            self._enter(following)
-            self._catch_up()
-        for waiting in self._queues:  # the window is full: nobody else is searched for
-            while waiting.head is not None:
-                yield from self._turn(waiting)
-        for standing, refusal in chain.from_iterable(w.parked for w in self._queues):
-            self._walk.refused.update(standing.line.tell(standing.at, refusal))
+        """Each gang at its turn; it must be decided before the next one is asked for."""
+        yield from self._gangs.blocked
+        for heads in self._queues:
+            self._enter(heads)
+        while not self._cycle.over and (heads_next := self._next()) is not None:
+            yield from self._turn(heads_next)
+            self._enter(heads_next)
+            self._follow_changes()
+        for heads in self._queues:  # the window is full: no other gang is searched for
+            while heads.head is not None:
+                yield from self._turn(heads)
+        for position, refusal in chain.from_iterable(heads.parked for heads in self._queues):
+            self._cycle.refused.update(position.gangs.refuse(position.at, refusal))
         if self._refuted is not None:
             self._refuted.keep()
 
     def _next(self) -> QueueHeads | None:
-        waiting = self._ranking.take()
-        if waiting is None and self._resting:
-            self._laps += 1
-            resting, self._resting = self._resting, []
-            for rested in resting:
-                self._enter(rested)
+        """The ClusterQueue whose head is next; None when each gang is decided."""
+        heads = self._ranking.take()
+        if heads is None and self._over_their_part:
+            self._rounds += 1
+            again, self._over_their_part = self._over_their_part, []
+            for each in again:
+                self._enter(each)
             return self._next()
-        return waiting
+        return heads
 
-    def _enter(self, waiting: QueueHeads) -> None:
-        """Rank the head of a queue, unless it has none or has had its part."""
-        if waiting.head is not None and waiting.opened >= self._part * self._laps:
-            self._ranking.drop(waiting)
-            self._resting.append(waiting)
+    def _enter(self, heads: QueueHeads) -> None:
+        """Rank the head of a ClusterQueue, unless there is none or its part of the window is used."""
+        if heads.head is not None and heads.considered >= self._part * self._rounds:
+            self._ranking.drop(heads)
+            self._over_their_part.append(heads)
         else:
-            self._ranking.put(waiting)
+            self._ranking.put(heads)
 
-    def _turn(self, waiting: QueueHeads) -> Iterator[Pending]:
-        """The turn of the head of a queue, and what it means to the rest of its line."""
-        cycle = self._walk
-        standing = waiting.take()
-        pending = standing.first
+    def _turn(self, heads: QueueHeads) -> Iterator[Pending]:
+        """The turn of the head of a ClusterQueue, and what its answer means for equal gangs."""
+        cycle = self._cycle
+        position = heads.take()
+        pending = position.first
         before = cycle.considered
         if self._refuted is not None:
-            self._refuted.recall(pending, waiting.queue, standing.line.kind)
+            self._refuted.recall(pending, heads.queue, position.gangs.key)
         yield pending
         if self._refuted is not None:
-            self._refuted.learn(pending, waiting.queue)
-        waiting.opened += cycle.considered - before
+            self._refuted.learn(pending, heads.queue)
+        heads.considered += cycle.considered - before
         refusal = cycle.refused.get(pending.workload.uid)
-        standing.at += 1
+        position.at += 1
         if self._singly or refusal is None or refusal.lease is not None:
-            waiting.put(standing)
-        elif self._may_reopen(waiting, pending):
-            standing.at -= 1  # the first again, should it come back
-            waiting.parked.append((standing, refusal))
-        elif waiting.strict and refusal.reasons[0].code not in _FOR_ALL:
-            waiting.put(standing)  # it is the head now that the next waits behind
+            heads.put(position)
+        elif self._stays_refuted(heads, pending):
+            position.at -= 1  # it is the first again if they are considered again
+            heads.parked.append((position, refusal))
+        elif heads.strict and refusal.reasons[0].code not in _FOR_ALL:
+            heads.put(position)  # it is now the head that holds back the next gang
         else:
-            cycle.refused.update(standing.line.tell(standing.at, refusal))
+            cycle.refused.update(position.gangs.refuse(position.at, refusal))
 
-    def _may_reopen(self, waiting: QueueHeads, pending: Pending) -> bool:
-        if waiting.strict:
+    def _stays_refuted(self, heads: QueueHeads, pending: Pending) -> bool:
+        """Whether a refutation of its class still holds, where a change can undo it."""
+        if heads.strict:
             return False
-        return self._walk.classes.of(pending, waiting.queue).refusal is not None
+        return self._cycle.classes.of(pending, heads.queue).refusal is not None
 
-    def _catch_up(self) -> None:
-        """After quota came free, or refutations were dropped: rank anew whom it concerns."""
-        released = self._walk.state.released
-        if self._seen < len(released):
+    def _follow_changes(self) -> None:
+        """Rank heads again where quota was returned, and consider parked gangs again where refutations were dropped."""
+        released = self._cycle.state.released
+        if self._released < len(released):
             if self._refuted is not None:
-                self._refuted.stir(released[self._seen :])
-            self._ranking.freed(released[self._seen :])
-            self._seen = len(released)
-        if self._reopened != self._walk.classes.reopened:
-            self._reopened = self._walk.classes.reopened
-            for waiting in self._queues:
-                if waiting.parked and self._unpark(waiting):
-                    self._enter(waiting)
+                self._refuted.stir(released[self._released :])
+            self._ranking.freed(released[self._released :])
+            self._released = len(released)
+        if self._reopened != self._cycle.classes.reopened:
+            self._reopened = self._cycle.classes.reopened
+            for heads in self._queues:
+                if heads.parked and self._unpark(heads):
+                    self._enter(heads)
 
-    def _unpark(self, waiting: QueueHeads) -> bool:
-        parked, waiting.parked = waiting.parked, []
-        for standing, refusal in parked:
-            if self._may_reopen(waiting, standing.first):
-                waiting.parked.append((standing, refusal))
+    def _unpark(self, heads: QueueHeads) -> bool:
+        """Put parked gangs back whose refutation was dropped; whether there are any."""
+        parked, heads.parked = heads.parked, []
+        for position, refusal in parked:
+            if self._stays_refuted(heads, position.first):
+                heads.parked.append((position, refusal))
             else:
-                waiting.put(standing)
-        return len(waiting.parked) < len(parked)
+                heads.put(position)
+        return len(heads.parked) < len(parked)
 
 
 _FOR_ALL = NEVER | {Code.WAITING_IN_ORDER}
-"""What a gang of a StrictFIFO queue is told that goes for those behind it as well."""
+"""Refusals of a gang of a StrictFIFO ClusterQueue that also hold for the equal gangs behind it."""

@@ -21,7 +21,7 @@ from queuectl.domain.reasons import Reason
 from queuectl.domain.resource_quota import Allowance
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.order.classes import ClassKey
+from queuectl.planner.order.pending_gangs import ClassKey
 from queuectl.planner.preempt.idle import may_evict
 from queuectl.planner.preempt.shield import next_change
 from queuectl.planner.problem.partial import shrinks

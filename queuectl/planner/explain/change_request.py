@@ -22,7 +22,7 @@ from queuectl.planner.explain.constraints import taints
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import Relaxation, ask, past_heads
 from queuectl.planner.explain.remedy import largest, offer
-from queuectl.planner.order.order import place
+from queuectl.planner.order.queue_order import place
 from queuectl.planner.reasons.words import level_name
 
 _TAINTS_TRIED: Final = 4

@@ -37,7 +37,7 @@ from queuectl.planner.explain.others_leave import (
 )
 from queuectl.planner.explain.relaxation import ask, past_heads
 from queuectl.planner.explain.replay import know, of_plan
-from queuectl.planner.order.order import barred
+from queuectl.planner.order.queue_order import barred
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.problem.partial import smallest
 from queuectl.planner.problem.problem import survey

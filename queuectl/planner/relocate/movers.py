@@ -15,7 +15,7 @@ from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.planner.capacity.state import State
-from queuectl.planner.order.order import barred
+from queuectl.planner.order.queue_order import barred
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.roster import Bench, rows_of

@@ -9,8 +9,8 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.order.classes import ClassKey, class_key
-from queuectl.planner.order.order import NEVER
+from queuectl.planner.order.pending_gangs import ClassKey, class_key
+from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.problem.flavors import Choice, Options, options_of
 from queuectl.planner.problem.partial import admissible
 from queuectl.planner.problem.problem import Problem
@@ -61,12 +61,12 @@ class GangClasses:
     """The classes met so far in one walk.
 
     Attributes:
-        kinds: of the gangs of the snapshot, by id.
+        keys: of the gangs of the snapshot, by id.
         reopened: how often refutations were dropped.
     """
 
     problem: Problem
-    kinds: Mapping[int, ClassKey] = field(default_factory=dict)
+    keys: Mapping[int, ClassKey] = field(default_factory=dict)
     reopened: int = 0
     _known: dict[ClassKey, GangClass] = field(default_factory=dict)
     _alike: dict[Hashable, GangClass] = field(
@@ -74,7 +74,7 @@ class GangClasses:
     )  # by what is asked of which flavors
 
     def of(self, pending: Pending, queue: ClusterQueue | None) -> GangClass:
-        kind = self.kinds.get(id(pending)) or class_key(
+        kind = self.keys.get(id(pending)) or class_key(
             pending, queue.name if queue is not None else None
         )
         known = self._known.get(kind)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.order.limits import Limits
-from queuectl.planner.order.order import StrictOrder
+from queuectl.planner.order.queue_order import StrictOrder
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.partial import Largest, admissible, at_least, shrinks, with_counts
 from queuectl.planner.search.choose import (

@@ -24,7 +24,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import PodSet, TopologyMode
 from queuectl.planner.capacity.entitlement import borrows
-from queuectl.planner.order.order import NEVER
+from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.placement.feasible import decide, place
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
 from queuectl.planner.problem.parts import Cut, part_of, topologies
