@@ -1,8 +1,8 @@
 """Capacity and quota during one cycle, at each of a list of instants (invariants I2 and I4).
 
 Two instants are known today: *now*, when everything that holds capacity counts, leaving gangs included, and *later*, when
-everything that leaves has left. What starts is used at both, what is reserved is used later, what is evicted is used now.
-A gang must fit at all of them to start, and a reservation must fit later.
+everything that leaves has left. What starts is used at all of them, what is evicted only at the first, what is reserved only
+at the last. A gang must fit at each instant to start, and a reservation must fit at the last.
 
 A reservation is also owed a part of what is free now (:mod:`queuectl.planner.capacity.reservations`). A gang without a
 reservation may use the rest, which is *open*.
@@ -44,8 +44,7 @@ class State:
     """Starts from a problem; only the cycle changes it.
 
     Attributes:
-        now: all that holds capacity counts.
-        later: what leaves has left. While ``free`` is the same at both instants, it is one matrix.
+        instants: in the order of time. While ``free`` is the same at all of them, it is one matrix.
         kept: gangs that this plan starts.
         gone: uids that this plan evicts or repairs.
         leaving: gangs that leave, by uid; those that this plan evicts are among them.
@@ -56,8 +55,7 @@ class State:
     """
 
     problem: Problem
-    now: Instant
-    later: Instant
+    instants: Sequence[Instant]
     kept: list[TentativeAdmission] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     leaving: dict[str, Admitted] = field(init=False)
@@ -75,6 +73,16 @@ class State:
         self.leaving = {gang.workload.uid: gang for gang in self.problem.usage.leaving}
         self.quota_open = self.now.quota
 
+    @property
+    def now(self) -> Instant:
+        """The first instant: all that holds capacity counts."""
+        return self.instants[0]
+
+    @property
+    def later(self) -> Instant:
+        """The last instant: what leaves has left."""
+        return self.instants[-1]
+
     # What is free.
 
     def free(self) -> Ints:
@@ -82,8 +90,15 @@ class State:
         if self._free is None:
             if self._one and self.owed is None:
                 return self.now.free
-            self._free = np.minimum(self.open_now(slice(None)), self.later.free)
+            self._free = self._least(slice(None))
         return self._free
+
+    def _least(self, nodes: Ints | slice) -> Ints:
+        """(R, K) free on these nodes at every instant."""
+        least = self.open_now(nodes)
+        for instant in self.instants[1:]:
+            least = np.minimum(least, instant.free[:, nodes])
+        return least
 
     @property
     def _one(self) -> bool:
@@ -143,9 +158,9 @@ class State:
         }
 
     @property
-    def quota_views(self) -> tuple[QuotaUse, QuotaUse]:
+    def quota_views(self) -> tuple[QuotaUse, ...]:
         """The uses of quota beside which a gang without a reservation must find its own."""
-        return self.quota_open, self.later.quota
+        return self.quota_open, *(instant.quota for instant in self.instants[1:])
 
     def quota_most(self, queue: str) -> Mapping[FlavorResource, int]:
         """(flavor, resource) to what a ClusterQueue could use if nothing were used."""
@@ -193,13 +208,13 @@ class State:
         """Start a gang: it uses capacity and quota at every instant."""
         self.kept.append(kept)
         self._place(kept, -1)
-        self._charge(kept.request, 1, self.now.quota, self.later.quota)
+        self._charge(kept.request, 1, self.instants)
 
     def drop(self, kept: TentativeAdmission) -> None:
         """The opposite: it does not start after all."""
         self.kept.remove(kept)
         self._place(kept, 1)
-        self._charge(kept.request, -1, self.now.quota, self.later.quota)
+        self._charge(kept.request, -1, self.instants)
 
     def move(self, kept: TentativeAdmission, node_counts: NodeCounts) -> None:
         """Place a kept gang elsewhere; its quota stays as it is."""
@@ -236,8 +251,7 @@ class State:
         charges = self.problem.usage.charges(gang)
         if not gang.leaving and gang.workload.uid not in self.gone:
             self._stay(gang, 1)
-        if self._one:
-            self.later.free = self.now.free.copy()
+        self._part_from_now()
         add_at(self.now.free, nodes, amounts)
         for use in {id(use): use for use in (self.now.quota, self.quota_open)}.values():
             for row, amount in charges:
@@ -249,8 +263,8 @@ class State:
     def hold(self, request: GangRequest, node_counts: NodeCounts, sign: int = 1) -> None:
         """Use capacity and quota later, or, with ``sign`` -1, give it back."""
         for nodes, amounts in use_of_counts(request.pods, node_counts):
-            self._change_later(nodes, -sign * amounts)
-        self._charge(request, sign, self.later.quota)
+            self._change(self.instants[-1:], nodes, -sign * amounts)
+        self._charge(request, sign, self.instants[-1:])
 
     def owe(self, reservation: Reservation) -> None:
         """Keep what a reservation is owed of what is free now from all others."""
@@ -303,43 +317,52 @@ class State:
 
     # Changes of the matrices.
 
-    def _charge(self, request: GangRequest, sign: int, *uses: QuotaUse) -> None:
-        """Add a request's quota to some uses, or take it off; what is used now is not open either."""
+    def _charge(self, request: GangRequest, sign: int, instants: Sequence[Instant]) -> None:
+        """Add a request's quota at some instants, or take it off; what is used now is not open either."""
         if sign < 0 and request.queue is not None:
             self.released.append(request.queue)
-        if self.now.quota in uses and self.quota_open is not self.now.quota:
-            uses = (*uses, self.quota_open)
+        uses = [instant.quota for instant in instants]
+        if instants[0] is self.now and self.quota_open is not self.now.quota:
+            uses.append(self.quota_open)
         for row, amount in request.rows():
             for use in uses:
                 use.add(row, sign * amount)
 
     def _stay(self, gang: Admitted, sign: int) -> None:
-        """Free what a gang uses later, or, with ``sign`` -1, use it again."""
+        """Free what a gang uses at all instants but the first, or, with ``sign`` -1, use it again."""
         nodes, amounts = self.problem.use_of(gang)
-        self._change_later(nodes, sign * amounts)
+        self._change(self.instants[1:], nodes, sign * amounts)
         for row, amount in self.problem.usage.charges(gang):
-            self.later.quota.add(row, -sign * amount)
+            for instant in self.instants[1:]:
+                instant.quota.add(row, -sign * amount)
 
     def _place(self, kept: TentativeAdmission, sign: int) -> None:
-        matrices = (self.now.free,) if self._one else (self.now.free, self.later.free)
+        matrices = {id(instant.free): instant.free for instant in self.instants}
         for nodes, amounts in use_of_counts(kept.request.pods, kept.node_counts):
-            for matrix in matrices:
+            for matrix in matrices.values():
                 matrix[:, nodes] += sign * amounts
             if self._moved is not None and not kept.fixed:
                 self._moved[:, nodes] -= sign * amounts
             self._touch(nodes)
 
-    def _change_later(self, nodes: Ints, amounts: Ints) -> None:
+    def _part_from_now(self) -> None:
+        """Give the instants after the first matrices of their own."""
         if self._one:
-            self.later.free = self.now.free.copy()
-        add_at(self.later.free, nodes, amounts)
+            for instant in self.instants[1:]:
+                instant.free = self.now.free.copy()
+
+    def _change(self, instants: Sequence[Instant], nodes: Ints, amounts: Ints) -> None:
+        """Free amounts (R, K) of nodes at instants after the first."""
+        self._part_from_now()
+        for instant in instants:
+            add_at(instant.free, nodes, amounts)
         self._touch(nodes)
 
     def _touch(self, nodes: Ints) -> None:
         """What is free there has changed."""
         self._log.append(nodes)
         if self._free is not None:
-            self._free[:, nodes] = np.minimum(self.open_now(nodes), self.later.free[:, nodes])
+            self._free[:, nodes] = self._least(nodes)
 
 
 def open_state(problem: Problem) -> State:
@@ -349,6 +372,8 @@ def open_state(problem: Problem) -> State:
     later = now if problem.later is problem.now else problem.later.copy()
     return State(
         problem,
-        Instant(now, use_of(pools, usage.quota_held)),
-        Instant(later, use_of(pools, usage.quota_staying)),
+        (
+            Instant(now, use_of(pools, usage.quota_held)),
+            Instant(later, use_of(pools, usage.quota_staying)),
+        ),
     )

@@ -191,8 +191,10 @@ class Context:
             quota_later.update(part.quota_later)
         state = State(
             problem,
-            Instant(free - sum(p.now for p in parts), use_of(problem.pools, quota_now)),
-            Instant(free - sum(p.later for p in parts), use_of(problem.pools, quota_later)),
+            (
+                Instant(free - sum(p.now for p in parts), use_of(problem.pools, quota_now)),
+                Instant(free - sum(p.later for p in parts), use_of(problem.pools, quota_later)),
+            ),
         )
         state.gone.update(gang.workload.uid for gang in _evicted(self.cycle))
         out = {gang.workload.uid for gang in gone}
@@ -258,7 +260,7 @@ def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
 def _empty(problem: Problem) -> State:
     free = problem.index.allocatable.copy()
     return State(
-        problem, Instant(free, QuotaUse(problem.pools)), Instant(free, QuotaUse(problem.pools))
+        problem, [Instant(free, QuotaUse(problem.pools)), Instant(free, QuotaUse(problem.pools))]
     )
 
 

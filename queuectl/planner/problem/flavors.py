@@ -24,14 +24,8 @@ from queuectl.planner.problem.topology import misfit
 MOST_CHOICES: Final = 4096  # combinations of flavors looked at for one gang
 
 Choice: TypeAlias = Mapping[tuple[int, int], str]  # (unit, resource group) -> flavor
+Members: TypeAlias = tuple[int, ...]  # podsets that share a domain and flavors, by number
 Flavors: TypeAlias = tuple[Mapping[str, str], ...]  # per podset, resource -> flavor
-
-
-@dataclass(frozen=True, slots=True)
-class Members:
-    """Podsets that share a domain and flavors, by their numbers in the gang."""
-
-    podsets: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -73,7 +67,7 @@ class Options:
         """Per podset, resource to flavor, for what the queue covers of its requests."""
         flavors: list[dict[str, str]] = [{} for _ in workload.podsets]
         for (unit, number), name in choice.items():
-            for i in self.members[unit].podsets:
+            for i in self.members[unit]:
                 for resource in self.charged[i]:
                     if resource in queue.groups[number].covered:
                         flavors[i][resource] = name
@@ -86,7 +80,7 @@ def members_of(workload: Workload) -> tuple[Members, ...]:
     for number, podset in enumerate(workload.podsets):
         key = ("group", podset.group) if podset.group is not None else ("podset", number)
         units.setdefault(key, []).append(number)
-    return tuple(Members(tuple(numbers)) for numbers in units.values())
+    return tuple(tuple(numbers) for numbers in units.values())
 
 
 def options_of(workload: Workload, queue: ClusterQueue | None, problem: Problem) -> Options:
@@ -108,11 +102,11 @@ def options_of(workload: Workload, queue: ClusterQueue | None, problem: Problem)
         }
         options.uncovered = tuple(sorted(asked - covered))
     for unit, members in enumerate(options.members):
-        podsets = [workload.podsets[i] for i in members.podsets]
+        podsets = [workload.podsets[i] for i in members]
         for number, group in enumerate(queue.groups):
             touching = [
                 workload.podsets[i]
-                for i in members.podsets
+                for i in members
                 if workload.podsets[i].count and any(name in group.covered for name in charged[i])
             ]
             if touching:

@@ -171,11 +171,11 @@ class _Units:
 
     def unit(self, members: Members) -> Unit | None:
         """One unit, or None when none of its pods needs a node."""
-        numbers = [i for i in members.podsets if self._takes_nodes(i)]
+        numbers = [i for i in members if self._takes_nodes(i)]
         if not numbers:
             return None
-        podsets = [self.workload.podsets[i] for i in members.podsets]
-        tree = self.problem.index.tree(self._levels(members.podsets, podsets))
+        podsets = [self.workload.podsets[i] for i in members]
+        tree = self.problem.index.tree(self._levels(members, podsets))
         visible = (
             None if len(tree.order) == self.problem.size else tree.position < self.problem.size
         )

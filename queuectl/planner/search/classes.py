@@ -120,7 +120,7 @@ class GangClasses:
             name
             for (unit, number), names in options.allowed.items()
             for name in names
-            if all(enough(podset, number, name) for podset in options.members[unit].podsets)
+            if all(enough(podset, number, name) for podset in options.members[unit])
         )
 
     def _charged(self, pending: Pending, queue: ClusterQueue) -> GangClass:

@@ -124,7 +124,7 @@ class _Search:
 
     def _podsets(self, unit: int) -> list[PodSet]:
         podsets = self.pending.workload.podsets
-        return [podsets[i] for i in self.options.members[unit].podsets]
+        return [podsets[i] for i in self.options.members[unit]]
 
     def _step(self, unit: int) -> int:
         first = self._podsets(unit)[0]
@@ -154,7 +154,7 @@ class _Search:
         """Portions of a podset go together if it says the same of them."""
         if not portion.step:
             return None
-        (number,) = self.options.members[portion.unit].podsets
+        (number,) = self.options.members[portion.unit]
         request = self.pending.workload.podsets[number].topology
         named = topologies(portion.flavors[number], self.by.problem.snapshot.config)
         required = request is not None and request.mode is TopologyMode.REQUIRED
@@ -214,7 +214,7 @@ class _Search:
         workload = self.pending.workload
         parts: list[tuple[int, PodSet, dict[str, str]]] = []
         for at, (portion, count) in enumerate(zip(self.portions, counts, strict=True)):
-            for number in self.options.members[portion.unit].podsets if count else ():
+            for number in self.options.members[portion.unit] if count else ():
                 podset, flavors = workload.podsets[number], dict(portion.flavors[number])
                 if portion.step:
                     podset = part_of(podset, at, count * portion.step, flavors, config)
@@ -259,7 +259,7 @@ class _Search:
             own = [(p, count) for p, count in rows if p.unit == unit and p.step]
             if own and sum(count for _, count in own) < total:
                 (podset,) = self._podsets(unit)
-                (number,) = self.options.members[unit].podsets
+                (number,) = self.options.members[unit]
                 room = {"+".join(_names(p.flavors[number])): n * p.step for p, n in own}
                 said = ", ".join(f"{pods} with flavor {name}" for name, pods in room.items())
                 text = f"{podset.count} pods of podset {podset.name}, split over flavors: room for {said}"
