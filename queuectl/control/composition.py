@@ -38,6 +38,7 @@ from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
 from queuectl.objects.files.what_if import WhatIf
 from queuectl.objects.kinds import KINDS
+from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
 from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, Gauge, Names
@@ -103,6 +104,11 @@ class Controller:
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         """Pods outside the queues that hold GPUs; None while this process does not know yet."""
         return await self.supervisor.viewer.unmanaged()
+
+    @property
+    def cache(self) -> PlannerCache:
+        """What the planner of this process keeps from call to call."""
+        return self.supervisor.cache
 
     async def picture(self) -> Snapshot | None:
         """The cluster as planning would see it; None while this process does not know yet."""

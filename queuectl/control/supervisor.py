@@ -64,7 +64,7 @@ class Supervisor:
         self._settings = settings
         self._clock = clock
         self._mirror = Mirror(job_resources)
-        self._cache = PlannerCache()
+        self.cache = PlannerCache()
         self._missing = self._mirror.resources
         self._synced = asyncio.Event()
         self._policies: list[str] = ["admission policies: not probed yet"]
@@ -85,12 +85,12 @@ class Supervisor:
             watching=self._synced.is_set,
             heard=lambda: self._hearsay.now.uses,
             throttle=self._throttle,
-            cache=self._cache,
+            cache=self.cache,
         )
         self.what_if = WhatIfPlanner(
-            self.viewer.latest, store, self._mirror, self._throttle, self._cache
+            self.viewer.latest, store, self._mirror, self._throttle, self.cache
         )
-        self.previewer = Previewer(self.viewer.latest, self._throttle, self._cache)
+        self.previewer = Previewer(self.viewer.latest, self._throttle, self.cache)
         self._leadership = Leadership(
             cluster,
             store,
@@ -192,7 +192,7 @@ class Supervisor:
                 metrics=self._metrics,
                 settings=self._settings,
                 clock=self._clock,
-                cache=self._cache,
+                cache=self.cache,
                 throttle=self._throttle,
             )
             try:

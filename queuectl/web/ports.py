@@ -11,6 +11,7 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.cache import PlannerCache
 
 
 class PageStore(ApiStore, Protocol):
@@ -45,6 +46,10 @@ class Scene(Protocol):
 
     async def floor(self) -> ClusterMap | None:
         """What stands where, about a second old at most; None while this process does not know yet."""
+
+    @property
+    def cache(self) -> PlannerCache:
+        """What the planner of this process keeps from call to call."""
 
     async def picture(self) -> Snapshot | None:
         """The cluster as planning would see it, about a second old at most; None while this process does not know yet."""

@@ -112,7 +112,7 @@ class Site:
         self.signs_in = signs_in
         self.diagnoser = diagnoser
         self._scene = scene
-        self.cache = PlannerCache()
+        self.cache = scene.cache if scene is not None else PlannerCache()
         self._environment = _environment()
         self._stated = stated
 

@@ -19,6 +19,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
+from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import floor_of
 from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -56,6 +57,7 @@ class Scene:
     def __init__(self, snapshot: Snapshot, uses: dict[str, GangUse]) -> None:
         self.snapshot: Snapshot | None = snapshot
         self.uses = uses
+        self.cache = PlannerCache()
         self._floor: ClusterMap | None = None
 
     async def picture(self) -> Snapshot | None:
