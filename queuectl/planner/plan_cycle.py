@@ -20,7 +20,7 @@ from queuectl.planner.cycle.dryrun import dry_run
 from queuectl.planner.cycle.heads import HeadScheduler
 from queuectl.planner.cycle.repair_precedence import Repairs
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
-from queuectl.planner.order.queue_order import StrictOrder
+from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.placement.feasible import confirm, draw_together
 from queuectl.planner.placement.unpack import Answer
 from queuectl.planner.problem.problem import Problem, survey
@@ -92,7 +92,7 @@ def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:
     pending = pending_gangs(snapshot, problem.cache)
     leases = standing_leases(problem, state, pending.in_order)
     cycle = AdmissionCycle(
-        problem, state, solver, leases, GangClasses(problem, pending.keys), StrictOrder(problem)
+        problem, state, solver, leases, GangClasses(problem, pending.keys), StrictFifoHeads(problem)
     )
     return Prepared(cycle, Repairs(cycle), pending)
 

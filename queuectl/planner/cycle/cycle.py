@@ -26,7 +26,7 @@ from queuectl.planner.capacity.placing import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.limits import Limits
-from queuectl.planner.order.queue_order import NEVER, Head, StrictOrder, barred
+from queuectl.planner.order.queue_order import NEVER, Head, StrictFifoHeads, barred
 from queuectl.planner.preempt.patience import reclaim_wait
 from queuectl.planner.problem.partial import smallest
 from queuectl.planner.problem.problem import Problem
@@ -73,7 +73,7 @@ class AdmissionCycle:
     solver: Solver
     leases: Leases
     classes: GangClasses
-    heads: StrictOrder
+    heads: StrictFifoHeads
     limits: Limits = field(init=False)
     sizing: SizeSearch = field(init=False)
     starting: dict[str, TentativeAdmission] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class AdmissionCycle:
             return
         uid = pending.workload.uid
         queue = self.problem.snapshot.queue_of(pending.workload)
-        over = self.limits.refusal(smallest(pending.workload), queue)
+        over = self.limits.refusal(smallest(pending.workload), queue, self.heads)
         if over is not None:
             self._refuse(pending, (over,), lease=pending.lease if self.leases.holds(uid) else None)
             return

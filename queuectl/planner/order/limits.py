@@ -15,11 +15,12 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from queuectl.domain.quantity import format_quantity
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
+from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.problem.usage import charges_of
 
 Row: TypeAlias = tuple[str, ...]
@@ -159,28 +160,25 @@ class Limits:
 
     snapshot: Snapshot
     users: UserCaps = field(init=False)
-    _heads: dict[Row, str] = field(
-        default_factory=dict
-    )  # the first over each, in StrictFIFO queues
     _taken: Counter[Row] = field(default_factory=Counter)  # by this plan
 
     def __post_init__(self) -> None:
         self.users = UserCaps(self.snapshot)
 
-    def refusal(self, workload: Workload, queue: ClusterQueue | None) -> Reason | None:
+    def refusal(
+        self, workload: Workload, queue: ClusterQueue | None, heads: StrictFifoHeads
+    ) -> Reason | None:
         """Why a limit keeps a gang from starting with those that this plan has started; None if no limit does."""
-        name = queue.name if queue is not None else ""
-        strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
         for waits, sharer, bounds in self._shared(workload):
-            place = (waits, name, sharer)
-            if strict and place in self._heads:
-                head = self._heads[place]
+            limit = (waits, sharer)
+            head = heads.ahead_at_limit(queue, limit)
+            if head is not None:
                 text = f"StrictFIFO: behind {head}, {waits}"
                 return Reason(Code.WAITING_IN_ORDER, text, {"behind": head})
             over = next(filter(Bound.exceeded, bounds), None)
             if over is not None:
-                if strict and over.need <= over.most:
-                    self._heads[place] = workload.ref
+                if over.need <= over.most:  # a gang larger than the limit holds back no gang
+                    heads.wait_at_limit(queue, limit, workload.ref)
                 return over.reason()
         return None
 

@@ -1,8 +1,8 @@
-"""Who is looked at before whom, who may be looked at, and whom a StrictFIFO queue holds back."""
+"""The queue order, which gangs must not be planned, and which gangs the heads of StrictFIFO ClusterQueues hold back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final, TypeAlias
@@ -100,7 +100,7 @@ def barred(snapshot: Snapshot, pending: Pending) -> Reason | None:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A gang of a StrictFIFO queue that waits: later ones must leave it the flavors it could use."""
+    """A gang of a StrictFIFO queue that waits for capacity: later gangs must not use flavors that it can use."""
 
     ref: str
     flavors: frozenset[str]
@@ -108,17 +108,20 @@ class Head:
 
 
 @dataclass(slots=True)
-class StrictOrder:
-    """The waiting heads of every StrictFIFO queue so far.
+class StrictFifoHeads:
+    """The one rule that a waiting head holds back later gangs of its StrictFIFO ClusterQueue from what it waits for.
 
     Attributes:
         order: inside each ClusterQueue.
-        returning: evicted gangs that will queue again at their old places, by ClusterQueue.
+        heads: by ClusterQueue, the heads that wait for capacity.
+        at_limits: by ClusterQueue and limit, the head that waits for that limit.
+        returning: by ClusterQueue, evicted gangs that will queue again at their old places.
     """
 
     problem: Problem
     order: QueueOrder = field(init=False)
     heads: dict[str, list[Head]] = field(default_factory=dict)
+    at_limits: dict[tuple[str, Hashable], str] = field(default_factory=dict)
     returning: dict[str, list[Admitted]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -130,7 +133,7 @@ class StrictOrder:
                 self.returning.setdefault(queue.name, []).append(gang)
 
     def advance_to(self, pending: Pending) -> None:
-        """Note whoever has a place before this gang in its ClusterQueue and is not there yet."""
+        """Note the gangs that have a place before this gang in its ClusterQueue and are not back in it yet."""
         queue = self._queue_of(pending.workload)
         returning = self.returning.get(queue.name) if queue is not None else None
         if not returning:
@@ -141,7 +144,7 @@ class StrictOrder:
             self.hold_back_behind(gang)
 
     def wait(self, queue: ClusterQueue | None, head: Head) -> None:
-        """Note a gang that was looked at and does not start."""
+        """Note a gang that waits for capacity."""
         if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
             heads = self.heads.setdefault(queue.name, [])
             if not any(head.flavors <= known.flavors for known in heads):
@@ -153,6 +156,15 @@ class StrictOrder:
         queue = self._queue_of(workload)
         flavors = {name for p in gang.placement.podsets for name in p.charged}
         self.wait(queue, Head(workload.ref, frozenset(flavors), gang.lease is not None))
+
+    def wait_at_limit(self, queue: ClusterQueue | None, limit: Hashable, ref: str) -> None:
+        """Note a gang that waits for a limit: later gangs that count against it wait too."""
+        if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+            self.at_limits.setdefault((queue.name, limit), ref)
+
+    def ahead_at_limit(self, queue: ClusterQueue | None, limit: Hashable) -> str | None:
+        """The head that waits for this limit; None if there is none."""
+        return self.at_limits.get((queue.name, limit)) if queue is not None else None
 
     def ahead(self, queue: ClusterQueue | None, choice: Choice) -> Head | None:
         """The first waiting head that could use what this choice of flavors takes."""

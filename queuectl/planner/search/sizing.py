@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.order.limits import Limits
-from queuectl.planner.order.queue_order import StrictOrder
+from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.partial import Largest, admissible, at_least, shrinks, with_counts
 from queuectl.planner.search.choose import (
@@ -38,7 +38,7 @@ class SizeSearch:
 
     chooser: FlavorChooser
     classes: GangClasses
-    strict: StrictOrder
+    strict: StrictFifoHeads
     limits: Limits
     solver: Solver
     doubt: Callable[[Pending], None]
