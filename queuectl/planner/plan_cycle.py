@@ -11,14 +11,14 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import standing_leases
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.consolidate.tidy import tidy
-from queuectl.planner.cycle.ahead import look_ahead
-from queuectl.planner.cycle.answer import answer
-from queuectl.planner.cycle.balance import uneven
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.defragment import defragment
-from queuectl.planner.cycle.dryrun import dry_run
+from queuectl.planner.cycle.dry_run import dry_run
 from queuectl.planner.cycle.heads import HeadScheduler
+from queuectl.planner.cycle.look_ahead import look_ahead
+from queuectl.planner.cycle.make_plan import make_plan
 from queuectl.planner.cycle.repair_precedence import Repairs
+from queuectl.planner.cycle.unevenness import uneven
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.placement.feasible import confirm, draw_together
@@ -26,7 +26,7 @@ from queuectl.planner.placement.unpack import Answer
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.reasons import refusals
 from queuectl.planner.repair.repair import Repaired
-from queuectl.planner.search.classes import GangClasses
+from queuectl.planner.search.gang_classes import GangClasses
 from queuectl.planner.solver.solver import Solver, Status, StopSignal
 
 
@@ -52,7 +52,7 @@ def plan(
     draw_together(cycle.state, cycle.moved)
     tidied = tidy(cycle.state, list(cycle.starting.values()), cycle.solver)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
-    made = answer(cycle, repairs, in_order, tidied=tidied)
+    made = make_plan(cycle, repairs, in_order, tidied=tidied)
     aside = Solver(snapshot.limits, cycle.solver.stop)
     made = replace(
         made,

@@ -10,7 +10,7 @@ import pytest
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan, plan_cycle
-from queuectl.planner.cycle.ahead import LookAhead, look_ahead
+from queuectl.planner.cycle.look_ahead import LookAhead, look_ahead
 from queuectl.planner.placement.feasible import Decision
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest

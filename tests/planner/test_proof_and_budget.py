@@ -83,7 +83,7 @@ def test_victims_carry_the_proof_that_they_are_the_least(
         found = find_victims(*args)
         return None if found is None else replace(found, proof=proof)
 
-    monkeypatch.setattr("queuectl.planner.search.choose.find_victims", unsure)
+    monkeypatch.setattr("queuectl.planner.search.flavor_choice.find_victims", unsure)
     victim = holding(gang("victim", podset(gpu=8)), {"a0": 1})
     made = plan(world([node("a0", gpu=8)], [gang("w", podset(gpu=8), priority=5)], [victim]))
     assert [p.proof for p in made.preempted] == [proof]

@@ -13,7 +13,7 @@ from queuectl.domain.records import PodRecord
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.lifecycle.owed_writes import assign
 from queuectl.planner import plan
-from queuectl.planner.capacity.placing import seats_of
+from queuectl.planner.capacity.placements import seats_of
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, holding, node, podset, world
 from tests.support.examples import examples

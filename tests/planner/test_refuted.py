@@ -15,7 +15,7 @@ from queuectl.domain.queues import Protection, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.search.choose import FlavorChooser
+from queuectl.planner.search.flavor_choice import FlavorChooser
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.queues import cq, gpus, quota_only, running
 from tests.support.examples import examples

@@ -19,7 +19,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan, plan_cycle
 from queuectl.planner.capacity.node_counts import TentativeAdmission
-from queuectl.planner.capacity.placing import node_counts_of
+from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.consolidate.model import TidyModel
 from queuectl.planner.consolidate.tidy import may_move
 from queuectl.planner.consolidate.units import bundle

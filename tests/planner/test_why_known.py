@@ -14,7 +14,7 @@ from queuectl.planner.explain.replay import know, of_plan
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.preempt.find import Blocked
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.search import choose
+from queuectl.planner.search import flavor_choice
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.generate import contested, snapshots
 from tests.planner.relaxed import helped, starts
@@ -82,7 +82,7 @@ def test_nobody_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def again(*_: object) -> None:
         raise AssertionError("searched again")
 
-    monkeypatch.setattr(choose, "decide", again)
+    monkeypatch.setattr(flavor_choice, "decide", again)
     diagnosis = diagnose(snapshot, "w3", plan=planned)
     assert diagnosis.conflict
     with pytest.raises(AssertionError, match="searched again"):

@@ -30,7 +30,7 @@ from queuectl.planner.capacity.node_counts import (
     fits,
     use_of_counts,
 )
-from queuectl.planner.capacity.placing import node_counts_of
+from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import QueueOrder, barred, place
 from queuectl.planner.problem.partial import as_placed

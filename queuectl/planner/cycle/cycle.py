@@ -22,7 +22,7 @@ from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.entitlement import entitled
 from queuectl.planner.capacity.node_counts import TentativeAdmission
-from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.limits import Limits
@@ -32,7 +32,7 @@ from queuectl.planner.problem.partial import smallest
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons import refusals
-from queuectl.planner.search.choose import (
+from queuectl.planner.search.flavor_choice import (
     Fit,
     FitsAfterEviction,
     FlavorChooser,
@@ -40,8 +40,8 @@ from queuectl.planner.search.choose import (
     Refuted,
     Unknown,
 )
-from queuectl.planner.search.classes import Candidate, GangClasses
-from queuectl.planner.search.sizing import SizeSearch
+from queuectl.planner.search.gang_classes import Candidate, GangClasses
+from queuectl.planner.search.size_search import SizeSearch
 from queuectl.planner.solver.solver import Solver
 
 _NOT_YET = Reason(Code.PENDING_EVALUATION, "behind others; not looked at yet")

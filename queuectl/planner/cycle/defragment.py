@@ -18,7 +18,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.words import counted
 from queuectl.planner.capacity import reservations
-from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import NEVER, Place, barred, place

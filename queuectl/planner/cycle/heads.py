@@ -23,7 +23,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
-from queuectl.planner.cycle.refuted import Refutations
+from queuectl.planner.cycle.refutations import Refutations
 from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs
 from queuectl.planner.order.queue_order import NEVER, QueueOrder, Rank
 

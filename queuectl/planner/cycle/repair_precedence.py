@@ -19,8 +19,8 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.idle import may_evict
 from queuectl.planner.preempt.policy import schemes
 from queuectl.planner.repair.repair import Awaiting, Repaired, repair, repair_order
-from queuectl.planner.search.choose import Fit, FitsAfterEviction, Outcome, Refuted, Unknown
-from queuectl.planner.search.classes import Candidate
+from queuectl.planner.search.flavor_choice import Fit, FitsAfterEviction, Outcome, Refuted, Unknown
+from queuectl.planner.search.gang_classes import Candidate
 
 
 class Repairs:

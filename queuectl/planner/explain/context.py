@@ -29,7 +29,7 @@ from queuectl.planner.problem.partial import admissible, shrinks, with_counts
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse, use_of
-from queuectl.planner.search.classes import GangClasses
+from queuectl.planner.search.gang_classes import GangClasses
 from queuectl.planner.solver.solver import Solver
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, state_under

@@ -22,7 +22,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease
 from queuectl.domain.workload import Placement
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
-from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement import several

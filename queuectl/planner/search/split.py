@@ -29,7 +29,7 @@ from queuectl.planner.placement.feasible import decide, place
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
 from queuectl.planner.problem.parts import Cut, part_of, topologies
 from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.search.choose import (
+from queuectl.planner.search.flavor_choice import (
     Fit,
     FitsAfterEviction,
     FlavorChooser,

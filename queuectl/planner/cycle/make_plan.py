@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from queuectl.domain.plan import Admission, Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending
-from queuectl.planner.capacity.placing import placement_of
+from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import place
 from queuectl.planner.repair.repair import Repaired
 
 
-def answer(
+def make_plan(
     cycle: AdmissionCycle, repairs: Sequence[Repaired], in_order: Sequence[Pending], **stats: float
 ) -> Plan:
     """The plan of a walk; ``stats`` are told beside the walk's own."""

@@ -23,7 +23,7 @@ from queuectl.planner.placement.rearrange import arrange
 from queuectl.planner.problem.partial import shrinks
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.search.choose import FlavorChooser
+from queuectl.planner.search.flavor_choice import FlavorChooser
 from queuectl.planner.solver.solver import Solver, Status
 
 _MOST: Final = 48  # gangs in one model, kept ones included

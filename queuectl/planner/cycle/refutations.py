@@ -27,7 +27,7 @@ from queuectl.planner.preempt.shield import next_change
 from queuectl.planner.problem.partial import shrinks
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import Pool
-from queuectl.planner.search.classes import GangClass
+from queuectl.planner.search.gang_classes import GangClass
 
 _Who: TypeAlias = tuple[int, float] | None
 """Priority and time queued of the gang that was searched for, where they say whom it may evict."""

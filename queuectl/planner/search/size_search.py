@@ -13,7 +13,7 @@ from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.partial import Largest, admissible, at_least, shrinks, with_counts
-from queuectl.planner.search.choose import (
+from queuectl.planner.search.flavor_choice import (
     Fit,
     FitsAfterEviction,
     FlavorChooser,
@@ -21,7 +21,7 @@ from queuectl.planner.search.choose import (
     Refuted,
     Unknown,
 )
-from queuectl.planner.search.classes import Candidate, GangClass, GangClasses
+from queuectl.planner.search.gang_classes import Candidate, GangClass, GangClasses
 from queuectl.planner.search.split import split
 from queuectl.planner.solver.lexicographic import PodCounts
 from queuectl.planner.solver.solver import Solver

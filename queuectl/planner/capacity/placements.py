@@ -24,7 +24,7 @@ def placement_of(
 ) -> Placement:
     """The placement of a gang: nodes of each podset in topology order, so that neighbouring ranks are neighbours.
 
-    In a repair healthy pods keep their ranks, and so do the lost ones (:mod:`queuectl.planner.capacity.placing`).
+    In a repair healthy pods keep their ranks, and so do the lost ones (:mod:`queuectl.planner.capacity.placements`).
 
     Args:
         problem: of the snapshot.

@@ -21,8 +21,8 @@ from queuectl.planner.capacity import reservations
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.idle import anybody_yields, least_priorities
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.search.choose import FitsAfterEviction, FlavorChooser
-from queuectl.planner.search.classes import GangClass
+from queuectl.planner.search.flavor_choice import FitsAfterEviction, FlavorChooser
+from queuectl.planner.search.gang_classes import GangClass
 from queuectl.planner.solver.solver import Solver
 
 _MOST: Final = 16  # gangs asked for in one plan: a long queue costs no more than a short one
