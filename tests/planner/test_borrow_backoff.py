@@ -13,7 +13,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
-from queuectl.planner.explain import diagnose
+from queuectl.planner.explain import diagnose, diagnose_those
 from queuectl.planner.preempt.shield import next_change
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
@@ -89,6 +89,19 @@ def test_the_reason_and_the_explanation_say_when_it_may_borrow() -> None:
     (obstacle,) = diagnose(snapshot, "g", None, made).conflict
     assert f"does not borrow before {AT}" in obstacle.message
     assert obstacle.details["borrowsAt"] == AT
+
+
+def test_what_would_help_an_equal_gang_that_may_borrow_does_not_depend_on_it() -> None:
+    """Without borrowing, two gangs of its queue have to end; with it, one."""
+    running = [holding(asking(f"h{i}", 1), {f"n{i}": 1}) for i in range(3)]
+    running.append(holding(asking("other", 1, queue="b"), {"n3": 1}))
+    evicted = Pending(asking("g", 1, 1.0), borrows_at=LATER)
+    snapshot = shared(evicted, asking("k", 1, 2.0), running=tuple(running))
+    ended = {
+        diagnosis.uid: [len(w.details["gangs"]) for w in diagnosis.ways if "end" in w.message]
+        for diagnosis in diagnose_those(snapshot, frozenset("gk"))
+    }
+    assert ended == {"g": [2], "k": [1]}
 
 
 def test_later_gangs_of_its_queue_pass_it_as_they_pass_one_without_quota() -> None:

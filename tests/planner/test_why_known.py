@@ -12,10 +12,9 @@ from queuectl.planner import plan
 from queuectl.planner.explain import diagnose, diagnose_those
 from queuectl.planner.explain.replay import know, of_plan
 from queuectl.planner.plan_cycle import begin, turns
-from queuectl.planner.preempt.find import Blocked
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.search import flavor_choice
-from tests.planner.build import gang, holding, node, podset, queue, world
+from tests.planner.build import gang, node, podset, world
 from tests.planner.generate import contested, snapshots
 from tests.planner.relaxed import helped, starts
 
@@ -87,25 +86,3 @@ def test_nobody_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert diagnosis.conflict
     with pytest.raises(AssertionError, match="searched again"):
         diagnose(snapshot, "w3")
-
-
-def test_equal_gangs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five alike wait on a full cluster: whom to end for one of them is searched for once."""
-    running = [holding(gang("a", podset("w", 8, gpu=8)), {n.name: 1 for n in RACKS})]
-    alike = [gang(f"w{i}", podset("w", 1, gpu=8), queued_at=float(i)) for i in range(5)]
-    snapshot = world(RACKS, alike, running, queue())
-    searched = []
-    solve = Blocked.solve
-
-    def counted(blocked: Blocked) -> object:
-        if blocked.scheme is None:  # not for a plan, where policy counts
-            searched.append(blocked.request.pending.workload.uid)
-        return solve(blocked)
-
-    monkeypatch.setattr(Blocked, "solve", counted)
-    found = list(diagnose_those(snapshot, _waiting(snapshot), plan=plan(snapshot)))
-    assert len(found) == 5
-    assert searched == ["w0"]
-    assert {tuple(o.limit for o in d.conflict) for d in found} == {
-        tuple(o.limit for o in found[0].conflict)
-    }

@@ -48,7 +48,6 @@ _ORDER: Final = (
     Limit.SHAPE,
     Limit.TOPOLOGY,
 )
-_PASSING: Final = frozenset({Limit.HEALTH, Limit.LEASE, Limit.ORDER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +77,13 @@ def conflict_of(ctx: Context) -> Conflict:
         return Conflict((Constraint(Limit.FLEET),))
     proved = True
     left = constraints
-    for group in _groups(constraints):
-        without = tuple(c for c in left if c not in group)
+    for constraint in constraints:
+        without = tuple(c for c in left if c != constraint)
         status = ask(ctx, only(ctx, without)).status
         if status is Status.REFUTED:
             left = without
-        elif len(group) == 1:
-            proved &= status is Status.FOUND
+        proved &= status in (Status.REFUTED, Status.FOUND)
     return Conflict(left[::-1], proved)
-
-
-def _groups(constraints: tuple[Constraint, ...]) -> Iterator[tuple[Constraint, ...]]:
-    """All that passes by itself at once, which settles most conflicts by one search; then one by one."""
-    passing = tuple(c for c in constraints if c.limit in _PASSING)
-    if len(passing) > 1:
-        yield passing
-    yield from ((constraint,) for constraint in constraints)
 
 
 def _constraints(ctx: Context) -> Iterator[Constraint]:
@@ -115,7 +105,7 @@ def _idle(ctx: Context) -> Iterator[Limit]:
     if well and not any(node.unschedulable or node.taints for node in nodes):
         yield Limit.HEALTH
     leased = ctx.held[Limit.LEASE]
-    if not leased.later.any() and not leased.quota_later:
+    if not leased.nodes[-1].any() and not leased.quota[-1]:
         yield Limit.LEASE
     if all(p.topology is None and p.group is None for p in ctx.pending.workload.podsets):
         yield Limit.TOPOLOGY
@@ -129,7 +119,7 @@ def only(ctx: Context, constraints: tuple[Constraint, ...]) -> Relaxation:
     as_is = as_it_is(ctx)
     config = as_is.config
     if Limit.FLAVOR not in limits:
-        config = ctx.once((any_flavor, ctx.uid), lambda: any_flavor(ctx))
+        config = ctx.once(any_flavor, lambda: any_flavor(ctx))
     counting = {c.row for c in constraints}
     return Relaxation(
         _eased(ctx, limits),
@@ -330,7 +320,7 @@ def _running(ctx: Context) -> _Said:
     if pods is not None and name is not None:
         column = pods.shape.columns[0]
         total = int(ctx.problem.index.allocatable[column][pods.shape.eligible].sum())
-        held = int(ctx.held[Limit.RUNNING].now[column][pods.shape.eligible].sum())
+        held = int(ctx.held[Limit.RUNNING].nodes[0][column][pods.shape.eligible].sum())
         text += f" {format_quantity(name, held)} of {amount(name, total)} on the nodes it may use"
         details |= {"resource": name, "held": held, "of": total}
     else:

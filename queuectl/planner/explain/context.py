@@ -12,10 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-import numpy as np
-
 from queuectl.domain.diagnosis import Limit
-from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -25,11 +22,11 @@ from queuectl.planner.capacity.reservations import reservation_of
 from queuectl.planner.capacity.state import Instant, State, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.replay import is_refused
+from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.problem.partial import admissible, shrinks, with_counts
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse, use_of
-from queuectl.planner.search.gang_classes import GangClasses
 from queuectl.planner.solver.solver import Solver
 
 T = TypeVar("T")
@@ -37,55 +34,38 @@ T = TypeVar("T")
 HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
 
 # Gangs that are refused for another reason than these want nothing of what is added or freed.
-_WANTING: Final = frozenset(
-    {
-        Code.WAITING_FOR_QUOTA,
-        Code.EXCEEDS_MAX_QUOTA,
-        Code.NO_MATCHING_FLAVOR,
-        Code.TOPOLOGY_PLACEMENT_FAILED,
-        Code.SHAPE_NEVER_FITS,
-        Code.WAITING_FOR_PREEMPTED,
-        Code.WAITING_TO_RECLAIM,
-        Code.WAITING_IN_ORDER,
-        Code.PENDING_EVALUATION,
-        Code.UNDECIDED,
-    }
-)
+_WANTING: Final = NEVER | {
+    Code.WAITING_FOR_QUOTA,
+    Code.TOPOLOGY_PLACEMENT_FAILED,
+    Code.WAITING_FOR_PREEMPTED,
+    Code.WAITING_TO_RECLAIM,
+    Code.WAITING_IN_ORDER,
+    Code.PENDING_EVALUATION,
+    Code.UNDECIDED,
+}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Holdings:
-    """What one kind of holder uses of nodes, (R, N), and of quota, at both instants of a state.
+    """What one kind of holder uses of nodes, (R, N), and of quota, at each instant of a state.
 
     ``reservations`` are owed a part of what is free now.
     """
 
-    now: Ints
-    later: Ints
-    quota_now: Counter[QuotaRow]
-    quota_later: Counter[QuotaRow]
-    reservations: tuple[Reservation, ...] = ()
-
-    def equals(self, other: Holdings) -> bool:
-        """Whether it is the same amounts of the same nodes and quotas."""
-        return (
-            self.quota_now == other.quota_now
-            and self.quota_later == other.quota_later
-            and self.reservations == other.reservations
-            and np.array_equal(self.now, other.now)
-            and np.array_equal(self.later, other.later)
-        )
+    nodes: list[Ints]
+    quota: list[Counter[QuotaRow]]
+    reservations: tuple[Reservation, ...]
 
     def less(self, *parts: Holdings) -> Holdings:
         """What is left of it without these parts."""
-        now, later = self.now - sum(p.now for p in parts), self.later - sum(p.later for p in parts)
-        quota_now, quota_later = Counter(self.quota_now), Counter(self.quota_later)
+        nodes = [used - sum(p.nodes[at] for p in parts) for at, used in enumerate(self.nodes)]
+        quota = [Counter(rows) for rows in self.quota]
         for part in parts:
-            quota_now.subtract(part.quota_now)
-            quota_later.subtract(part.quota_later)
+            for rows, less in zip(quota, part.quota, strict=True):
+                rows.subtract(less)
         known = [reservation for part in parts for reservation in part.reservations]
         others = tuple(r for r in self.reservations if r not in known)
-        return Holdings(now, later, +quota_now, +quota_later, others)
+        return Holdings(nodes, [+rows for rows in quota], others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +82,7 @@ class Context:
         head: of all gangs behind which StrictFIFO keeps it, the one with the highest priority; None = under some choice of
             flavors no gang holds it back.
         refused: it is known already that it does not fit.
-        kept: gangs that start, moves among them and evictions, up to the gang.
-        classes: what gangs request, by problem; of all turns of the cycle.
-        found: answers that hold for every gang that comes to the same holdings.
-        answered: whether the gang fits under the relaxations that were tried.
+        found: answers to what was asked about it.
     """
 
     cycle: AdmissionCycle
@@ -116,10 +93,7 @@ class Context:
     wanted: bool
     head: Workload | None
     refused: bool
-    kept: tuple[int, ...]
-    classes: dict[Problem, GangClasses] = field(default_factory=dict)
     found: dict[Hashable, Any] = field(default_factory=dict)
-    answered: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
     def problem(self) -> Problem:
@@ -159,19 +133,12 @@ class Context:
         """The ClusterQueue of a running gang."""
         return self.snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
 
-    def classes_of(self, problem: Problem) -> GangClasses:
-        """What gangs request of a problem, perhaps with other queues."""
-        return self.classes.setdefault(problem, GangClasses(problem))
-
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` returns; it is called once for all gangs that come to the same holdings, unless it was cut."""
-        if key in self.found:
-            known: T = self.found[key]
-            return known
-        made = make()
+        """What ``make`` returns; it is called once, unless it was cut."""
+        known: T = self.found[key] if key in self.found else make()
         if not self.solver.cut:
-            self.found[key] = made
-        return made
+            self.found[key] = known
+        return known
 
     def state(self, holders: frozenset[Limit], config: QueueConfig) -> State:
         """The state with these holders alone, under a (perhaps changed) configuration; to be read, not changed."""
@@ -184,18 +151,14 @@ class Context:
         problem, parts = self.problem, [self.held[limit] for limit in HOLDERS & holders]
         if config is not self.snapshot.config:
             problem = replace(problem, snapshot=replace(self.snapshot, config=config))
-        free = problem.index.allocatable
-        quota_now, quota_later = Counter[QuotaRow](), Counter[QuotaRow]()
-        for part in parts:
-            quota_now.update(part.quota_now)
-            quota_later.update(part.quota_later)
-        state = State(
-            problem,
-            (
-                Instant(free - sum(p.now for p in parts), use_of(problem.pools, quota_now)),
-                Instant(free - sum(p.later for p in parts), use_of(problem.pools, quota_later)),
-            ),
-        )
+        instants = []
+        for at in range(len(self.cycle.state.instants)):
+            quota = Counter[QuotaRow]()
+            for part in parts:
+                quota.update(part.quota[at])
+            free = problem.index.allocatable - sum(part.nodes[at] for part in parts)
+            instants.append(Instant(free, use_of(problem.pools, quota)))
+        state = State(problem, instants)
         state.gone.update(gang.workload.uid for gang in _evicted(self.cycle))
         out = {gang.workload.uid for gang in gone}
 
@@ -212,37 +175,29 @@ class Context:
         return state
 
 
-def context_of(cycle: AdmissionCycle, pending: Pending, before: Context | None = None) -> Context:
-    """The turn of the gang that the cycle has come to; ``before``: an earlier turn of the cycle, to share its work."""
-    config, uid = cycle.problem.snapshot.config, pending.workload.uid
+def context_of(cycle: AdmissionCycle, pending: Pending) -> Context:
+    """The turn of the gang that the cycle has come to."""
+    config = cycle.problem.snapshot.config
     least = replace(pending, lease=None)
     if shrinks(pending.workload):  # whatever lets the gang start at all lets the least of it start
         least = with_counts(least, [admissible(p)[0] for p in least.workload.podsets])
     queue = config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
-    made = Context(
+    return Context(
         cycle,
         least,
         queue,
         Solver(cycle.problem.snapshot.limits, cycle.solver.stop),
-        _holdings(cycle, uid),
-        _varies(cycle) or any(map(_wants, cycle.refused.values())),
+        _holdings(cycle, pending.workload.uid),
+        _varies(cycle) or any(r.reasons[0].code in _WANTING for r in cycle.refused.values()),
         _head(cycle, least, queue),
-        is_refused(cycle, uid),
-        (len(cycle.state.kept), cycle.moves, len(cycle.preempted), len(cycle.evicted)),
+        is_refused(cycle, pending.workload.uid),
     )
-    if before is None:
-        return made
-    same = before.kept == made.kept and all(
-        holdings.equals(before.held[limit]) for limit, holdings in made.held.items()
-    )
-    return replace(made, classes=before.classes, found=before.found if same else {})
 
 
 def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
     """By kind of holder, what is held at the turn of this gang; its own reservation, if any, is released."""
-    problem = cycle.problem
-    reserved, own, kept = (_empty(problem) for _ in range(3))
-    running = open_state(problem)
+    reserved, own, kept = (_empty(cycle) for _ in range(3))
+    running = open_state(cycle.problem)
     for gang in _evicted(cycle):
         running.evict(gang)
     for name, request, node_counts in cycle.leases.held():
@@ -257,24 +212,16 @@ def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
     return {Limit.RUNNING: parts[0], Limit.LEASE: parts[1], Limit.ORDER: order}
 
 
-def _empty(problem: Problem) -> State:
-    free = problem.index.allocatable.copy()
-    return State(
-        problem, [Instant(free, QuotaUse(problem.pools)), Instant(free, QuotaUse(problem.pools))]
-    )
+def _empty(cycle: AdmissionCycle) -> State:
+    problem, free = cycle.problem, cycle.problem.index.allocatable.copy()
+    return State(problem, [Instant(free, QuotaUse(problem.pools)) for _ in cycle.state.instants])
 
 
 def _held_in(state: State) -> Holdings:
     """All that is held in a state."""
-    offered = state.problem.index.allocatable
-    now, later = state.now, state.later
-    return Holdings(
-        offered - now.free,
-        offered - later.free,
-        _rows(now.quota),
-        _rows(later.quota),
-        tuple(state.reservations.values()),
-    )
+    nodes = [state.problem.index.allocatable - instant.free for instant in state.instants]
+    quota = [_rows(instant.quota) for instant in state.instants]
+    return Holdings(nodes, quota, tuple(state.reservations.values()))
 
 
 def _rows(use: QuotaUse) -> Counter[QuotaRow]:
@@ -306,11 +253,6 @@ def _head(cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue | None) -
 def _workloads(snapshot: Snapshot) -> Iterator[Workload]:
     yield from (gang.workload for gang in snapshot.pending)
     yield from (gang.workload for gang in snapshot.admitted)
-
-
-def _wants(refusal: Refusal) -> bool:
-    """Whether a gang that was refused for this would take of what is added."""
-    return refusal.reasons[0].code in _WANTING
 
 
 def _varies(cycle: AdmissionCycle) -> bool:

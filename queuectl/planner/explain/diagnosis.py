@@ -9,32 +9,15 @@ from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.explain.allow_preemption import others_evicted
-from queuectl.planner.explain.change_nodes import more_nodes, repaired_nodes
-from queuectl.planner.explain.change_queue import (
-    fewer_for_user,
-    higher_cap,
-    more_quota,
-    one_more_flavor,
-    over_caps,
-    own_end,
-    own_leaving,
-    user_sentence,
-)
-from queuectl.planner.explain.change_request import (
-    coarser_level,
-    fewer_pods,
-    fewer_rules,
-    higher_priority,
+from queuectl.planner.explain import (
+    allow_preemption,
+    change_nodes,
+    change_queue,
+    change_request,
+    others_leave,
 )
 from queuectl.planner.explain.constraints import conflict_of, sentence
 from queuectl.planner.explain.context import Context, context_of
-from queuectl.planner.explain.others_leave import (
-    holders_withdraw,
-    others_end,
-    others_move,
-    those_leaving,
-)
 from queuectl.planner.explain.relaxation import ask, past_heads
 from queuectl.planner.explain.replay import know, of_plan
 from queuectl.planner.order.queue_order import barred
@@ -47,21 +30,26 @@ _Finder = Callable[[Context], Iterator[Way]]
 
 # In the order of what they cost people: nothing, a change of the job, of the queues, of the nodes, of others' work.
 _FINDERS: Final[tuple[_Finder, ...]] = (
-    those_leaving,
-    coarser_level,
-    fewer_pods,
-    fewer_rules,
-    higher_priority,
-    more_quota,
-    one_more_flavor,
-    repaired_nodes,
-    more_nodes,
-    holders_withdraw,
-    others_move,
-    others_evicted,
-    others_end,
+    others_leave.those_leaving,
+    change_request.coarser_level,
+    change_request.fewer_pods,
+    change_request.fewer_rules,
+    change_request.higher_priority,
+    change_queue.more_quota,
+    change_queue.one_more_flavor,
+    change_nodes.repaired_nodes,
+    change_nodes.more_nodes,
+    others_leave.holders_withdraw,
+    others_leave.others_move,
+    allow_preemption.others_evicted,
+    others_leave.others_end,
 )
-_FOR_USER: Final[tuple[_Finder, ...]] = (own_leaving, fewer_for_user, higher_cap, own_end)
+_FOR_USER: Final[tuple[_Finder, ...]] = (
+    change_queue.own_leaving,
+    change_queue.fewer_for_user,
+    change_queue.higher_cap,
+    change_queue.own_end,
+)
 
 
 def diagnose(
@@ -97,7 +85,6 @@ def diagnose_those(
     if plan is not None and not plan.cut:
         know(prepared.cycle, of_plan(plan))
     left = len(uids)
-    ctx: Context | None = None
     for pending in turns(prepared):
         if pending.workload.uid not in uids:
             continue
@@ -105,8 +92,7 @@ def diagnose_those(
         if barred(snapshot, pending) is not None or any(prepared.cycle.limits.over_quotas(least)):
             yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
         else:
-            ctx = context_of(prepared.cycle, pending, ctx)
-            yield _diagnosis_of(ctx)
+            yield _diagnosis_of(context_of(prepared.cycle, pending))
         left -= 1
         if not left:
             return
@@ -116,15 +102,15 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
     """Of the gang whose turn it is."""
     conflict: tuple[Obstacle, ...]
     proof, finders = Proof.OPTIMAL, _FOR_USER
-    if over := over_caps(ctx):
-        conflict = (user_sentence(ctx, over),)
+    if over := change_queue.over_caps(ctx):
+        conflict = (change_queue.user_sentence(ctx, over),)
     else:
         found = conflict_of(ctx)
         conflict = tuple(sentence(ctx, constraint) for constraint in found.members)
         proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
         finders = _FINDERS if conflict else ()
         if conflict and ctx.head is not None and ask(ctx, past_heads(ctx)).fits:
-            finders = (higher_priority,)  # StrictFIFO alone is in its way
+            finders = (change_request.higher_priority,)  # StrictFIFO alone is in its way
     ways: list[Way] = []
     for finder in finders:
         if ctx.solver.stop.stopped:

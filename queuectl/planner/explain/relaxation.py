@@ -31,6 +31,7 @@ from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.search.gang_classes import GangClasses
 from queuectl.planner.solver.solver import Solver, Status
 
 _PLENTY: Final = 1 << 50  # of a resource that no group of the queue covers
@@ -107,10 +108,7 @@ def ask(ctx: Context, relaxed: Relaxation) -> Verdict:
     """Whether the gang fits under a relaxation."""
     if relaxed.gone or relaxed.repaired is not None:
         return _answer(ctx, relaxed)
-    known: Verdict | None = ctx.answered.get(relaxed)
-    if known is None:
-        known = ctx.answered[relaxed] = _answer(ctx, relaxed)
-    return known
+    return ctx.once(relaxed, lambda: _answer(ctx, relaxed))
 
 
 def _answer(ctx: Context, relaxed: Relaxation) -> Verdict:
@@ -165,7 +163,7 @@ def requests(
     workload, problem = relaxed.workload, problem or ctx.problem
     queue = relaxed.config.cluster_queue_of(workload.namespace, workload.queue)
     pending = replace(ctx.pending, workload=workload)
-    for choice, request in ctx.classes_of(problem).of(pending, queue).requests:
+    for choice, request in problem.once(GangClasses).of(pending, queue).requests:
         if relaxed.strict and ctx.cycle.heads.ahead(queue, choice) is not None:
             continue
         within = None

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.changes import AddQuota, Change, RaisePriority
+from queuectl.domain.changes import (
+    AddQuota,
+    Change,
+    FewerPods,
+    RaisePriority,
+    RelaxLevel,
+    RelaxRules,
+)
 from queuectl.domain.diagnosis import Way
 from queuectl.planner.explain.context import Context, context_of
 from queuectl.planner.explain.relaxation import (
@@ -19,10 +26,11 @@ from queuectl.planner.explain.relaxation import (
     ask,
     quota_alone,
 )
-from queuectl.planner.explain.replay import OWN_CHANGES, replay
+from queuectl.planner.explain.replay import replay
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.words import amount
 
+_OWN: Final = (RelaxLevel, RelaxRules, FewerPods)  # no gang before it notices these
 _ROUNDS: Final = 4  # cycles planned again for one fix
 
 
@@ -96,7 +104,7 @@ def _unsettled(ctx: Context, changes: Sequence[Change]) -> bool:
     """Whether the gangs before it have a say in what these changes lead to."""
     if any(isinstance(change, RaisePriority) for change in changes):
         return True
-    return ctx.wanted and not all(isinstance(change, OWN_CHANGES) for change in changes)
+    return ctx.wanted and not all(isinstance(change, _OWN) for change in changes)
 
 
 def _in_words(quota: Sequence[AddQuota]) -> str:

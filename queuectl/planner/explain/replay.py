@@ -7,21 +7,9 @@ refusal holds for the very snapshot of its plan. The cycle decides all other gan
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
 
-from queuectl.domain.changes import (
-    AddNodes,
-    AddQuota,
-    AllowFlavor,
-    Change,
-    FewerPods,
-    RaisePriority,
-    RelaxLevel,
-    RelaxRules,
-    Withdraw,
-    apply_all,
-)
+from queuectl.domain.changes import AddNodes, Change, apply_all
 from queuectl.domain.plan import Plan, Preemption, Proof, Refusal
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
@@ -38,10 +26,6 @@ from queuectl.planner.problem.problem import Problem, enlarged, survey
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.flavor_choice import Fit, FlavorChooser, Outcome, Refuted, Unknown
 from queuectl.planner.solver.solver import Status
-
-OWN_CHANGES: Final = (RelaxLevel, RelaxRules, FewerPods)
-"""Changes of the gang itself that no gang before it notices."""
-_SAME_NODES: Final = (*OWN_CHANGES, AddQuota, AllowFlavor, RaisePriority, Withdraw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +122,6 @@ def replay(
     problem = _changed(cycle.problem, changes)
     prepared = begin(problem, cycle.solver.stop)
     know(prepared.cycle, of_cycle(cycle))
-    if _requests_alike(problem, cycle.problem):
-        prepared.cycle.classes.share(cycle.classes)
     for pending in turns(prepared):
         if pending.workload.uid == uid:
             return prepared, pending
@@ -153,24 +135,7 @@ def victims_of(prepared: Prepared, pending: Pending) -> list[Preemption]:
 
 
 def _changed(before: Problem, changes: Sequence[Change]) -> Problem:
-    """The problem of the changed snapshot, from the one before where that is less work."""
     changed = apply_all(changes, before.snapshot)
-    if all(isinstance(change, _SAME_NODES) for change in changes):
-        return replace(before, snapshot=changed)
-    if all(isinstance(change, (*_SAME_NODES, AddNodes)) for change in changes):
+    if any(isinstance(change, AddNodes) for change in changes):  # no fix adds nodes and ends gangs
         return enlarged(before, changed)
-    fresh = survey(changed, before.cache)
-    if fresh.index is not before.index:
-        return fresh
-    return replace(before, snapshot=changed, usage=fresh.usage, now=fresh.now, later=fresh.later)
-
-
-def _requests_alike(one: Problem, other: Problem) -> bool:
-    """Whether gangs request the same of both: they differ in quotas and in what runs at most."""
-    ours, theirs = one.snapshot.config, other.snapshot.config
-    return (
-        one.index is other.index
-        and ours.flavors is theirs.flavors
-        and ours.topologies is theirs.topologies
-        and ours.rules is theirs.rules
-    )
+    return survey(changed, before.cache)

@@ -133,10 +133,6 @@ class GangClasses:
         taken = frozenset(name for choice, _ in requests for name in choice.values())
         return GangClass(options, requests, taken)
 
-    def share(self, other: GangClasses) -> None:
-        """Ask for gangs what is asked for them in ``other``, of the same nodes, flavors and topologies."""
-        self._alike = other._alike
-
     def set_aside(self) -> dict[ClassKey, tuple[Reason, ...]]:
         """Take out what was proved on the capacity there is, for a look at more."""
         proved = {k: known.refusal for k, known in self._known.items() if known.refusal is not None}
