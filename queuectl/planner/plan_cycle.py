@@ -21,8 +21,8 @@ from queuectl.planner.cycle.repair_precedence import Repairs
 from queuectl.planner.cycle.unevenness import uneven
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.order.queue_order import StrictFifoHeads
-from queuectl.planner.placement.feasible import confirm, draw_together
-from queuectl.planner.placement.unpack import Answer
+from queuectl.planner.placement.feasible import narrow
+from queuectl.planner.placement.final_check import Confirmed, confirm
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.reasons import refusals
 from queuectl.planner.repair.repair import Repaired
@@ -49,7 +49,7 @@ def plan(
         cycle.heads.advance_to(pending)
         prepared.consider(pending)
     cleared = defragment(cycle, in_order)
-    draw_together(cycle.state, cycle.moved)
+    narrow(cycle.state, cycle.moved)
     tidied = tidy(cycle.state, list(cycle.starting.values()), cycle.solver)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
     made = make_plan(cycle, repairs, in_order, tidied=tidied)
@@ -111,7 +111,7 @@ def _confirm(
 ) -> list[Repaired]:
     """Admit only what one CP-SAT solution holds; without one nothing starts, and each gang that would start is undecided."""
     stopped = cycle.solver.stop.stopped
-    confirmed = Answer(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
+    confirmed = Confirmed(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
     if confirmed.status is Status.FOUND:
         for kept, node_counts in zip(cycle.state.kept, confirmed.node_counts, strict=True):
             if any(new is not old for new, old in zip(node_counts, kept.node_counts, strict=True)):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.placement.bounds import bounds
-from queuectl.planner.placement.counts import fewest_then_tightest
-from queuectl.planner.placement.pack import greedy
+from queuectl.planner.model.bounds import bounds
+from queuectl.planner.model.counts import fewest_then_tightest
+from queuectl.planner.model.patterns import greedy
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.topology import grow
 from tests.planner.build import node

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
-from queuectl.planner.placement.counts import most_even, needed
+from queuectl.planner.model.counts import most_even, needed
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.request import ANYWHERE
 from queuectl.planner.problem.topology import grow

@@ -16,8 +16,8 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.planner import plan
-from queuectl.planner.placement import pack
-from queuectl.planner.placement.pack import add_exact, greedy, maximal_patterns
+from queuectl.planner.model import patterns as pack
+from queuectl.planner.model.patterns import add_exact, greedy, maximal_patterns
 from queuectl.planner.solver.solver import LARGEST, Model, Solver, Status
 from queuectl.planner.verify import verify
 from tests.planner import cases

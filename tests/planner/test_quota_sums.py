@@ -18,7 +18,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.state import State, open_state
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
-from queuectl.planner.placement.quota_model import confirm_quota
+from queuectl.planner.placement.final_check import confirm
 from queuectl.planner.preempt.prospect import Prospect
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
@@ -85,7 +85,7 @@ def test_the_quota_model_holds_everybody_exactly_where_each_has_quota_beside_the
             for row, need in kept.request.charges.items()
         )
         solver = Solver(snapshot.limits)
-        assert confirm_quota(state, solver).status is (Status.FOUND if fits else Status.REFUTED)
+        assert confirm(state, solver).status is (Status.FOUND if fits else Status.REFUTED)
         answers[fits] += 1
     assert min(answers[True], answers[False]) >= 30
 
@@ -101,7 +101,7 @@ def test_the_quota_model_knows_limits_of_borrowing_and_lending(
     for started in range(1, 6):
         waiting = [gpus(f"g{number}", 1, "a") for number in range(started)]
         state = _with_all_kept(quota_only(queues, waiting))
-        status = confirm_quota(state, Solver(SolverLimits())).status
+        status = confirm(state, Solver(SolverLimits())).status
         assert status is (Status.FOUND if started <= holds else Status.REFUTED)
 
 

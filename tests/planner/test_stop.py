@@ -14,7 +14,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.capacity.node_counts import TentativeAdmission
-from queuectl.planner.placement.rearrange import Arrangement, arrange
+from queuectl.planner.placement.joint import Arrangement, arrange
 from queuectl.planner.solver.solver import Model, Solver, Status
 from tests.planner import cases
 from tests.planner.test_model import TIGHT

@@ -1,8 +1,8 @@
-"""The tidying model: gangs that start anyway, placed so that less is scattered and more is left whole.
+"""The model of consolidation: gangs that start anyway, placed so that less is scattered and more is left whole.
 
-M1 (:mod:`queuectl.planner.placement.model`) over bundles, with three additions. A unit that stands in several racks gets a variable
-per rack, and per coarser domain, that says whether it is used. Whole free nodes to be kept are pods of one more shape
-that nobody asks for: they take part in every capacity row. And a whole free rack is kept if all its nodes are.
+The model builder over bundles, with three additions. A unit in several racks gets a variable per rack, and per coarser domain,
+that says whether it is used. Whole free nodes to be kept are pods of one more class that no unit asks for: they take part in
+every capacity row. And a whole free rack is kept if all its nodes are.
 """
 
 from __future__ import annotations
@@ -16,23 +16,15 @@ import numpy as np
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING
 from queuectl.planner.consolidate.units import Bundled
-from queuectl.planner.placement.cells import Cells, Class
+from queuectl.planner.model.builder import Layer, ModelBuilder
+from queuectl.planner.model.classes import Classes, GroupClass
 from queuectl.planner.placement.measure import Wholes, device_columns, devices
-from queuectl.planner.placement.model import Built
 from queuectl.planner.problem.problem import Problem, Shape
 from queuectl.planner.problem.topology import Ints, Mask, Tree
-from queuectl.planner.solver.solver import LARGEST, Model
+from queuectl.planner.solver.solver import Model
 
 _WHOLE_KEYS: Final = 1 << 50  # shape keys of whole nodes, apart from all others
 _SORTS: Final = 4  # sorts of whole nodes told apart, the most frequent first
-
-
-class Layer(NamedTuple):
-    """One layer of the objective: a sum to be least, and how far it can reach from its least value."""
-
-    variables: list[int]
-    coeffs: list[int]
-    reach: int
 
 
 class Use(NamedTuple):
@@ -44,10 +36,10 @@ class Use(NamedTuple):
 
 @dataclass(eq=False)
 class TidyModel:
-    """The model of some units on some nodes of a free matrix, hinted with how they stand.
+    """The model of some units on some nodes of a free matrix, hinted with where they are.
 
     Attributes:
-        free: (R, N) as if none of the units stood anywhere.
+        free: (R, N) without any of the units.
         nodes: indexes of the nodes they may use.
     """
 
@@ -55,21 +47,21 @@ class TidyModel:
     free: Ints
     nodes: Ints
     wholes: Wholes
-    built: Built = field(init=False)
+    built: ModelBuilder = field(init=False)
     layers: list[Layer] = field(default_factory=list)
-    _sorts: list[int] = field(default_factory=list)  # kinds that stand for whole nodes
+    _sorts: list[int] = field(default_factory=list)  # pod classes that stand for whole nodes
     _racks: list[tuple[int, list[int], int]] = field(default_factory=list)  # kept, nodes, size
     _uses: list[Use] = field(default_factory=list)
     _vain: list[int] = field(default_factory=list)  # whether a unit misses its preferred level
 
     def __post_init__(self) -> None:
-        self.cells = Cells([u.unit for u in self.units], self.free, self.nodes)
+        self.classes = Classes([u.unit for u in self.units], self.free, self.nodes)
         self._add_whole_nodes()
-        self.built = Built(self.cells, set())
+        self.built = ModelBuilder(self.classes)
         self._add_scattered()
         self._add_kept()
         self._add_tightness()
-        self._minimize()
+        self.built.minimize(self.layers)
         self.model.hint = self._hint()
 
     @property
@@ -79,34 +71,28 @@ class TidyModel:
     # Whole nodes as pods nobody asks for.
 
     def _add_whole_nodes(self) -> None:
-        cells, problem = self.cells, self.wholes.problem
+        classes, problem = self.classes, self.wholes.problem
         whole = self.nodes[self.wholes.nodes[self.nodes]]
         for number, amounts in enumerate(_sorts_of(problem, whole)):
             of_sort = np.zeros(problem.size, dtype=np.bool_)
             of_sort[whole] = (devices(problem)[:, whole] == amounts[:, None]).all(axis=0)
-            most = np.array([int(of_sort[m].sum()) for m in cells.members], dtype=np.int64)
-            self._sorts.append(len(cells.kinds))
-            cells.kinds.append((_whole_node(problem, number, amounts, of_sort), 0))
-            cells.request.append(int(most.sum()))
-            cells.fits = np.vstack([cells.fits, most])
+            most = np.array([int(of_sort[m].sum()) for m in classes.members], dtype=np.int64)
+            self._sorts.append(classes.add(_whole_node(problem, number, amounts, of_sort), most))
 
-    def _kept_in(self, cells: Sequence[int]) -> list[int]:
-        """The variables of the whole nodes kept in some cells."""
-        pods = self.built.pods
-        return [pods[kind][c] for kind in self._sorts for c in cells if c in pods[kind]]
-
-    def _most(self, variables: Sequence[int]) -> int:
-        return sum(self.model.bounds[v][1] for v in variables)
+    def _kept_in(self, node_classes: Sequence[int]) -> list[int]:
+        """The variables of the whole nodes kept in some node classes."""
+        rows = (self.built.pods[number] for number in self._sorts)
+        return [row[at] for row in rows for at in node_classes if at in row]
 
     # Scattered units: which domains they use.
 
     def _add_scattered(self) -> None:
         by_level: dict[int, list[int]] = {}
         reach: dict[int, int] = {}
-        for c in self.cells.classes:
-            bundled = self.units[c.units[0]]
+        for group in self.classes.groups:
+            bundled = self.units[group.units[0]]
             if bundled.scattered:
-                for level, variables in self._add_uses(c, bundled):
+                for level, variables in self._add_uses(group, bundled):
                     by_level.setdefault(level, []).extend(variables)
                     reach[level] = reach.get(level, 0) + bundled.used[level]
         for level in sorted(by_level):
@@ -117,13 +103,11 @@ class TidyModel:
         if variables:
             self.layers.append(Layer(variables, [coeff] * len(variables), reach))
 
-    def _add_uses(self, c: Class, bundled: Bundled) -> Iterator[tuple[int, list[int]]]:
+    def _add_uses(self, group: GroupClass, bundled: Bundled) -> Iterator[tuple[int, list[int]]]:
         """Level by level from the racks up, the variables that say which domains one unit uses."""
         tree, below = bundled.unit.tree, dict[int, Use]()
         for level in range(tree.depth - 1, bundled.unit.required, -1):
-            uses = (
-                self._add_racks_of(c, level) if not below else self._add_above(tree, level, below)
-            )
+            uses = self._add_above(tree, level, below) if below else self._add_racks(group, level)
             variables = [use.variable for use in uses.values()]
             self.model.at_most(variables, [1] * len(variables), bundled.used[level])
             if level == bundled.unit.preferred and bundled.used[level] > 1:
@@ -132,19 +116,19 @@ class TidyModel:
             below = uses
             yield level, variables
 
-    def _add_racks_of(self, c: Class, level: int) -> dict[int, Use]:
+    def _add_racks(self, group: GroupClass, level: int) -> dict[int, Use]:
         pods = self.built.pods
-        domains = self.cells.domain_of_cells(c.tree, level)
+        domains = self.classes.domains(group.tree, level)
         uses: dict[int, Use] = {}
-        for d in np.unique(domains).tolist():
-            inside = np.flatnonzero(domains == d).tolist()
-            rows = [[pods[kind][x] for x in inside if x in pods[kind]] for kind, _ in c.pods]
+        for domain in np.unique(domains).tolist():
+            inside = np.flatnonzero(domains == domain).tolist()
+            rows = [[pods[k][at] for at in inside if at in pods[k]] for k, _ in group.pods]
             if not any(rows):
                 continue
-            uses[d] = Use(self.model.var(0, 1), [v for row in rows for v in row])
-            for row, (_, count) in zip(rows, c.pods, strict=True):
-                most = min(count, self._most(row))
-                self.model.at_most([*row, uses[d].variable], [*[1] * len(row), -most], 0)
+            use = uses[domain] = Use(self.model.var(0, 1), [v for row in rows for v in row])
+            for row, (_, count) in zip(rows, group.pods, strict=True):
+                most = min(count, self.built.most(row))
+                self.model.at_most([*row, use.variable], [*[1] * len(row), -most], 0)
         return uses
 
     def _add_above(self, tree: Tree, level: int, below: dict[int, Use]) -> dict[int, Use]:
@@ -167,52 +151,40 @@ class TidyModel:
     # What is left whole.
 
     def _add_kept(self) -> None:
-        kept = self._kept_in(range(len(self.cells.members)))
-        self._layer(kept, -1, self._most(kept))
-        for number, tree in enumerate(self.cells.trees):
-            domains = self.cells.domain_of_cells(number, tree.depth - 1)
-            for d in np.flatnonzero(self.wholes.racks(tree)).tolist():
-                inside = self._kept_in(np.flatnonzero(domains == d).tolist())
+        kept = self._kept_in(range(len(self.classes.members)))
+        self._layer(kept, -1, self.built.most(kept))
+        for number, tree in enumerate(self.classes.trees):
+            domains = self.classes.domains(number, tree.depth - 1)
+            for rack in np.flatnonzero(self.wholes.racks(tree)).tolist():
+                inside = self._kept_in(np.flatnonzero(domains == rack).tolist())
                 if inside:
-                    whole, size = self.model.var(0, 1), self._most(inside)
+                    whole, size = self.model.var(0, 1), self.built.most(inside)
                     self.model.at_most([whole, *inside], [size, *[-1] * len(inside)], 0)
                     self._racks.append((whole, inside, size))
         self._layer([whole for whole, _, _ in self._racks], -1, len(self._racks))
 
     def _add_tightness(self) -> None:
-        """Last of all: units sit where fewer whole nodes are beside them."""
+        """Last of all: units are where fewer whole nodes are beside them."""
         tight = Layer([], [], sum(self.wholes.largest(u.unit.tree) for u in self.units))
-        for c, row in zip(self.cells.classes, self.built.units, strict=True):
-            tree = self.cells.trees[c.tree]
-            for d, variable in row.items():
-                beside = int(self.wholes.nodes[tree.nodes_in(c.level, d)].sum())
+        for group, row in zip(self.classes.groups, self.built.units, strict=True):
+            tree = self.classes.trees[group.tree]
+            for domain, variable in row.items():
+                beside = int(self.wholes.nodes[tree.nodes_in(group.level, domain)].sum())
                 if beside:
                     tight.variables.append(variable)
                     tight.coeffs.append(beside)
         if tight.variables:
             self.layers.append(tight)
 
-    def _minimize(self) -> None:
-        """All layers in one objective; the last ones are left out where the weights would grow too large."""
-        while _reach(self.layers) >= LARGEST:
-            self.layers.pop()
-        weight = 1
-        coeff_of: dict[int, int] = {}
-        for layer in reversed(self.layers):
-            for variable, coeff in zip(layer.variables, layer.coeffs, strict=True):
-                coeff_of[variable] = coeff_of.get(variable, 0) + weight * coeff
-            weight *= layer.reach + 1
-        self.model.minimize(list(coeff_of), list(coeff_of.values()))
-
     def _hint(self) -> list[int]:
         values = self.built.values_of([u.node_counts for u in self.units])
         used = np.zeros(self.wholes.problem.size, dtype=np.bool_)
         for unit in self.units:
             used[unit.nodes] = True
-        for kind in self._sorts:
-            left = self.cells.kinds[kind][0].eligible & ~used
-            for cell, variable in self.built.pods[kind].items():
-                values[variable] = int(left[self.cells.members[cell]].sum())
+        for number in self._sorts:
+            left = self.classes.pods[number][0].eligible & ~used
+            for node_class, variable in self.built.pods[number].items():
+                values[variable] = int(left[self.classes.members[node_class]].sum())
         for whole, inside, size in self._racks:
             values[whole] = int(sum(values[v] for v in inside) == size)
         for use in self._uses:
@@ -220,13 +192,6 @@ class TidyModel:
         for vain in self._vain:
             values[vain] = 1
         return values
-
-
-def _reach(layers: Sequence[Layer]) -> int:
-    reach = 1
-    for layer in layers:
-        reach *= layer.reach + 1
-    return reach
 
 
 def _whole_node(problem: Problem, number: int, amounts: Ints, nodes: Mask) -> Shape:

@@ -21,8 +21,8 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.consolidate.model import TidyModel
 from queuectl.planner.consolidate.rounds import Round, rounds
 from queuectl.planner.consolidate.units import Bundled, bundle, keeps_shape
+from queuectl.planner.model.readback import hand_out, pack_all
 from queuectl.planner.placement.measure import Standing, Wholes, score, standings, widths
-from queuectl.planner.placement.unpack import hand_out, pack_all
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import Unit
 from queuectl.planner.problem.topology import Ints
@@ -154,7 +154,7 @@ def _solve(model: TidyModel, solver: Solver) -> tuple[NodeCounts, ...] | None:
     outcome = solver.solve(model.model)
     if outcome.status is not Status.FOUND or list(outcome.values) == model.model.hint:
         return None
-    packing, failed = pack_all(model.built, outcome.values, solver, 0)
+    packing, failed = pack_all(model.built, outcome.values, solver)
     if failed:
         return None
     return hand_out(model.built, outcome.values, packing).node_counts

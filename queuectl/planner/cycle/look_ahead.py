@@ -19,7 +19,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import barred
 from queuectl.planner.placement.counting import Load, refuted_by_sums
 from queuectl.planner.placement.feasible import Decision, decide, moved
-from queuectl.planner.placement.rearrange import arrange
+from queuectl.planner.placement.joint import arrange
 from queuectl.planner.problem.partial import shrinks
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints

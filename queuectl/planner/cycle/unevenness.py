@@ -13,7 +13,7 @@ import numpy as np
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.placement.counts import Counts
+from queuectl.planner.model.counts import Counts
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.partial import as_placed
 from queuectl.planner.problem.problem import Problem

@@ -1,7 +1,7 @@
 """Refusing by counting: many questions about what is free without the kept gangs, each a few sums.
 
 Two proofs that a gang finds no place beside others, wherever those stand: for one of its units no domain has room even alone;
-or all pods together exceed all nodes together, by the plain sums and by :mod:`queuectl.planner.placement.bounds`.
+or all pods together exceed all nodes together, by the plain sums and by :mod:`queuectl.planner.model.bounds`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from queuectl.planner.placement.bounds import LARGEST, overfull
-from queuectl.planner.placement.cells import asked_pods
+from queuectl.planner.model.bounds import LARGEST, overfull
+from queuectl.planner.model.classes import asked_pods
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit

@@ -14,14 +14,10 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
 from queuectl.planner.capacity.state import State
+from queuectl.planner.model.classes import asked_pods
 from queuectl.planner.placement import several
-from queuectl.planner.placement.cells import Cells, asked_pods
 from queuectl.planner.placement.counting import Load, held, refuted_by_sums
-from queuectl.planner.placement.joint import certify
-from queuectl.planner.placement.measure import widths
-from queuectl.planner.placement.quota_model import confirm_quota
-from queuectl.planner.placement.rearrange import Arrangement, arrange, per_request
-from queuectl.planner.placement.unpack import Answer
+from queuectl.planner.placement.joint import Arrangement, arrange
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints
@@ -171,15 +167,6 @@ def _free_without(state: State, near: Sequence[TentativeAdmission]) -> Ints:
     return free
 
 
-def _free_there(state: State, nodes: Ints) -> Ints:
-    """(R, N) free without any kept gang on these nodes, among which are all they stand on; nothing elsewhere."""
-    free = np.zeros(state.now.free.shape, dtype=np.int64)
-    free[:, nodes] = state.free()[:, nodes]
-    for kept in state.kept:
-        give_back(free, kept.request.pods, kept.node_counts)
-    return free
-
-
 def _ask_solver(
     movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, solver: Solver
 ) -> Decision:
@@ -207,45 +194,9 @@ def moved(
     )
 
 
-def draw_together(state: State, uids: Container[str]) -> None:
-    """Each of these gangs in fewer domains, where that is found beside all others."""
+def narrow(state: State, uids: Container[str]) -> None:
+    """Place each of these gangs in fewer domains, where that is found beside all others."""
     for kept in state.kept:
         if kept.request.pending.workload.uid in uids and not kept.fixed:
             state.lift(kept)
-            state.put(kept, _closer(state, kept))
-
-
-def _closer(state: State, kept: TentativeAdmission) -> NodeCounts:
-    """Of a gang that is lifted: where it stood, or a narrower place."""
-    request, node_counts = kept.request, kept.node_counts
-    if len(request.units) > 1:
-        return several.narrowed(request, state.free(), node_counts)
-    (unit,) = request.units
-    wide = widths(unit, node_counts)
-    if max(wide[:-1], default=1) == 1 and (wide[-1] == 1 or len(unit.pods) > 1):
-        return node_counts  # several podsets in one rack: the model has packed them
-    found = several.find(request, state.free(), state.caps)
-    return found if found is not None and widths(unit, found) < wide else node_counts
-
-
-def confirm(state: State, solver: Solver) -> Answer:
-    """The solve every plan ends with: CP-SAT's own solution that holds every pod of every kept gang.
-
-    It may use the nodes the kept gangs stand on; its hint is the placement found on the way. Where some take no nodes, their
-    quota is what it must hold.
-    """
-    if not all(kept.request.units for kept in state.kept):
-        outcome = confirm_quota(state, solver)
-        if outcome.status is not Status.FOUND:
-            return Answer(outcome.status, alarm=outcome.alarm)
-    requests = [k.request for k in state.kept]
-    units = [unit for d in requests for unit in d.units]
-    if not units:
-        return Answer(Status.FOUND, tuple(k.node_counts for k in state.kept))
-    per_unit = [node_counts for kept in state.kept for _, node_counts in kept.per_unit()]
-    used = np.unique(np.concatenate([nodes for k in state.kept for nodes, _ in k.node_counts]))
-    cells = Cells(units, _free_there(state, used), used)
-    answer = certify(cells, per_unit, solver)
-    if answer.status is not Status.FOUND:
-        return answer
-    return Answer(Status.FOUND, tuple(per_request(requests, answer.node_counts)))
+            state.put(kept, several.narrowed(kept.request, state.free(), kept.node_counts))

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuectl.planner.capacity.node_counts import NodeCounts, take
-from queuectl.planner.placement.counts import Counts
+from queuectl.planner.model.counts import Counts
 from queuectl.planner.placement.measure import prefers_in_vain, widths
 from queuectl.planner.placement.single import Capacity, Filled
 from queuectl.planner.problem.problem import Shape, caps
@@ -46,17 +46,14 @@ def find(
     free: Ints,
     caps_of: CapsOf,
     within: Sequence[Mask | None] | None = None,
-    *,
-    narrow: bool = True,
 ) -> NodeCounts | None:
-    """Node counts for the whole gang, or None.
+    """Node counts for the whole gang, its podsets close together, or None.
 
     Args:
         request: the gang under one choice of flavors.
         free: (R, N).
         caps_of: pods of a shape that fit each node of ``free``.
         within: per unit, the nodes it is confined to; None for no bounds.
-        narrow: whether several units are placed close together; the first placement found otherwise.
     """
     search = _Search(request, free, caps_of, within or [None] * len(request.units))
     if not search.competing:
@@ -66,9 +63,15 @@ def find(
     nodes = search.useful()
     search = search.part(nodes)
     found = search.first()
-    if found is not None and narrow:
-        found = search.narrowest(found)
-    return None if found is None else on_fleet(nodes, found)
+    return None if found is None else on_fleet(nodes, search.narrowest(found))
+
+
+def first(
+    request: GangRequest, free: Ints, within: Sequence[Mask | None] | None = None
+) -> NodeCounts | None:
+    """The first placement met: each unit where it alone is best."""
+    bounds = within or [None] * len(request.units)
+    return _Search(request, free, lambda shape: caps(free, shape), bounds).first()
 
 
 def find_near(
@@ -84,11 +87,11 @@ def find_near(
 
 
 def narrowed(request: GangRequest, free: Ints, found: NodeCounts) -> NodeCounts:
-    """A placement found otherwise, or a narrower one of several units."""
-    if len(request.units) == 1 or not one_tree(request):
+    """A placement found otherwise, or a narrower one. Podsets that are spread evenly are not drawn together."""
+    if not one_tree(request) or any(p.balanced for p in request.pods):
         return found
     other = find(request, free, lambda shape: caps(free, shape))
-    if other is None or any(p.balanced for p in request.pods):
+    if other is None:
         return found
     return min(found, other, key=lambda each: width(request, each))
 

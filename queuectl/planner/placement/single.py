@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from queuectl.planner.placement.counts import Counts, fewest_then_tightest, most_even
+from queuectl.planner.model.counts import Counts, fewest_then_tightest, most_even
 from queuectl.planner.problem.request import ANYWHERE
 from queuectl.planner.problem.topology import Ints
 

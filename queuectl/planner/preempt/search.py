@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.placement.several import find, on_fleet, on_nodes
+from queuectl.planner.placement.several import find, first, on_fleet, on_nodes
 from queuectl.planner.preempt.bounds import Deficit, Floats, Part, Places, deficit_of, parts_of
 from queuectl.planner.preempt.contest import Deficits
 from queuectl.planner.preempt.goal import Goal
@@ -412,7 +412,7 @@ class Stage:
             return False
         if len(parts) == 1 and len(parts[0].counts) == 1 and not parts[0].counts[0][0].slices:
             return True  # pods all alike: counting says everything
-        return find(self.request, free, lambda shape: caps(free, shape), narrow=False) is not None
+        return first(self.request, free) is not None
 
     def place(self, victims: Mask) -> NodeCounts | None:
         """Where the gang runs then, drawn together, by nodes of the fleet; None when nothing is found."""

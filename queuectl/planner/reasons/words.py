@@ -10,7 +10,7 @@ import numpy as np
 
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.words import counted
-from queuectl.planner.placement.cells import asked_pods
+from queuectl.planner.model.classes import asked_pods
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.problem import COMMON, caps
 from queuectl.planner.problem.request import ANYWHERE, Pods, Unit

@@ -23,16 +23,19 @@ import numpy as np
 
 from queuectl.domain.plan import Cost, Proof
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.planner.capacity.node_counts import NodeCounts, take
 from queuectl.planner.capacity.state import State
+from queuectl.planner.model.builder import stages
+from queuectl.planner.placement.joint import arrange
+from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.goal import Goal
 from queuectl.planner.preempt.search import Found, Search
 from queuectl.planner.preempt.terms import Terms
+from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.relocate.model import MoveModel
 from queuectl.planner.relocate.movers import Movers
-from queuectl.planner.relocate.settle import Settled, quick, settle
 from queuectl.planner.solver.solver import Solver, Status
 
 _RANGE: Final = 1 << 56  # of one goal's value
@@ -96,17 +99,13 @@ def _more_than_free(state: State, request: GangRequest) -> bool:
 
 def _goals(movers: Movers) -> list[Goal]:
     """The layers as few weighted sums, each within the solver's range."""
-    layers = [movers.bench.lost, np.ones(movers.size, dtype=np.int64), movers.pods]
-    goals: list[Goal] = []
-    weight = np.zeros(movers.size, dtype=np.int64)
-    reach = 1
-    for number, layer in enumerate(layers):
-        scale = int(layer.sum()) + 1
-        if number and reach * scale >= _RANGE:
-            goals.append(Goal(weight))
-            weight, reach = np.zeros_like(weight), 1
-        weight, reach = weight * scale + layer, reach * scale
-    return [*goals, Goal(weight)]
+    layers = iter([movers.bench.lost, np.ones(movers.size, dtype=np.int64), movers.pods])
+    reaches = [int(movers.bench.lost.sum()), movers.size, int(movers.pods.sum())]
+    zero = np.zeros_like(movers.pods)
+    return [
+        Goal(sum((weight * next(layers) for weight in weights), zero))
+        for weights in stages(reaches, _RANGE)
+    ]
 
 
 @dataclass(eq=False)
@@ -120,7 +119,7 @@ class MoveSearch:
     best: frozenset[int] | None = None
     proved: bool = True
     _spent: float = 0.0  # the solver's clock when the search began
-    _places: Settled | None = None
+    _places: tuple[NodeCounts, ...] = ()
     _misses: list[tuple[frozenset[int], tuple[int, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -168,14 +167,18 @@ class MoveSearch:
         """Settle one set; it becomes the best if all find a place, else it is never suggested again."""
         if not self.movers.allows(moved):
             return Status.UNKNOWN
-        answer = settle(self._asking(moved), self._freed(moved), self.solver, self.budget)
-        if answer.status is Status.FOUND:
-            self.best, self._places = moved, answer
+        requests, free = self._asking(moved), self._freed(moved)
+        places, status = _one_after_another(requests, free), Status.FOUND
+        if places is None:
+            made = arrange((), requests, free, self.solver, self.budget)
+            places, status = made.new, made.status
+        if status is Status.FOUND:
+            self.best, self._places = moved, places
         else:
-            self.proved &= answer.status is Status.REFUTED
+            self.proved &= status is Status.REFUTED
             unsettled = (g for g in sorted(moved) if not self.movers.settled(g, self.solver))
             self._misses.append((moved, tuple(unsettled)))
-        return answer.status
+        return status
 
     def _asking(self, moved: frozenset[int]) -> list[GangRequest]:
         return [self.request, *(self.movers.request(g) for g in sorted(moved))]
@@ -189,9 +192,9 @@ class MoveSearch:
         assert self.best is not None
         for gang in sorted(self.best, key=lambda g: (-int(self.movers.bench.lost[g]), g)):
             fewer = self.best - {gang}
-            answer = quick(self._asking(fewer), self._freed(fewer))
-            if answer is not None:
-                self.best, self._places = fewer, answer
+            places = _one_after_another(self._asking(fewer), self._freed(fewer))
+            if places is not None:
+                self.best, self._places = fewer, places
 
     # Who leaves and where they go, as models.
 
@@ -257,10 +260,30 @@ class MoveSearch:
         assert self.best is not None
         if proof is not Proof.OPTIMAL:
             self._needed_only()
-        assert self._places is not None
-        bench, (node_counts, *places) = self.movers.bench, self._places.node_counts
+        bench, (node_counts, *places) = self.movers.bench, self._places
         moved = (
             Moved(bench.gangs[g], self.movers.request(g), place, self.movers.costs[g])
             for g, place in zip(sorted(self.best), places, strict=True)
         )
         return Room(tuple(moved), node_counts, proof, self.movers.key(self.best))
+
+
+def _one_after_another(
+    requests: Sequence[GangRequest], free: Ints
+) -> tuple[NodeCounts, ...] | None:
+    """A witness that all fit (R, N) together: the first one first, the others by size; None proves nothing."""
+    left = free.copy()
+    found: dict[int, NodeCounts] = {}
+    for at in sorted(range(len(requests)), key=lambda i: (i > 0, -_size(requests[i]), i)):
+        node_counts = find(requests[at], left, lambda shape: caps(left, shape))
+        if node_counts is None:
+            return None
+        take(left, requests[at].pods, node_counts)
+        found[at] = node_counts
+    return tuple(found[at] for at in range(len(requests)))
+
+
+def _size(request: GangRequest) -> int:
+    """What its largest pod takes of a device: what is hard to place goes first."""
+    sizes = (int(p.shape.vector[p.shape.columns[0]]) for p in request.pods if p.shape.columns)
+    return max(sizes, default=0)

@@ -1,7 +1,7 @@
-"""Packing pods of several shapes on the nodes of one cell: greedily, else by exact rows.
+"""Packing pods of several shapes on the nodes of one class: greedily, else by exact rows.
 
 Exact rows come in two forms. M2: nodes with equal free vectors are one class, and a variable counts the nodes of a class
-that take each maximal *pattern* of pods. M0: a variable per shape and node; for cells where the patterns are too many.
+that take each maximal *pattern* of pods. M0: a variable per shape and node; for node classes where the patterns are too many.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _looseness(left: Ints, vector: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Exact rows of one cell in a model: how to read the pods per node out of a solution."""
+    """Exact rows of one node class in a model: how to read the pods per node out of a solution."""
 
     nodes: tuple[tuple[Ints, tuple[tuple[int, tuple[int, ...]], ...]], ...]
     shapes: int
@@ -100,7 +100,7 @@ class Exact:
 
 
 def add_exact(model: Model, free: Ints, vectors: Sequence[Ints], totals: Sequence[int]) -> Exact:
-    """Add rows under which the variables ``totals`` (pods per shape in the cell) have a packing on the nodes."""
+    """Add rows under which the variables ``totals`` (pods per shape in the node class) have a packing on the nodes."""
     asked = np.flatnonzero(np.any(np.stack(vectors), axis=0))
     small = tuple(tuple(int(a) for a in vector[asked]) for vector in vectors)
     rows = _effective(np.maximum(free[asked], 0), np.array(small, dtype=np.int64))

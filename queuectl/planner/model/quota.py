@@ -1,61 +1,52 @@
-"""The quota of everybody who starts, as rows of a model: for gangs that take no nodes, all there is to confirm.
+"""Quota as rows of a model: what ClusterQueues use as sums of variables, and what that makes of the pools above them.
 
-A variable for each ClusterQueue and charge says how many gangs start on it; all of them must. With u(X) what a pool uses then,
-of one flavor and resource, and over(X) what it passes up,
+With u(X) what a pool uses, of one flavor and resource, and over(X) what it passes up,
 
     over(X) >= u(X) - local(X),   0 <= over(X) <= subtree(X) - local(X) + borrowing(X),   u(root) <= subtree(root)
 
-for the pools on the way from those queues to their roots; what the rest of the tree uses is a constant. A pool that was over
-its limit before anybody starts may stay so, but no start may add to it.
+for the pools from the ClusterQueues whose use varies to their roots; what the rest of a tree uses is a constant. A pool that
+was over its limit before may stay so, but nothing may be added to it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from queuectl.planner.capacity.state import State
-from queuectl.planner.quota.tree import FlavorResource, Pool
-from queuectl.planner.solver.solver import Model, Outcome, Solver
+from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse
+from queuectl.planner.solver.solver import Model
 
 _Terms: TypeAlias = dict[int, int]  # variable to coefficient
 
 
-def confirm_quota(state: State, solver: Solver) -> Outcome:
-    """Whether CP-SAT holds a solution with the quota of every kept gang, beside all that is used now."""
-    charged = Counter(
-        (kept.request.queue, tuple(sorted(kept.request.charges.items())))
-        for kept in state.kept
-        if kept.request.queue is not None
-    )
-    building = _Building(state)
-    for (queue, charges), gangs in sorted(charged.items()):
-        building.start(queue, dict(charges), gangs)
-    building.bound()
-    building.model.hint = building.hint
-    return solver.solve(building.model)
-
-
 @dataclass(eq=False, slots=True)
-class _Building:
-    state: State
-    model: Model = field(default_factory=Model)
-    hint: list[int] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)  # each variable if nobody started
+class QuotaRows:
+    """The quota rows of one model whose starts are counted by variables.
+
+    Attributes:
+        model: that they are added to; its hint grows with its variables.
+        use: with all of these gangs.
+        hint: of every variable of the model.
+        before: of every variable that counts here, its value if no gang started.
+    """
+
+    model: Model
+    use: QuotaUse
+    hint: list[int]
+    before: dict[int, int] = field(default_factory=dict)
     _started: dict[FlavorResource, dict[Pool, _Terms]] = field(default_factory=dict)
 
     def start(self, queue: str, charges: Mapping[FlavorResource, int], gangs: int) -> None:
-        """So many gangs of a ClusterQueue, charged the same."""
+        """So many gangs of a ClusterQueue, charged the same; all of them start."""
         number = self._var(gangs, gangs, gangs, before=0)
-        pool = self.state.now.quota.pools[queue]
+        pool = self.use.pools[queue]
         for row, amount in charges.items():
             if amount:
                 self._started.setdefault(row, {}).setdefault(pool, {})[number] = amount
 
-    def bound(self) -> None:
-        """The rows of all pools on the way to the roots, members first."""
+    def add(self) -> None:
+        """Add the rows of all pools on the way to the roots, members first."""
         for row, touched in self._started.items():
             waiting = dict(touched)
             while waiting:
@@ -66,10 +57,10 @@ class _Building:
 
     def _passes(self, pool: Pool, row: FlavorResource, terms: _Terms) -> int:
         """What a pool passes up, as a variable; at the top, nothing may be."""
-        used = self.state.now.quota.used.get(pool, {}).get(row, 0)
+        used = self.use.used_of(pool, row)
         others = used - sum(c * self.hint[v] for v, c in terms.items())
-        subtree, local = pool.subtree.get(row, 0), pool.local.get(row, 0)
         brought = sum(c * self.before[v] for v, c in terms.items())
+        subtree, local = pool.subtree.get(row, 0), pool.local.get(row, 0)
         if pool.parent is None:
             most = max(subtree - others, brought)
             self.model.at_most(list(terms), list(terms.values()), most)
@@ -82,6 +73,7 @@ class _Building:
         return over
 
     def _var(self, low: int, high: int, hint: int, before: int) -> int:
+        number = self.model.var(low, high)
         self.hint.append(hint)
-        self.before.append(before)
-        return self.model.var(low, high)
+        self.before[number] = before
+        return number

@@ -1,0 +1,348 @@
+"""The one model builder: variables and rows in named groups, and the values that a known placement gives them.
+
+Groups of rows, each optional but the first three:
+
+- *units*: every unit of a group class is in one domain of its required level;
+- *flow*: in each domain, the pods on its nodes are those asked there and those asked above it, level by level to the root;
+- *capacity*: what pods take of a node class is free there, or freed by gangs that leave;
+- *slices*: pods of a domain of a slice's level make whole slices;
+- *patterns*: in node classes that do not pack by sums, exact rows (:mod:`queuectl.planner.model.patterns`);
+- *exits*: gangs that may leave what they hold. A unit with an owner is placed if its owner leaves, one without in any case;
+- *quota* (:mod:`queuectl.planner.model.quota`);
+- *objective*: layers, first to last, as weighted sums.
+
+An exit is an integer variable; today it is 0 or 1. What leaves, and what must be placed again, is a multiple of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.planner.model.classes import Classes, GroupClass
+from queuectl.planner.model.patterns import Exact, add_exact
+from queuectl.planner.problem.request import ANYWHERE
+from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.solver.solver import LARGEST, Model
+
+Row: TypeAlias = dict[int, int]  # node class or domain -> variable
+Terms: TypeAlias = dict[int, int]  # variable -> coefficient
+
+STAYS = -1  # the owner of a unit that is placed in any case
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Exits:
+    """Gangs that may leave what they hold.
+
+    Attributes:
+        gangs: their numbers.
+        gang: per row, whose it is. Shape (M,).
+        node: per row, where. Shape (M,).
+        use: per row, what it holds there. Shape (R, M).
+        owners: per unit of the model, the gang that must be placed there if it leaves; STAYS where that depends on none.
+    """
+
+    gangs: Sequence[int]
+    gang: Ints
+    node: Ints
+    use: Ints
+    owners: Sequence[int]
+
+
+class Layer(NamedTuple):
+    """One layer of an objective: a sum to be least, and how far it can reach from its least value."""
+
+    variables: list[int]
+    coeffs: list[int]
+    reach: int
+
+
+def stages(reaches: Sequence[int], limit: int) -> list[list[int]]:
+    """Weights under which sums of layers compare as the layers do, first to last.
+
+    Args:
+        reaches: how far each layer can reach.
+        limit: of one weighted sum.
+
+    Returns:
+        Per stage, the weights of its layers. What does not fit below the limit with those before it is of the next stage.
+    """
+    found: list[list[int]] = [[]]
+    reach = 1
+    for each in reaches:
+        if found[-1] and reach * (each + 1) >= limit:
+            found.append([])
+            reach = 1
+        found[-1] = [weight * (each + 1) for weight in found[-1]] + [1]
+        reach *= each + 1
+    return found
+
+
+class ModelBuilder:
+    """The model of some classes, and what its variables mean.
+
+    Attributes:
+        pods: per pod class, node class to the variable that counts its pods there.
+        units: per group class, domain to the variable that counts its units there.
+        exits: gang to the variable that says whether it leaves.
+        patterns: of the node classes that have exact rows.
+    """
+
+    def __init__(
+        self,
+        classes: Classes,
+        exact: Collection[int] = (),
+        *,
+        tight: bool = True,
+        exits: Exits | None = None,
+    ) -> None:
+        """Build the model.
+
+        Args:
+            classes: what is placed where.
+            exact: node classes that get exact rows.
+            tight: with the bounds of devices.
+            exits: gangs that may leave.
+        """
+        self.classes = classes
+        self.model = Model()
+        self._leaving = exits
+        self.exits = {g: self.model.var(0, 1) for g in exits.gangs} if exits is not None else {}
+        self.pods: list[Row] = [{} for _ in classes.pods]
+        self.units: list[Row] = [{} for _ in classes.groups]
+        self.patterns: dict[int, Exact] = {}
+        self._derived: list[tuple[int, list[int], list[int], int]] = []
+        self._add_pods()
+        for group, row in zip(classes.groups, self.units, strict=True):
+            if group.level != ANYWHERE:
+                self._add_units(group, row)
+        for number in range(len(classes.pods)):
+            self._add_flow(number)
+            self._add_slices(number)
+        self._add_capacity(exact, tight=tight)
+        for node_class in sorted(exact):
+            self._add_exact(node_class)
+
+    def pod_classes_in(self, node_class: int) -> list[int]:
+        """Numbers of the pod classes that may have pods there."""
+        return [number for number, row in enumerate(self.pods) if node_class in row]
+
+    def most(self, variables: Sequence[int]) -> int:
+        """What these variables add up to at most."""
+        return sum(self.model.bounds[v][1] for v in variables)
+
+    def _add_pods(self) -> None:
+        for number, row in enumerate(self.pods):
+            most = np.minimum(self.classes.fits[number], self.classes.asked[number])
+            for node_class in np.flatnonzero(most).tolist():
+                row[node_class] = self.model.var(0, int(most[node_class]))
+
+    # Units, and what of them must be placed.
+
+    def _add_units(self, group: GroupClass, row: Row) -> None:
+        """Units per domain of their required level; all that must be placed are somewhere."""
+        starts = self.classes.trees[group.tree].starts[group.level]
+        most = np.full(len(starts), len(group.units), dtype=np.int64)
+        for number, count in group.pods:
+            np.minimum(most, self.classes.holding(number, group.level) // count, out=most)
+        for domain in np.flatnonzero(most).tolist():
+            if group.only in (ANYWHERE, domain):
+                row[domain] = self.model.var(0, int(most[domain]))
+        constant, terms = self._placed(group)
+        variables = [*row.values(), *terms]
+        self.model.equal(variables, [1] * len(row) + [-c for c in terms.values()], constant)
+
+    def _placed(self, group: GroupClass) -> tuple[int, Terms]:
+        """How many units of a class are placed: so many in any case, and those of gangs that leave."""
+        if self._leaving is None:
+            return len(group.units), {}
+        terms: Terms = {}
+        owners = [self._leaving.owners[unit] for unit in group.units]
+        for owner in owners:
+            if owner != STAYS:
+                variable = self.exits[owner]
+                terms[variable] = terms.get(variable, 0) + 1
+        return owners.count(STAYS), terms
+
+    # Pods of one class: in each domain, those on its nodes = those asked there + those asked above it.
+
+    def _add_flow(self, number: int) -> None:
+        levels = sorted(
+            {group.level for group in self.classes.groups if group.count(number)}, reverse=True
+        )
+        supply, below = self.pods[number], None
+        for level in levels:
+            inside = self._inside(number, supply, below, level)
+            supply = self._balance(number, inside, level, onward=level != levels[-1])
+            below = level
+
+    def _inside(
+        self, number: int, supply: Row, below: int | None, level: int
+    ) -> dict[int, list[int]]:
+        """Variables of the node classes (or of the domains of level ``below``) inside each domain of ``level``."""
+        tree = self.classes.pods[number][1]
+        coarse = self.classes.domains(tree, level)
+        if below is None:
+            above = dict(enumerate(coarse.tolist()))
+        else:
+            fine = self.classes.domains(tree, below)
+            above = dict(zip(fine.tolist(), coarse.tolist(), strict=True))
+        inside: dict[int, list[int]] = {0: []} if level == ANYWHERE else {}
+        for child, variable in supply.items():
+            inside.setdefault(above[child], []).append(variable)
+        return inside
+
+    def _balance(
+        self, number: int, inside: Mapping[int, list[int]], level: int, *, onward: bool
+    ) -> Row:
+        """One row per domain; what is left for coarser levels becomes their supply."""
+        asked = self._asked(number, level)
+        passed: Row = {}
+        for domain in sorted({*inside, *asked}):
+            constant, terms = asked.get(domain, (0, {}))
+            below = inside.get(domain, [])
+            variables = [*below, *terms]
+            coeffs = [1] * len(below) + [-c for c in terms.values()]
+            if onward:
+                most = min(self.most(below), self.classes.asked[number])
+                passed[domain] = self.model.var(0, most)
+                self._derived.append((passed[domain], variables, coeffs, 1))
+                variables, coeffs = [*variables, passed[domain]], [*coeffs, -1]
+            self.model.equal(variables, coeffs, constant)
+        return passed
+
+    def _asked(self, number: int, level: int) -> dict[int, tuple[int, Terms]]:
+        """Pods of a class asked in each domain of a level: so many in any case, and by units that choose it or are placed."""
+        asked: dict[int, tuple[int, Terms]] = {}
+        for group, row in zip(self.classes.groups, self.units, strict=True):
+            count = group.count(number)
+            if not count or group.level != level:
+                continue
+            if level == ANYWHERE:
+                constant, terms = self._placed(group)
+                before, known = asked.get(0, (0, {}))
+                asked[0] = before + count * constant, known
+                _add(known, terms, count)
+            for domain, variable in row.items():
+                _add(asked.setdefault(domain, (0, {}))[1], {variable: 1}, count)
+        return asked
+
+    def _add_slices(self, number: int) -> None:
+        """In each domain of a slice's level, pods make whole slices."""
+        for level, size in self.classes.pods[number][0].slices:
+            inside = self._inside(number, self.pods[number], None, level)
+            for domain in sorted(inside):
+                variables = inside[domain]
+                whole = self.model.var(0, self.most(variables) // size)
+                self._derived.append((whole, variables, [1] * len(variables), size))
+                self.model.equal([*variables, whole], [*[1] * len(variables), -size], 0)
+
+    # Capacity of the node classes.
+
+    def _add_capacity(self, exact: Collection[int], *, tight: bool) -> None:
+        classes, freed = self.classes, self._freed()
+        most = np.minimum(classes.fits, np.array(classes.asked, dtype=np.int64)[:, None])
+        limits = classes.limits(tight=tight)
+        binding: Mask = limits.coeffs @ most > limits.most
+        for node_class in freed:
+            binding[limits.columns < 0, node_class] = False
+        for node_class in np.flatnonzero(binding.any(axis=0)).tolist():
+            if node_class in exact:
+                continue
+            rows = np.flatnonzero(binding[:, node_class])
+            numbers = self.pod_classes_in(node_class)
+            coeffs, there = limits.coeffs[rows][:, numbers], limits.most[rows, node_class]
+            if node_class not in freed:
+                telling = _telling(coeffs / np.maximum(there, 0.5)[:, None])
+                rows, coeffs, there = rows[telling], coeffs[telling], there[telling]
+            variables = [self.pods[number][node_class] for number in numbers]
+            for at, row, limit in zip(rows.tolist(), coeffs.tolist(), there.tolist(), strict=True):
+                terms = {v: c for v, c in zip(variables, row, strict=True) if c}
+                back = freed.get(node_class, {}).get(int(limits.columns[at]), {})
+                _add(terms, back, -1)
+                low = -sum(c for c in back.values())
+                self.model.row(list(terms), list(terms.values()), low, limit)
+
+    def _freed(self) -> dict[int, dict[int, Terms]]:
+        """Node class to resource to what exits free there."""
+        freed: dict[int, dict[int, Terms]] = {}
+        exits = self._leaving
+        if exits is None:
+            return freed
+        rows = zip(exits.gang.tolist(), exits.node.tolist(), exits.use.T.tolist(), strict=True)
+        for gang, node, use in rows:
+            node_class = self.classes.class_of(node)
+            if node_class is not None:
+                of_class = freed.setdefault(node_class, {})
+                for column, amount in enumerate(use):
+                    if amount:
+                        _add(of_class.setdefault(column, {}), {self.exits[gang]: 1}, amount)
+        return freed
+
+    def _add_exact(self, node_class: int) -> None:
+        numbers = self.pod_classes_in(node_class)
+        vectors = [self.classes.pods[number][0].vector for number in numbers]
+        totals = [self.pods[number][node_class] for number in numbers]
+        free = self.classes.free[:, self.classes.members[node_class]]
+        self.patterns[node_class] = add_exact(self.model, free, vectors, totals)
+
+    # Objective.
+
+    def minimize(self, layers: Sequence[Layer]) -> None:
+        """All layers in one objective; the last ones are left out where the weights would grow too large."""
+        first = stages([layer.reach for layer in layers], LARGEST)[0]
+        coeffs: Terms = {}
+        for weight, layer in zip(first, layers, strict=False):
+            for variable, coeff in zip(layer.variables, layer.coeffs, strict=True):
+                _add(coeffs, {variable: coeff}, weight)
+        self.model.minimize(list(coeffs), list(coeffs.values()))
+
+    # Between placements and values.
+
+    def values_of(self, node_counts: Sequence[NodeCounts]) -> list[int]:
+        """The values all variables take under a placement of the units, nobody leaving."""
+        classes, values = self.classes, [0] * len(self.model.bounds)
+        for group, row in zip(classes.groups, self.units, strict=True):
+            for unit in group.units:
+                of_unit = self._as_asked(unit, node_counts[unit])
+                for (number, _), (nodes, counts) in zip(group.pods, of_unit, strict=True):
+                    for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+                        node_class = classes.class_of(node)
+                        assert node_class is not None
+                        values[self.pods[number][node_class]] += count
+                if group.level != ANYWHERE:
+                    domain = classes.trees[group.tree].domain[group.level]
+                    values[row[int(domain[of_unit[0][0][0]])]] += 1
+        for variable, others, coeffs, size in self._derived:
+            values[variable] = (
+                sum(k * values[v] for v, k in zip(others, coeffs, strict=True)) // size
+            )
+        return values
+
+    def _as_asked(self, unit: int, node_counts: NodeCounts) -> NodeCounts:
+        if not self.classes.units[unit].on_one_node:
+            return node_counts
+        return ((node_counts[0][0][:1], np.ones(1, dtype=np.int64)),)
+
+
+def _add(terms: Terms, more: Mapping[int, int], times: int) -> None:
+    for variable, coeff in more.items():
+        terms[variable] = terms.get(variable, 0) + coeff * times
+
+
+def _telling(shares: NDArray[np.float64]) -> Mask:
+    """Which rows (coefficients by their limit) no other row implies; of equal rows the first.
+
+    A row lost to rounding costs nothing but strength: what the model finds is packed on real amounts.
+    """
+    implied: Mask = np.all(shares >= shares[:, None], axis=2)  # of row i by row j
+    equal = implied & implied.T
+    others = (implied & ~equal) | np.tril(equal, -1)
+    telling: Mask = ~np.any(others, axis=1)
+    return telling
