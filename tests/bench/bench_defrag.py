@@ -19,8 +19,8 @@ from queuectl.domain.workload import TopologyMode, TopologyRequest
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
-from queuectl.planner.relocate.movers import movers_of
-from queuectl.planner.relocate.search import Room, find_room
+from queuectl.planner.relocate.candidates import move_candidates
+from queuectl.planner.relocate.move_search import Room, find_room
 from queuectl.planner.solver.solver import Solver
 from tests.bench.tenants import FLAVORS, MIXED, NOW, Line, admitted, config, fleet_of, gang
 
@@ -101,7 +101,7 @@ def search(snap: Snapshot) -> tuple[Room | None, Solver, float]:
     )
     request = request_of(problem, entry, snap.config.cluster_queues["main"], flavors)
     began = time.perf_counter()
-    room = find_room(state, request, movers_of(state, lambda _: True, {}), solver)
+    room = find_room(state, request, move_candidates(state, lambda _: True, {}), solver)
     return room, solver, (time.perf_counter() - began) * 1e3
 
 

@@ -16,11 +16,13 @@ from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.search import Found
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.relocate import search as defrag
-from queuectl.planner.relocate.movers import movers_of
-from queuectl.planner.relocate.search import MoveSearch, Room, find_room
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, request_of
+from queuectl.planner.relocate import move_search as defrag
+from queuectl.planner.relocate.candidates import move_candidates
+from queuectl.planner.relocate.move_model import MoveModel
+from queuectl.planner.relocate.move_search import MoveSearch, Room, find_room
+from queuectl.planner.solver.solver import Solver, Status
+from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable
 
@@ -39,7 +41,7 @@ def answers(
         request = request_of(problem, entry, main, flavors)
         state = open_state(problem)
         solver = Solver(snapshot.limits)
-        movers = movers_of(state, lambda _: True, {} if budget is None else {"main": budget})
+        movers = move_candidates(state, lambda _: True, {} if budget is None else {"main": budget})
         yield request, find_room(state, request, movers, solver), solver
         assert not solver.alarms
 
@@ -105,7 +107,26 @@ def only_models(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_models_alone_find_the_same() -> None:
     told = [agrees_with_brute_force(tight(s)) for s in range(100)]
     told += [agrees_with_brute_force(scattered(s)) for s in range(200, 225)]
+    told += [agrees_with_brute_force(shaped(s)) for s in range(60)]
     assert told.count("moves") >= 15
+
+
+@pytest.mark.parametrize(("each", "fits"), [(2, False), (1, True)])
+def test_the_model_of_moves_keeps_slices_whole(each: int, fits: bool) -> None:
+    """Once r has left, rack a has three nodes and rack b one: four pods, but only one slice of two in each rack."""
+    nodes = [node(name, name[0], gpu=8, cpu=8) for name in ("a0", "a1", "a2", "b0")]
+    nodes.append(node("c0", "c", gpu=8, cpu=1))
+    running = holding(gang("r", podset(gpu=8, cpu=1)), {"a2": 1})
+    asked = podset(count=4, gpu=8, cpu=2, slices=[("rack", each)] if each > 1 else ())
+    snapshot = world(nodes, [gang("g", asked)], [running])
+    problem = survey(snapshot)
+    (entry,) = snapshot.pending
+    request = request_of(problem, entry, None, ({},))
+    state = open_state(problem)
+    candidates = move_candidates(state, lambda _: True, {})
+    model = MoveModel(request, candidates, [0], state.later.free, ANYWHERE).model
+    found = Solver(snapshot.limits).solve(model).status
+    assert found is (Status.FOUND if fits else Status.REFUTED)
 
 
 @pytest.mark.usefixtures("only_models")

@@ -20,10 +20,10 @@ from queuectl.domain.workload import Workload
 from queuectl.planner import plan, plan_cycle
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import node_counts_of
-from queuectl.planner.consolidate.model import TidyModel
+from queuectl.planner.consolidate.bundles import bundle
 from queuectl.planner.consolidate.tidy import may_move
-from queuectl.planner.consolidate.units import bundle
-from queuectl.planner.placement.measure import Wholes, score, standings
+from queuectl.planner.consolidate.tidy_model import TidyModel
+from queuectl.planner.placement.measure import Wholes, placed_units, score
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import request_of
 from queuectl.planner.solver.solver import Model
@@ -70,7 +70,7 @@ def kept_of(problem: Problem, made: Plan) -> list[TentativeAdmission]:
 
 def measured(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:
     problem = survey(snapshot)
-    return score(Wholes(problem), standings(kept_of(problem, made)))
+    return score(Wholes(problem), placed_units(kept_of(problem, made)))
 
 
 def domains(snapshot: Snapshot, made: Plan) -> dict[str, dict[str, int]]:
@@ -282,10 +282,10 @@ def test_where_the_gangs_stand_is_a_solution_of_the_model(snapshot: Snapshot) ->
     """So the model refuses nothing that is real, and its hint is complete."""
     problem = survey(snapshot)
     kept = kept_of(problem, untidied(snapshot))
-    standing = standings(kept)
-    if not standing:
+    placed = placed_units(kept)
+    if not placed:
         return
-    units = [bundle(problem, n, each) for n, each in enumerate(standing)]
+    units = [bundle(problem, n, each) for n, each in enumerate(placed)]
     free = np.minimum(problem.now, problem.later)
     model = TidyModel(units, free, np.arange(problem.size), Wholes(problem)).model
     assert model.hint is not None

@@ -1,4 +1,4 @@
-"""Which gangs to place anew together: few enough for a quick solve, and only where bounds leave something to gain."""
+"""Which gangs to place again together: few enough for a quick solve, and only where bounds leave something to gain."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import give_back
-from queuectl.planner.consolidate.units import Bundled
-from queuectl.planner.placement.measure import Standing, Wholes, device_columns, devices
+from queuectl.planner.consolidate.bundles import Bundles
+from queuectl.planner.placement.measure import PlacedUnit, Wholes, device_columns, devices
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import Unit
 from queuectl.planner.problem.topology import Ints, Tree
 
-_WIDTH: Final = 5  # units placed anew at once
+_WIDTH: Final = 5  # units placed again at once
 _TARGETS: Final = 2  # racks that one scattered unit is offered
 _MORE: Final = 2  # racks beside those in use, of either sort: with whole nodes, with parts of nodes
 
 
 class Round(NamedTuple):
-    """Units to be placed anew, and the nodes they may use."""
+    """Units to be placed again, and the nodes they may use."""
 
     units: list[int]
     nodes: Ints
 
 
 def rounds(
-    problem: Problem, units: Sequence[Bundled], standing: Sequence[Standing], left: Ints
+    problem: Problem, units: Sequence[Bundles], placed: Sequence[PlacedUnit], left: Ints
 ) -> Iterator[Round]:
     """Rounds worth solving, of each sort in turn; each sees where the units stand when it is asked for.
 
     Args:
         problem: of the snapshot.
         units: of all gangs that may move; changed by the caller from round to round.
-        standing: the same as asked.
+        placed: the same as asked.
         left: (R, N) free beside them.
     """
     sources = [
-        _gather(problem, units, standing, left),
+        _gather(problem, units, placed, left),
         _stack(problem, units),
         _clear(problem, units),
     ]
@@ -52,13 +52,13 @@ def rounds(
 
 
 def _gather(
-    problem: Problem, units: Sequence[Bundled], standing: Sequence[Standing], left: Ints
+    problem: Problem, units: Sequence[Bundles], placed: Sequence[PlacedUnit], left: Ints
 ) -> Iterator[Round]:
     """A scattered unit with those that stand in its racks and in the roomiest others."""
     free = left.copy()
     for bundled in units:
         give_back(free, bundled.unit.pods, bundled.node_counts)
-    for number, (unit, _) in enumerate(standing):
+    for number, (unit, _) in enumerate(placed):
         if not units[number].scattered:
             continue
         per_pods = [_per_domain(unit.tree, caps(free, p.shape)) for p in unit.pods]
@@ -92,13 +92,13 @@ def _first(keys: Ints, count: int) -> list[int]:
     return [int(at) for at in np.argsort(keys, kind="stable")[:count]]
 
 
-def _standing_in(units: Sequence[Bundled], tree: Tree, racks: set[int]) -> Iterator[int]:
+def _standing_in(units: Sequence[Bundles], tree: Tree, racks: set[int]) -> Iterator[int]:
     for number, unit in enumerate(units):
         if racks.intersection(tree.domain[-1][unit.nodes].tolist()):
             yield number
 
 
-def _stack(problem: Problem, units: Sequence[Bundled]) -> Iterator[Round]:
+def _stack(problem: Problem, units: Sequence[Bundles]) -> Iterator[Round]:
     """Units that break into whole nodes and leave a part of them unused, neighbours first."""
     wholes = Wholes(problem).nodes
     partial = [
@@ -112,7 +112,7 @@ def _stack(problem: Problem, units: Sequence[Bundled]) -> Iterator[Round]:
         yield Round(chosen, _nodes(problem, units, chosen))
 
 
-def _clear(problem: Problem, units: Sequence[Bundled]) -> Iterator[Round]:
+def _clear(problem: Problem, units: Sequence[Bundles]) -> Iterator[Round]:
     """Those that stand in a whole free rack, with others that stand in racks broken into before."""
     wholes = Wholes(problem)
     trees = {id(unit.unit.tree): unit.unit.tree for unit in units if unit.unit.tree.depth}
@@ -127,7 +127,7 @@ def _clear(problem: Problem, units: Sequence[Bundled]) -> Iterator[Round]:
             yield Round(chosen, _nodes(problem, units, chosen))
 
 
-def _leaves_some(problem: Problem, unit: Bundled, at: int, wholes: np.ndarray) -> bool:
+def _leaves_some(problem: Problem, unit: Bundles, at: int, wholes: np.ndarray) -> bool:
     """Whether bundles of one sort stand on whole nodes without taking all their devices."""
     nodes, _ = unit.node_counts[at]
     asked = unit.unit.pods[at].shape.vector[device_columns(problem)]
@@ -137,7 +137,7 @@ def _leaves_some(problem: Problem, unit: Bundled, at: int, wholes: np.ndarray) -
 
 def _nodes(
     problem: Problem,
-    units: Sequence[Bundled],
+    units: Sequence[Bundles],
     chosen: Sequence[int],
     also: tuple[Tree, set[int]] | None = None,
 ) -> Ints:

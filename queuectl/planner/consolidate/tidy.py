@@ -18,11 +18,17 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
 from queuectl.planner.capacity.state import State
-from queuectl.planner.consolidate.model import TidyModel
+from queuectl.planner.consolidate.bundles import Bundles, bundle, keeps_shape
 from queuectl.planner.consolidate.rounds import Round, rounds
-from queuectl.planner.consolidate.units import Bundled, bundle, keeps_shape
+from queuectl.planner.consolidate.tidy_model import TidyModel
 from queuectl.planner.model.readback import hand_out, pack_all
-from queuectl.planner.placement.measure import Standing, Wholes, score, standings, widths
+from queuectl.planner.placement.measure import (
+    PlacedUnit,
+    Wholes,
+    domain_counts,
+    placed_units,
+    score,
+)
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import Unit
 from queuectl.planner.problem.topology import Ints
@@ -34,7 +40,7 @@ LIMIT: Final = 0.0015  # deterministic time of one
 
 
 def tidy(state: State, starting: Sequence[TentativeAdmission], solver: Solver) -> int:
-    """Place some of the gangs that start anew where that is tidier; returns how many.
+    """Place some of the gangs that start elsewhere where that is tidier; returns how many.
 
     Args:
         state: with all of them kept.
@@ -45,14 +51,14 @@ def tidy(state: State, starting: Sequence[TentativeAdmission], solver: Solver) -
     if not movable or (len(movable) == 1 and not solver.calls) or solver.ended():
         return 0
     gangs = [len(kept.request.units) for kept in movable]
-    desk = _Desk(state.problem, state.free().copy(), standings(movable), gangs)
+    work = _Consolidation(state.problem, state.free().copy(), placed_units(movable), gangs)
     limits = replace(solver.limits, deterministic_time=LIMIT, growth=1.0)
     aside = Solver(limits, solver.stop, light=True)
-    for each in islice(rounds(state.problem, desk.units, desk.standing, desk.left), _ROUNDS):
-        desk.improve(each, aside)
+    for each in islice(rounds(state.problem, work.units, work.placed, work.left), _ROUNDS):
+        work.improve(each, aside)
     solver.alarms.extend(aside.alarms)
     solver.cut |= aside.cut
-    return _move(state, movable, desk.standing)
+    return _move(state, movable, work.placed)
 
 
 def may_move(kept: TentativeAdmission) -> bool:
@@ -62,9 +68,9 @@ def may_move(kept: TentativeAdmission) -> bool:
     return all(keeps_shape(unit, node_counts) for unit, node_counts in kept.per_unit())
 
 
-def _move(state: State, movable: Sequence[TentativeAdmission], standing: Sequence[Standing]) -> int:
-    """Tell the ledger where the gangs stand now."""
-    left = iter(standing)
+def _move(state: State, movable: Sequence[TentativeAdmission], placed: Sequence[PlacedUnit]) -> int:
+    """Tell the state where the gangs are now."""
+    left = iter(placed)
     moved = 0
     for kept in movable:
         parts = [next(left)[1] for _ in kept.request.units]
@@ -76,7 +82,7 @@ def _move(state: State, movable: Sequence[TentativeAdmission], standing: Sequenc
 
 
 @dataclass(eq=False)
-class _Desk:
+class _Consolidation:
     """All units of the gangs, where they stand so far, and what they leave free.
 
     Attributes:
@@ -85,17 +91,17 @@ class _Desk:
 
     problem: Problem
     left: Ints
-    standing: list[Standing]
+    placed: list[PlacedUnit]
     gangs: Sequence[int]
-    units: list[Bundled] = field(init=False)
+    units: list[Bundles] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.units = [bundle(self.problem, n, each) for n, each in enumerate(self.standing)]
+        self.units = [bundle(self.problem, n, each) for n, each in enumerate(self.placed)]
 
     def improve(self, each: Round, solver: Solver) -> None:
         """Solve one round, and take what it finds if that is tidier."""
         chosen = [self.units[number] for number in each.units]
-        before = [self.standing[number] for number in each.units]
+        before = [self.placed[number] for number in each.units]
         free = self.left.copy()
         for unit in chosen:
             give_back(free, unit.unit.pods, unit.node_counts)
@@ -113,11 +119,11 @@ class _Desk:
             return
         self.left = free
         for number, new in zip(each.units, after, strict=True):
-            self.standing[number] = new
+            self.placed[number] = new
             self.units[number] = bundle(self.problem, number, new)
             take(self.left, self.units[number].unit.pods, self.units[number].node_counts)
 
-    def _widens(self, changed: dict[int, Standing]) -> bool:
+    def _widens(self, changed: dict[int, PlacedUnit]) -> bool:
         """Whether some gang as a whole would use more domains of any level; no unit by itself does."""
         first = 0
         for size in self.gangs:
@@ -125,8 +131,8 @@ class _Desk:
             first += size
             if size == 1 or changed.keys().isdisjoint(numbers):
                 continue
-            before = _widths_together([self.standing[n] for n in numbers])
-            after = _widths_together([changed.get(n, self.standing[n]) for n in numbers])
+            before = _counts_together([self.placed[n] for n in numbers])
+            after = _counts_together([changed.get(n, self.placed[n]) for n in numbers])
             if any(new > old for new, old in zip(after, before, strict=True)):
                 return True
         return False
@@ -140,13 +146,17 @@ class _Desk:
         return taken
 
 
-def _widths_together(units: Sequence[Standing]) -> list[int]:
+def _counts_together(units: Sequence[PlacedUnit]) -> list[int]:
     """Domains that some units use together, level by level of each of their topologies, nodes last."""
     by_tree: dict[int, tuple[Unit, NodeCounts]] = {}
     for unit, node_counts in units:
         known = by_tree.get(id(unit.tree), (unit, ()))[1]
         by_tree[id(unit.tree)] = (unit, (*known, *node_counts))
-    return [count for unit, node_counts in by_tree.values() for count in widths(unit, node_counts)]
+    return [
+        count
+        for unit, node_counts in by_tree.values()
+        for count in domain_counts(unit, node_counts)
+    ]
 
 
 def _solve(model: TidyModel, solver: Solver) -> tuple[NodeCounts, ...] | None:

@@ -23,8 +23,8 @@ from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import NEVER, Place, barred, place
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.relocate.movers import Movers, movers_of
-from queuectl.planner.relocate.search import Room, find_room
+from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
+from queuectl.planner.relocate.move_search import Room, find_room
 
 _LOOKS: Final = 4  # kinds of gangs for which room is looked for in one cycle of the loop
 _PATIENCE: Final = 2  # by how much an administrator's question raises the solver's budget
@@ -72,7 +72,7 @@ class Policy:
     """Who may be moved, for whom, at what cost."""
 
     cycle: AdmissionCycle
-    _known: dict[tuple[tuple[str, Place], ...], Movers] = field(default_factory=dict)
+    _known: dict[tuple[tuple[str, Place], ...], MoveCandidates] = field(default_factory=dict)
 
     @property
     def asked(self) -> bool:
@@ -85,7 +85,7 @@ class Policy:
         willing = any(queue.defragment is Defragment.EXECUTE for queue in queues)
         return willing and self.cycle.problem.snapshot.seek_room and not _under_way(self.cycle)
 
-    def movers(self, pending: Pending) -> Movers:
+    def movers(self, pending: Pending) -> MoveCandidates:
         """Whom policy lets be moved for a gang."""
         lines = self._lines(pending)
         key = tuple(sorted(lines.items()))
@@ -93,7 +93,7 @@ class Policy:
             self._known[key] = self._movers(lines)
         return self._known[key]
 
-    def _movers(self, lines: Mapping[str, Place]) -> Movers:
+    def _movers(self, lines: Mapping[str, Place]) -> MoveCandidates:
         snapshot = self.cycle.problem.snapshot
 
         def allowed(gang: Admitted) -> bool:
@@ -104,7 +104,7 @@ class Policy:
             first = line is None or place(gang.workload) < line
             return first and (self.asked or queue.defragment is Defragment.EXECUTE)
 
-        return movers_of(self.cycle.state, allowed, {} if self.asked else self._budgets())
+        return move_candidates(self.cycle.state, allowed, {} if self.asked else self._budgets())
 
     def _lines(self, pending: Pending) -> dict[str, Place]:
         """StrictFIFO ClusterQueue to the first place where somebody else waits: behind it nobody could start again."""
@@ -158,7 +158,7 @@ def _queue(cycle: AdmissionCycle, pending: Pending) -> ClusterQueue | None:
 
 
 def _best(
-    cycle: AdmissionCycle, pending: Pending, movers: Movers
+    cycle: AdmissionCycle, pending: Pending, movers: MoveCandidates
 ) -> tuple[GangRequest, Room] | None:
     """The cheapest room under any choice of flavors that no waiting head bars; the preferred choice among equals."""
     if not movers.size:

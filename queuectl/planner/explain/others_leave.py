@@ -43,8 +43,8 @@ from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons.words import some
-from queuectl.planner.relocate.movers import movers_of
-from queuectl.planner.relocate.search import find_room
+from queuectl.planner.relocate.candidates import move_candidates
+from queuectl.planner.relocate.move_search import find_room
 from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
 
 _SHARE: Final = 0.05  # of a solve's limit, for each
@@ -93,7 +93,7 @@ def others_move(ctx: Context) -> Iterator[Way]:
         return queue is not None and queue.name in willing
 
     state = state_under(ctx, past_heads(ctx))
-    movers = movers_of(state, may_move, {})
+    movers = move_candidates(state, may_move, {})
     for request in requests(ctx, past_heads(ctx)):
         room = find_room(state, request, movers, ctx.solver)
         if room is not None and room.moved:

@@ -8,7 +8,7 @@ Groups of rows, each optional but the first three:
 - *slices*: pods of a domain of a slice's level make whole slices;
 - *patterns*: in node classes that do not pack by sums, exact rows (:mod:`queuectl.planner.model.patterns`);
 - *exits*: gangs that may leave what they hold. A unit with an owner is placed if its owner leaves, one without in any case;
-- *quota* (:mod:`queuectl.planner.model.quota`);
+- *quota* (:mod:`queuectl.planner.model.quota_rows`);
 - *objective*: layers, first to last, as weighted sums.
 
 An exit is an integer variable; today it is 0 or 1. What leaves, and what must be placed again, is a multiple of it.
@@ -306,7 +306,7 @@ class ModelBuilder:
     # Between placements and values.
 
     def values_of(self, node_counts: Sequence[NodeCounts]) -> list[int]:
-        """The values all variables take under a placement of the units, nobody leaving."""
+        """The values all variables take under a placement of the units, where no gang leaves."""
         classes, values = self.classes, [0] * len(self.model.bounds)
         for group, row in zip(classes.groups, self.units, strict=True):
             for unit in group.units:

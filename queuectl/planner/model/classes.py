@@ -2,8 +2,8 @@
 
 - A *pod class* is a shape in one topology.
 - A *group class* is a number of equal units: the same pod classes and counts, topology and required level.
-- A *node class* holds nodes with the same domains in every topology involved and the same eligibility for every shape. Nodes
-  that somebody may leave are classes of their own.
+- A *node class* holds nodes with the same domains in every topology involved and the same eligibility for every shape. A node
+  that a gang may leave is a class of its own.
 
 Rows of a node class are one per resource, requests within what is free (a relaxation of packing), and for devices the bounds of
 :mod:`queuectl.planner.model.bounds`; where the sizes form a divisor chain they are sufficient.
@@ -77,8 +77,8 @@ class Classes:
         units: in the order their pods are handed out.
         free: (R, N).
         nodes: the nodes that may be used; None for all that can hold any of the pods.
-        emptied: (R, N) free once all have left that may leave; None: nobody may.
-        held: nodes that somebody may leave.
+        emptied: (R, N) free once all gangs have left that may leave; None: none may.
+        held: nodes that a gang may leave.
         only: unit to the one domain of its required level that it may use.
         members: per node class, node indexes.
         fits: pods of each class that fit each node class, (pod classes, node classes).

@@ -34,7 +34,7 @@ class Decision:
     Attributes:
         status: FOUND, REFUTED (proved), UNKNOWN or DEFECT.
         node_counts: where its pods go, when FOUND.
-        moved: kept gangs that must be placed anew for it, and where.
+        moved: kept gangs that must be placed elsewhere for it, and where.
         alarm: what broke, when DEFECT.
     """
 
@@ -87,7 +87,7 @@ def decide(
 
 
 def _movable(state: State) -> list[TentativeAdmission]:
-    """Kept gangs that may be placed anew."""
+    """Kept gangs that may be placed elsewhere."""
     return [k for k in state.kept if not k.fixed and k.request.units]
 
 
@@ -98,7 +98,7 @@ def _search(
     free: Ints,
     solver: Solver,
 ) -> Decision:
-    """By models: those in the way move, and nobody else, which mostly finds; nobody else is there, which mostly refutes; all move."""
+    """By models: only those in the way move, which mostly finds; only those are there, which mostly refutes; all move."""
     in_the_way = list(_in_the_way(movable, request, free))
     few = in_the_way[-1] if in_the_way else []
     telling = len(few) * _FEW < len(movable)
@@ -187,7 +187,7 @@ def _ask_solver(
 def moved(
     movable: Sequence[TentativeAdmission], made: Arrangement
 ) -> tuple[tuple[TentativeAdmission, NodeCounts], ...]:
-    """Those that stand elsewhere now, and where."""
+    """The gangs that are elsewhere now, and where."""
     pairs = zip(movable, made.kept, strict=True)
     return tuple(
         (kept, node_counts) for kept, node_counts in pairs if node_counts is not kept.node_counts

@@ -11,7 +11,7 @@ from queuectl.planner.capacity.node_counts import NodeCounts, give_back
 from queuectl.planner.capacity.state import State
 from queuectl.planner.model.builder import ModelBuilder
 from queuectl.planner.model.classes import Classes
-from queuectl.planner.model.quota import QuotaRows
+from queuectl.planner.model.quota_rows import QuotaRows
 from queuectl.planner.placement.joint import per_request, place_jointly
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Model, Solver, Status

@@ -25,10 +25,10 @@ from queuectl.planner.problem.problem import COMMON, Problem
 from queuectl.planner.problem.request import ANYWHERE, Unit
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
-Standing: TypeAlias = tuple[Unit, NodeCounts]  # a unit and where its pods stand
+PlacedUnit: TypeAlias = tuple[Unit, NodeCounts]  # a unit and where its pods are
 
 
-def standings(kept: Iterable[TentativeAdmission]) -> list[Standing]:
+def placed_units(kept: Iterable[TentativeAdmission]) -> list[PlacedUnit]:
     """Every unit of some gangs, with its share of their spots."""
     return [each for gang in kept for each in gang.per_unit()]
 
@@ -38,14 +38,14 @@ def nodes_of(node_counts: NodeCounts) -> Ints:
     return np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
 
 
-def widths(unit: Unit, node_counts: NodeCounts) -> tuple[int, ...]:
+def domain_counts(unit: Unit, node_counts: NodeCounts) -> tuple[int, ...]:
     """Domains a unit uses at each level, nodes last."""
     nodes = np.concatenate([nodes for nodes, _ in node_counts])
     return tuple(len({*of.tolist()}) for of in (*(row[nodes] for row in unit.tree.domain), nodes))
 
 
 def prefers_in_vain(unit: Unit, used: Sequence[int]) -> bool:
-    """Whether a unit of these widths misses the level it prefers."""
+    """Whether a unit of these domain_counts misses the level it prefers."""
     return unit.preferred != ANYWHERE and used[unit.preferred] > 1
 
 
@@ -90,17 +90,11 @@ class Wholes:
         free: Mask = (whole == there) & (there > 0)
         return free
 
-    def largest(self, tree: Tree) -> int:
-        """Most whole free nodes of any domain of the top level."""
-        if not tree.depth:
-            return int(self.nodes.sum())
-        return int(tree.sums(0, self.nodes.astype(np.int64)).max(initial=0))
-
-    def broken(self, standing: Sequence[Standing]) -> tuple[int, int]:
+    def broken(self, placed: Sequence[PlacedUnit]) -> tuple[int, int]:
         """Whole free nodes and racks that these placements break into."""
         used = np.zeros(self.problem.size, dtype=np.bool_)
         trees: dict[int, Tree] = {}
-        for unit, node_counts in standing:
+        for unit, node_counts in placed:
             used[nodes_of(node_counts)] = True
             trees[id(unit.tree)] = unit.tree
         racks = 0
@@ -111,13 +105,13 @@ class Wholes:
         return int((used & self.nodes).sum()), racks
 
 
-def score(wholes: Wholes, standing: Sequence[Standing]) -> tuple[int, ...]:
+def score(wholes: Wholes, placed: Sequence[PlacedUnit]) -> tuple[int, ...]:
     """The whole measure; see the module. Topologies of different depth are aligned at the top."""
-    used = [widths(unit, node_counts) for unit, node_counts in standing]
-    depth = max((unit.tree.depth for unit, _ in standing), default=0)
+    used = [domain_counts(unit, node_counts) for unit, node_counts in placed]
+    depth = max((unit.tree.depth for unit, _ in placed), default=0)
     levels = [0] * depth
     for row in used:
         for level, count in enumerate(row[:-1]):
             levels[level] += count
-    vain = sum(prefers_in_vain(unit, row) for (unit, _), row in zip(standing, used, strict=True))
-    return (*levels, sum(row[-1] for row in used), vain, *wholes.broken(standing))
+    vain = sum(prefers_in_vain(unit, row) for (unit, _), row in zip(placed, used, strict=True))
+    return (*levels, sum(row[-1] for row in used), vain, *wholes.broken(placed))

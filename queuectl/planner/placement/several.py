@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from queuectl.planner.capacity.node_counts import NodeCounts, take
 from queuectl.planner.model.counts import Counts
-from queuectl.planner.placement.measure import prefers_in_vain, widths
+from queuectl.planner.placement.measure import domain_counts, prefers_in_vain
 from queuectl.planner.placement.single import Capacity, Filled
 from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit
@@ -102,7 +102,7 @@ def one_tree(request: GangRequest) -> bool:
 
 
 def width(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
-    """How wide a gang of one topology stands; of two placements the lesser is narrower.
+    """How many domains a gang of one topology uses; of two placements the lesser is narrower.
 
     Returns:
         Units that miss the level they prefer; the domains that each unit uses, summed, level by level from the top and nodes
@@ -110,10 +110,10 @@ def width(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
     """
     rows, vain, at = [], 0, 0
     for unit in request.units:
-        rows.append(widths(unit, node_counts[at : at + len(unit.pods)]))
+        rows.append(domain_counts(unit, node_counts[at : at + len(unit.pods)]))
         vain += prefers_in_vain(unit, rows[-1])
         at += len(unit.pods)
-    return (vain, *map(sum, zip(*rows, strict=True)), *widths(request.units[0], node_counts))
+    return (vain, *map(sum, zip(*rows, strict=True)), *domain_counts(request.units[0], node_counts))
 
 
 def levels_to_try(unit: Unit) -> Iterator[int]:
@@ -277,7 +277,7 @@ class _Scratch:
             ways = (self._in_turn(unit, level, order, inside) for order in (hardest, hardest[::-1]))
             narrowest = min(
                 (found for found in ways if found is not None),
-                key=lambda found: widths(unit, found),
+                key=lambda found: domain_counts(unit, found),
                 default=None,
             )
             if narrowest is not None:

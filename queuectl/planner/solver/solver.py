@@ -92,7 +92,7 @@ _OWN: Final = threading.local()
 
 
 def _blank_model() -> cp_model.CpModel:
-    """An empty model; constructing one anew costs more than many a solve."""
+    """An empty model; constructing one costs more than many a solve."""
     if not hasattr(_OWN, "model"):
         _OWN.model, _OWN.blank = cp_model.CpModel(), cp_model.CpModel()
     model: cp_model.CpModel = _OWN.model

@@ -15,7 +15,7 @@ from queuectl.planner.model.builder import STAYS, Exits, ModelBuilder
 from queuectl.planner.model.classes import Classes
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.relocate.movers import Movers
+from queuectl.planner.relocate.candidates import MoveCandidates
 
 
 class MoveModel:
@@ -27,35 +27,40 @@ class MoveModel:
     """
 
     def __init__(
-        self, blocked: GangRequest, movers: Movers, among: Sequence[int], free: Ints, scope: int
+        self,
+        blocked: GangRequest,
+        candidates: MoveCandidates,
+        among: Sequence[int],
+        free: Ints,
+        scope: int,
     ) -> None:
         """Build it.
 
         Args:
             blocked: the gang to be placed.
-            movers: all that may be moved.
+            candidates: all that may be moved.
             among: numbers of those that this model lets leave; the others stay.
             free: (R, N) before any leaves.
             scope: the one domain of the blocked gang's required level to try; ANYWHERE = all of them.
         """
-        chosen = movers.bench.mask(among)
-        rows = movers.bench.rows.select(chosen[movers.bench.rows.gang])
-        requests = [blocked, *(movers.request(number) for number in among)]
+        chosen = candidates.bench.mask(among)
+        rows = candidates.bench.rows.select(chosen[candidates.bench.rows.gang])
+        requests = [blocked, *(candidates.request(number) for number in among)]
         owners = [STAYS] * len(blocked.units)
         owners += [n for n, request in zip(among, requests[1:], strict=True) for _ in request.units]
         classes = Classes(
             [unit for request in requests for unit in request.units],
             free,
-            emptied=free + movers.bench.freed(free.shape[1], chosen),
+            emptied=free + candidates.bench.freed(free.shape[1], chosen),
             held=np.unique(rows.node),
             only={} if scope == ANYWHERE else dict.fromkeys(range(len(blocked.units)), scope),
         )
         exits = Exits(among, rows.gang, rows.node, rows.use, owners)
         built = ModelBuilder(classes, exits=exits)
         self.model, self.leaves = built.model, built.exits
-        for limit in movers.limits:
+        for limit in candidates.limits:
             mine = [g for g in limit.gangs.tolist() if g in self.leaves]
-            lost = [int(movers.bench.lost[g]) for g in mine]
+            lost = [int(candidates.bench.lost[g]) for g in mine]
             self.model.at_most([self.leaves[g] for g in mine], lost, limit.left)
 
     def aim(self, weight: Ints, low: int, high: int | None) -> None:

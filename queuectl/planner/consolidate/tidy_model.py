@@ -15,7 +15,7 @@ import numpy as np
 
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING
-from queuectl.planner.consolidate.units import Bundled
+from queuectl.planner.consolidate.bundles import Bundles
 from queuectl.planner.model.builder import Layer, ModelBuilder
 from queuectl.planner.model.classes import Classes, GroupClass
 from queuectl.planner.placement.measure import Wholes, device_columns, devices
@@ -43,7 +43,7 @@ class TidyModel:
         nodes: indexes of the nodes they may use.
     """
 
-    units: Sequence[Bundled]
+    units: Sequence[Bundles]
     free: Ints
     nodes: Ints
     wholes: Wholes
@@ -60,7 +60,6 @@ class TidyModel:
         self.built = ModelBuilder(self.classes)
         self._add_scattered()
         self._add_kept()
-        self._add_tightness()
         self.built.minimize(self.layers)
         self.model.hint = self._hint()
 
@@ -68,7 +67,7 @@ class TidyModel:
     def model(self) -> Model:
         return self.built.model
 
-    # Whole nodes as pods nobody asks for.
+    # Whole nodes as pods that no unit asks for.
 
     def _add_whole_nodes(self) -> None:
         classes, problem = self.classes, self.wholes.problem
@@ -103,7 +102,7 @@ class TidyModel:
         if variables:
             self.layers.append(Layer(variables, [coeff] * len(variables), reach))
 
-    def _add_uses(self, group: GroupClass, bundled: Bundled) -> Iterator[tuple[int, list[int]]]:
+    def _add_uses(self, group: GroupClass, bundled: Bundles) -> Iterator[tuple[int, list[int]]]:
         """Level by level from the racks up, the variables that say which domains one unit uses."""
         tree, below = bundled.unit.tree, dict[int, Use]()
         for level in range(tree.depth - 1, bundled.unit.required, -1):
@@ -162,19 +161,6 @@ class TidyModel:
                     self.model.at_most([whole, *inside], [size, *[-1] * len(inside)], 0)
                     self._racks.append((whole, inside, size))
         self._layer([whole for whole, _, _ in self._racks], -1, len(self._racks))
-
-    def _add_tightness(self) -> None:
-        """Last of all: units are where fewer whole nodes are beside them."""
-        tight = Layer([], [], sum(self.wholes.largest(u.unit.tree) for u in self.units))
-        for group, row in zip(self.classes.groups, self.built.units, strict=True):
-            tree = self.classes.trees[group.tree]
-            for domain, variable in row.items():
-                beside = int(self.wholes.nodes[tree.nodes_in(group.level, domain)].sum())
-                if beside:
-                    tight.variables.append(variable)
-                    tight.coeffs.append(beside)
-        if tight.variables:
-            self.layers.append(tight)
 
     def _hint(self) -> list[int]:
         values = self.built.values_of([u.node_counts for u in self.units])

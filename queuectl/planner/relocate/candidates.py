@@ -36,7 +36,7 @@ class Limit:
 
 
 @dataclass(eq=False, slots=True)
-class Movers:
+class MoveCandidates:
     """The gangs that may be moved, numbered by priority, then uid.
 
     Attributes:
@@ -93,10 +93,10 @@ class Movers:
         return self._settled[number]
 
 
-def movers_of(
+def move_candidates(
     state: State, allowed: Callable[[Admitted], bool], budgets: Mapping[str, int]
-) -> Movers:
-    """Collect the movers.
+) -> MoveCandidates:
+    """Collect the candidates.
 
     Args:
         state: at the point of the walk where room is wanted.
@@ -124,7 +124,7 @@ def movers_of(
         {},
     )
     pods = np.array([sum(p.count for p in g.placement.podsets) for g in gangs], dtype=np.int64)
-    return Movers(state, bench, pods, tuple(_limits(state, gangs, budgets)), cost)
+    return MoveCandidates(state, bench, pods, tuple(_limits(state, gangs, budgets)), cost)
 
 
 def _whole(gang: Admitted) -> bool:

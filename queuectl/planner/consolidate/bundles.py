@@ -1,7 +1,7 @@
-"""Units as the tidying sees them: what shares a node stays together, what shares a domain goes on sharing one.
+"""Units as consolidation sees them: what shares a node stays together, what shares a domain goes on sharing one.
 
 The pods that a unit has on one node become one pod, a *bundle*. Whatever is done with bundles, the unit never needs more
-nodes than before; and as it is required where it stands together now, never more domains of that level either.
+nodes than before; and as it is required to share the domain that it shares now, never more domains of that level either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.quantity import total
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.placement.measure import Standing, widths
+from queuectl.planner.placement.measure import PlacedUnit, domain_counts
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.problem import Problem, Shape
 from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
@@ -27,13 +27,13 @@ _ANY_NODE: Final = NodeRules(tolerations=(Toleration(operator="Exists"),))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Bundled:
-    """One unit as the tidying sees it.
+class Bundles:
+    """One unit as consolidation sees it.
 
     Attributes:
         unit: its bundles as pods, required to share a domain where it shares one now.
         contents: of each of these pods.
-        node_counts: where the bundles stand.
+        node_counts: where the bundles are.
         used: domains the unit uses per level, nodes last.
     """
 
@@ -44,12 +44,12 @@ class Bundled:
 
     @property
     def scattered(self) -> bool:
-        """Whether it stands in several domains of the finest level above the node."""
+        """Whether it is in several domains of the finest level above the node."""
         return self.used[-2:-1] > (1,)
 
     @property
     def nodes(self) -> Ints:
-        """The nodes it stands on."""
+        """The nodes it is on."""
         return np.concatenate([nodes for nodes, _ in self.node_counts])
 
     def unbundled(self, node_counts: NodeCounts) -> NodeCounts:
@@ -72,7 +72,7 @@ def keeps_shape(unit: Unit, node_counts: NodeCounts) -> bool:
     They do within one node, and where the unit stays in one domain of a level: slices of that level or a coarser one, and
     an even spread over domains of it. Other slices and spreads say more of where pods sit than bundles know.
     """
-    used = widths(unit, node_counts)
+    used = domain_counts(unit, node_counts)
     if used[-1] == 1:
         return True
     together = max((at for at, count in enumerate(used[:-1]) if count == 1), default=ANYWHERE)
@@ -84,24 +84,24 @@ def keeps_shape(unit: Unit, node_counts: NodeCounts) -> bool:
     )
 
 
-def bundle(problem: Problem, number: int, standing: Standing) -> Bundled:
-    """Bundle a unit where it stands. ``number`` tells it from the others."""
-    unit, node_counts = standing
-    used = widths(unit, node_counts)
+def bundle(problem: Problem, number: int, placed: PlacedUnit) -> Bundles:
+    """Bundle a unit where it is. ``number`` tells it from the others."""
+    unit, node_counts = placed
+    used = domain_counts(unit, node_counts)
     nodes_with = _contents(node_counts)
     level = max((at for at, count in enumerate(used[:-1]) if count == 1), default=ANYWHERE)
     if used[-1] == 1:
         level = ANYWHERE  # a single bundle needs no more than a node
     scattered = used[-2:-1] > (1,)
-    pods, stands = [], []
+    pods, where = [], []
     for at, (content, nodes) in enumerate(sorted(nodes_with.items(), reverse=True)):
         shape = _shape(problem, unit, content)
         if scattered:
             shape = replace(shape, key=_OWN_KEYS + (number << 16) + at)
         pods.append(Pods(at, len(nodes), shape))
-        stands.append((np.array(nodes, dtype=np.int64), np.ones(len(nodes), dtype=np.int64)))
+        where.append((np.array(nodes, dtype=np.int64), np.ones(len(nodes), dtype=np.int64)))
     bundled = Unit(unit.tree, tuple(pods), level, unit.preferred)
-    return Bundled(bundled, tuple(sorted(nodes_with, reverse=True)), tuple(stands), used)
+    return Bundles(bundled, tuple(sorted(nodes_with, reverse=True)), tuple(where), used)
 
 
 def _contents(node_counts: NodeCounts) -> dict[Content, list[int]]:

@@ -2,14 +2,14 @@
 
 Cost is layered: lost work of the restarts, then gangs, then pods. Moved gangs keep flavors and quota; what this plan starts
 stays where it is. A set that helps must first make room for the blocked gang, so the least *leaving* set bounds the cost
-from below; whoever leaves must then find a place beside it. In the order of what proves most for least:
+from below; the gangs that leave must then find a place beside it. In the order of what proves most for least:
 
 1. Less is free in all than the gang asks: no move helps.
 2. The least leaving set, by the search that finds victims (:mod:`queuectl.planner.preempt.search`). None: no move helps. If
    all of it finds a place, it is the optimum.
 3. Domain by domain in the order of a lower bound, a model of who leaves and where they could go
-   (:mod:`queuectl.planner.relocate.model`), its suggestion settled exactly and cut off where it does not hold. Where only
-   the gangs that help a domain most are let leave, for the model's size, the answer is at best ``feasible``.
+   (:mod:`queuectl.planner.relocate.move_model`), its suggestion settled exactly and cut off where it does not hold. Where only
+   the gangs that help a domain most are allowed to leave, for the model's size, the answer is at best ``feasible``.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from queuectl.planner.preempt.terms import Terms
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.relocate.model import MoveModel
-from queuectl.planner.relocate.movers import Movers
+from queuectl.planner.relocate.candidates import MoveCandidates
+from queuectl.planner.relocate.move_model import MoveModel
 from queuectl.planner.solver.solver import Solver, Status
 
 _RANGE: Final = 1 << 56  # of one goal's value
-_ALL: Final = 256  # movers up to which one model may let everybody leave
+_ALL: Final = 256  # candidates up to which one model may let all of them leave
 _MODELLED: Final = 1_500  # nodes up to which it may
 _SCOPES: Final = 6  # domains tried where it may not
 _ROUNDS: Final = 24  # suggestions of one model that may turn out to find no place
@@ -60,7 +60,7 @@ class Room:
     """How room is made.
 
     Attributes:
-        moved: who moves; empty and not UNDECIDED: nobody has to, the gang fits once those already leaving have left.
+        moved: the gangs that move; empty and not UNDECIDED: none has to, the gang fits once those already leaving have left.
         node_counts: where the blocked gang runs then; empty when undecided.
         proof: OPTIMAL (no set is cheaper), FEASIBLE (a limit ended the search) or UNDECIDED (it ended without a set).
         cost: lost work, gangs, pods.
@@ -72,20 +72,22 @@ class Room:
     cost: tuple[int, int, int] = (0, 0, 0)
 
 
-def find_room(state: State, request: GangRequest, movers: Movers, solver: Solver) -> Room | None:
+def find_room(
+    state: State, request: GangRequest, candidates: MoveCandidates, solver: Solver
+) -> Room | None:
     """The cheapest moves after which ``request`` fits; None = proved that no moves help.
 
     Args:
         state: capacity and quota at this point of the walk.
         request: the blocked gang under one choice of flavors; its own budget raises the solver's limits.
-        movers: who may be moved.
+        candidates: gangs that may be moved.
         solver: limits and counters.
     """
     if not state.quota_allows(request, state.later.quota) or not request.units:
         return None
-    if not movers.size or _more_than_free(state, request):
+    if not candidates.size or _more_than_free(state, request):
         return None
-    search = MoveSearch(request, movers, state.later.free, solver)
+    search = MoveSearch(request, candidates, state.later.free, solver)
     return search.run()
 
 
@@ -97,11 +99,13 @@ def _more_than_free(state: State, request: GangRequest) -> bool:
     return bool((asked > free).any())
 
 
-def _goals(movers: Movers) -> list[Goal]:
+def _goals(candidates: MoveCandidates) -> list[Goal]:
     """The layers as few weighted sums, each within the solver's range."""
-    layers = iter([movers.bench.lost, np.ones(movers.size, dtype=np.int64), movers.pods])
-    reaches = [int(movers.bench.lost.sum()), movers.size, int(movers.pods.sum())]
-    zero = np.zeros_like(movers.pods)
+    layers = iter(
+        [candidates.bench.lost, np.ones(candidates.size, dtype=np.int64), candidates.pods]
+    )
+    reaches = [int(candidates.bench.lost.sum()), candidates.size, int(candidates.pods.sum())]
+    zero = np.zeros_like(candidates.pods)
     return [
         Goal(sum((weight * next(layers) for weight in weights), zero))
         for weights in stages(reaches, _RANGE)
@@ -110,10 +114,10 @@ def _goals(movers: Movers) -> list[Goal]:
 
 @dataclass(eq=False)
 class MoveSearch:
-    """One blocked gang, one set of movers."""
+    """One blocked gang and its candidates."""
 
     request: GangRequest
-    movers: Movers
+    candidates: MoveCandidates
     free: Ints
     solver: Solver
     best: frozenset[int] | None = None
@@ -123,8 +127,8 @@ class MoveSearch:
     _misses: list[tuple[frozenset[int], tuple[int, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.goals = _goals(self.movers)
-        bench = self.movers.bench
+        self.goals = _goals(self.candidates)
+        bench = self.candidates.bench
         self._leaving = Search(self.request, self.free, bench, Terms(bench, []), self.solver)
 
     def run(self) -> Room | None:
@@ -155,17 +159,17 @@ class MoveSearch:
         return Room((), (), Proof.UNDECIDED)
 
     def _value(self, goal: Goal, moved: frozenset[int]) -> int:
-        return goal.value(self.movers.bench.mask(moved), self.movers.bench.rank)
+        return goal.value(self.candidates.bench.mask(moved), self.candidates.bench.rank)
 
     def _least_leaving(self) -> Found:
-        """Who must leave at least, wherever they would go."""
+        """The least set that must leave, wherever the gangs would go."""
         return self._leaving.run(self.goals)
 
     # A set, settled exactly.
 
     def _try(self, moved: frozenset[int]) -> Status:
         """Settle one set; it becomes the best if all find a place, else it is never suggested again."""
-        if not self.movers.allows(moved):
+        if not self.candidates.allows(moved):
             return Status.UNKNOWN
         requests, free = self._asking(moved), self._freed(moved)
         places, status = _one_after_another(requests, free), Status.FOUND
@@ -176,41 +180,41 @@ class MoveSearch:
             self.best, self._places = moved, places
         else:
             self.proved &= status is Status.REFUTED
-            unsettled = (g for g in sorted(moved) if not self.movers.settled(g, self.solver))
+            unsettled = (g for g in sorted(moved) if not self.candidates.settled(g, self.solver))
             self._misses.append((moved, tuple(unsettled)))
         return status
 
     def _asking(self, moved: frozenset[int]) -> list[GangRequest]:
-        return [self.request, *(self.movers.request(g) for g in sorted(moved))]
+        return [self.request, *(self.candidates.request(g) for g in sorted(moved))]
 
     def _freed(self, moved: frozenset[int]) -> Ints:
-        bench = self.movers.bench
+        bench = self.candidates.bench
         return self.free + bench.freed(self.free.shape[1], bench.mask(moved))
 
     def _needed_only(self) -> None:
-        """Let stay, dearest first, whom the best set turns out not to need."""
+        """Take out of the best set, dearest first, the gangs that it turns out not to need."""
         assert self.best is not None
-        for gang in sorted(self.best, key=lambda g: (-int(self.movers.bench.lost[g]), g)):
+        for gang in sorted(self.best, key=lambda g: (-int(self.candidates.bench.lost[g]), g)):
             fewer = self.best - {gang}
             places = _one_after_another(self._asking(fewer), self._freed(fewer))
             if places is not None:
                 self.best, self._places = fewer, places
 
-    # Who leaves and where they go, as models.
+    # Which gangs leave and where they go, as models.
 
     def _model_all(self, floor: int) -> None:
-        touched = len(np.unique(self.movers.bench.rows.node))
-        everybody = self.movers.size <= _ALL and touched <= _MODELLED
+        touched = len(np.unique(self.candidates.bench.rows.node))
+        complete = self.candidates.size <= _ALL and touched <= _MODELLED
         earlier: list[tuple[Goal, int]] = []
         for number, goal in enumerate(self.goals):
             for tried, (by_domain, scope) in enumerate(self._scopes(goal)):
                 least = max(by_domain, floor if number == 0 else 0)
                 if self.best is not None and least >= self._value(goal, self.best):
                     break
-                self.proved &= everybody and not self._tired
-                if self._tired or (tried == _SCOPES and not everybody):
+                self.proved &= complete and not self._tired
+                if self._tired or (tried == _SCOPES and not complete):
                     break
-                among = range(self.movers.size) if everybody else self._helpful(scope, goal)
+                among = range(self.candidates.size) if complete else self._helpful(scope, goal)
                 self._solve(scope, list(among), goal, least, earlier)
             if self.best is None:
                 return
@@ -223,7 +227,7 @@ class MoveSearch:
         return [(max(0, ceil(least)), domain) for least, domain in self._leaving.scopes(goal)]
 
     def _helpful(self, scope: int, goal: Goal) -> Iterator[int]:
-        """Those that make most room in a domain for what they cost."""
+        """The gangs that make most room in a domain for what they cost."""
         share = self._leaving.shares(scope)
         useful = np.flatnonzero(share > 0)
         order = np.argsort(goal.weight[useful] / share[useful], kind="stable")
@@ -237,8 +241,8 @@ class MoveSearch:
         least: int,
         earlier: Sequence[tuple[Goal, int]],
     ) -> None:
-        """Ask one model for ever other sets until one finds a place, or none is left that is better than the best."""
-        building = MoveModel(self.request, self.movers, among, self.free, scope)
+        """Ask one model for other sets until one finds a place, or none is left that is better than the best."""
+        building = MoveModel(self.request, self.candidates, among, self.free, scope)
         for miss in self._misses:
             building.forbid(*miss)
         most = self._value(goal, self.best) - 1 if self.best is not None else None
@@ -260,12 +264,12 @@ class MoveSearch:
         assert self.best is not None
         if proof is not Proof.OPTIMAL:
             self._needed_only()
-        bench, (node_counts, *places) = self.movers.bench, self._places
+        bench, (node_counts, *places) = self.candidates.bench, self._places
         moved = (
-            Moved(bench.gangs[g], self.movers.request(g), place, self.movers.costs[g])
+            Moved(bench.gangs[g], self.candidates.request(g), place, self.candidates.costs[g])
             for g, place in zip(sorted(self.best), places, strict=True)
         )
-        return Room(tuple(moved), node_counts, proof, self.movers.key(self.best))
+        return Room(tuple(moved), node_counts, proof, self.candidates.key(self.best))
 
 
 def _one_after_another(
