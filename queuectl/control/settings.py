@@ -163,7 +163,10 @@ class Settings(BaseSettings):
     # that waited 0.2 s less, 0.25 took 5 % less and they waited 0.2 s more. Two fifths of a core leave a machine of two to
     # the API server.
     planning_share: float = Field(
-        0.4, gt=0, le=1, description="largest share of one core spent on cycles; the rest is paused"
+        0.4,
+        gt=0,
+        le=1,
+        description="largest share of one core spent on cycles, and as much again on diagnoses, what-ifs and previews",
     )
     defragment_seconds: float = Field(
         30.0,
