@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from queuectl.domain.diagnosis import Remedy
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import (
     IdleReclaim,
@@ -23,6 +24,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner import plan
+from queuectl.planner.explain import diagnose
 from queuectl.planner.verify import verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.planner.generate_cohorts import BOTH
@@ -137,8 +139,13 @@ def test_policies_have_no_say_in_it_and_quota_has(strategies: Any) -> None:
     rule = Rules(fair_sharing=strategies)
     made = plan(quota_only(queues, [gpus("in", 8, "a", 9.0, 5)], there, rules=rule))
     assert taken(made) == {"idle": "IdleReclaim"}
-    made = plan(quota_only(queues, [gpus("in", 9, "a", 9.0, 5)], there, rules=rule))
-    assert taken(made) == {}
+    snapshot = quota_only(queues, [gpus("in", 9, "a", 9.0, 5)], there, rules=rule)
+    assert taken(plan(snapshot)) == {}
+    (end,) = (fix for fix in diagnose(snapshot, "in").ways if fix.remedy is Remedy.END_OTHERS)
+    assert [gang["policy"] for gang in end.details["gangs"]] == [
+        "withinClusterQueue of a is Never",
+        "policy allows it, but it alone is not enough",
+    ]
 
 
 # Nobody is taken who could take the place back as soon as he is queued again.

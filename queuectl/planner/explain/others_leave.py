@@ -26,7 +26,6 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
-from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.explain.context import HOLDERS, Context
@@ -49,7 +48,6 @@ from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
 
 _SHARE: Final = 0.05  # of a solve's limit, for each
 _ALL: Final = 0.1  # and for all together
-_NOT_ALONE: Final = "policy allows it, but it alone is not enough"
 
 
 def once_left(leaving: Sequence[Admitted]) -> Way | None:
@@ -235,42 +233,35 @@ def shield(ctx: Context, gang: Admitted) -> str:
         return f"protected until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
     if ctx.queue is None:
         return f"ClusterQueue {theirs.name} is not its own"
-    return (
-        _within(ctx.queue, gang, own)
-        if theirs.name == ctx.queue.name
-        else _across(ctx, ctx.queue, theirs, gang)
-    )
-
-
-def _within(queue: ClusterQueue, gang: Admitted, own: Workload) -> str:
+    state, queue = state_under(ctx, past_heads(ctx)), ctx.queue
+    asked = list(requests(ctx, past_heads(ctx)))
+    legal = ctx.once(allowed, lambda: [allowed(state, request, queue) for request in asked])
+    if any(gang.workload.uid in uids for uids in legal):
+        return "policy allows it, but it alone is not enough"
+    if reclaimed:
+        return _across(ctx, state, asked, gang)
     policy, priority = queue.within_cluster_queue, gang.workload.priority
     if policy is WithinClusterQueue.NEVER:
         return f"withinClusterQueue of {queue.name} is Never"
-    if policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY and priority == own.priority:
-        newer = gang.workload.queued_at > own.queued_at
-        return _NOT_ALONE if newer else f"it has the same priority {priority} and is not newer"
-    if priority >= own.priority:
-        return f"its priority {priority} is not below {own.priority}"
-    return _NOT_ALONE
+    newer_too = policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+    if newer_too and priority == own.priority:
+        return f"it has the same priority {priority} and is not newer"
+    return f"its priority {priority} is not below {own.priority}"
 
 
-def _across(ctx: Context, queue: ClusterQueue, theirs: ClusterQueue, gang: Admitted) -> str:
-    """The same for a gang of another ClusterQueue."""
-    priority = ctx.pending.workload.priority
-    if (
-        queue.cohort is None
-        or ctx.problem.pools[queue.name].root is not ctx.problem.pools[theirs.name].root
-    ):
+def _across(ctx: Context, state: State, asked: Sequence[GangRequest], gang: Admitted) -> str:
+    """Which policy keeps a gang of another ClusterQueue from being evicted for ours."""
+    queue, theirs = ctx.queue, ctx.queue_of(gang)
+    assert queue is not None
+    assert theirs is not None
+    pools, priority = ctx.problem.pools, ctx.pending.workload.priority
+    if queue.cohort is None or pools[queue.name].root is not pools[theirs.name].root:
         return f"ClusterQueue {theirs.name} shares no cohort with {queue.name}"
     if queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
         return f"reclaimWithinCohort of {queue.name} is Never"
     lower = queue.reclaim_within_cohort is ReclaimWithinCohort.LOWER_PRIORITY
     if lower and gang.workload.priority >= priority:
         return f"its priority {gang.workload.priority} is not below {priority}"
-    state = ctx.state(HOLDERS, ctx.snapshot.config)
-    asked = list(requests(ctx, past_heads(ctx), ctx.problem))
-    if any(gang.workload.uid in allowed(state, request, queue) for request in asked):
-        return _NOT_ALONE
     within = (within_nominal(state, request, queue, theirs.name) for request in asked)
     pool = next(filter(None, within), None)
     if pool is not None:
