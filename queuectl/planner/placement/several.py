@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from queuectl.planner.capacity.node_counts import NodeCounts, take
-from queuectl.planner.model.counts import Counts
 from queuectl.planner.placement.measure import domain_counts, prefers_in_vain
+from queuectl.planner.placement.regions import regions
 from queuectl.planner.placement.single import Capacity, Filled
 from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit
@@ -29,10 +28,6 @@ from queuectl.planner.problem.topology import Ints, Mask, Tree
 CapsOf: TypeAlias = Callable[[Shape], Ints]
 Spot: TypeAlias = tuple[Ints, Ints]  # node indexes, pods on each
 Order: TypeAlias = Sequence[int]
-Floats: TypeAlias = NDArray[np.float64]
-
-_DOMAINS: Final = 48  # of one level, tried for a unit of several podsets
-_SHARED: Final = 3  # of one level, tried for units that need not share one
 
 
 def exact(request: GangRequest) -> bool:
@@ -194,7 +189,7 @@ class _Search:
         """Placements of all units in one domain, of the finest level where there is any; and one of each for itself."""
         tree, pods = self.request.units[0].tree, self.request.pods
         near = np.zeros(self.free.shape[1], dtype=np.bool_)
-        for mask in _regions(tree, ANYWHERE, pods, self.fits, self.free):
+        for mask in regions(tree, ANYWHERE, pods, self.fits, self.free):
             close = [self.pack(order, near.copy(), mask) for order in self._orders()]
             yield from (found for found in close if found is not None)
             if mask is not None and any(found is not None for found in close):
@@ -272,7 +267,7 @@ class _Scratch:
         fits = [_inside(self.caps_of(p.shape), within) for p in unit.pods]
         sizes = _sizes(self.free, [(replace(p, count=1),) for p in unit.pods])
         hardest = sorted(range(len(unit.pods)), key=lambda i: -sizes[i])
-        for mask in _regions(unit.tree, level, unit.pods, fits, self.free):
+        for mask in regions(unit.tree, level, unit.pods, fits, self.free):
             inside = _both(within, mask)
             ways = (self._in_turn(unit, level, order, inside) for order in (hardest, hardest[::-1]))
             narrowest = min(
@@ -338,102 +333,6 @@ class _Scratch:
             return alone
         more, counts = _spot(tree, added)
         return np.concatenate([filled, more]), np.concatenate([fits[filled], counts])
-
-
-def _regions(
-    tree: Tree, level: int, pods: Sequence[Pods], fits: Sequence[Ints], free: Ints
-) -> Iterator[Mask | None]:
-    """Nodes on which all these pods may fit together, the narrowest first.
-
-    Single nodes, and single domains from the finest level up to ``level``; in each domain of ``level`` its few richest domains of the finest level
-    before the whole of it.
-
-    Args:
-        tree: of all of them.
-        level: of the domain that all must share; ANYWHERE stands for all nodes, as None.
-        pods: podsets.
-        fits: per podset, pods that fit each node by themselves.
-        free: (R, n).
-    """
-    loads = _Loads(tree, pods, fits, free)
-    for finer in range(tree.depth, level, -1):
-        for domain in loads.roomy(finer)[:_SHARED].tolist():
-            yield tree.position == domain if finer == tree.depth else tree.domain[finer] == domain
-    for domain in loads.roomy(level)[:_DOMAINS].tolist():
-        mask = None if level == ANYWHERE else tree.domain[level] == domain
-        if level < tree.depth - 1:
-            yield loads.richest(mask)
-        yield mask
-
-
-@dataclass(eq=False)
-class _Loads:
-    """What the domains of a tree hold of some podsets, each by itself, and of each resource they ask, all together."""
-
-    tree: Tree
-    pods: Sequence[Pods]
-    fits: Sequence[Ints]
-    free: Ints
-
-    @cached_property
-    def _counts(self) -> list[Counts]:
-        counts = [
-            Counts(self.tree, fits, p.slices) for fits, p in zip(self.fits, self.pods, strict=True)
-        ]
-        usable = np.logical_or.reduce([fits > 0 for fits in self.fits])
-        there = np.where(usable, np.maximum(self.free, 0), 0)
-        return [*counts, *(Counts(self.tree, there[c]) for c in self._columns)]
-
-    @cached_property
-    def _columns(self) -> list[int]:
-        return sorted({column for p in self.pods for column in p.shape.columns})
-
-    @cached_property
-    def _asked(self) -> Ints:
-        vectors = np.stack([p.shape.vector[self._columns] for p in self.pods], axis=1)
-        counts = np.array([p.count for p in self.pods])
-        return np.concatenate([counts, vectors @ counts])
-
-    def _held(self, level: int) -> Ints:
-        """What each domain of a level holds, (loads, domains)."""
-        return np.stack([each.holding(level) for each in self._counts])
-
-    def roomy(self, level: int) -> Ints:
-        """Domains of a level with room by sums: where the podsets need the fewest domains below, the tightest first.
-
-        What is left over is compared from the top level down, so that large free domains stay whole.
-        """
-        held = self._held(level)
-        some = np.flatnonzero((held >= self._asked[:, None]).all(axis=0))
-        if len(some) < 2:
-            return some
-        tree = self.tree
-        first = tree.order[some if level == tree.depth else tree.starts[level][some]]
-        left = [self._share(above).sum(axis=0)[tree.domain[above][first]] for above in range(level)]
-        left.append(self._share(level).sum(axis=0)[some])
-        if level == tree.depth:
-            return some[np.lexsort(left[::-1])]
-        alone = zip(self._counts, self.pods, strict=False)
-        least = np.max([c.least(level, 0, held.shape[1], p.count) for c, p in alone], axis=0)
-        return some[np.lexsort((*left[::-1], *least[::-1, some]))]
-
-    def _share(self, level: int) -> Floats:
-        """The same as shares of what is asked."""
-        share: Floats = self._held(level) / self._asked[:, None]
-        return share
-
-    def richest(self, mask: Mask | None) -> Mask | None:
-        """The fewest domains of the finest level inside some nodes that hold all by sums, as far as the richest do."""
-        level = self.tree.depth - 1
-        held, share = self._held(level), self._share(level)
-        if mask is not None:
-            inside = mask[self.tree.order[self.tree.starts[level]]]
-            held, share = held * inside, share * inside
-        richest = np.lexsort((-share.sum(axis=0), -share.min(axis=0)))
-        enough = (held[:, richest].cumsum(axis=1) >= self._asked[:, None]).all(axis=0)
-        if not enough.any():
-            return mask
-        return _both(mask, np.isin(self.tree.domain[level], richest[: int(enough.argmax()) + 1]))
 
 
 def _sizes(free: Ints, podsets: Sequence[Sequence[Pods]]) -> list[float]:
