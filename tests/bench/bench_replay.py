@@ -34,7 +34,7 @@ from queuectl.objects.files.gangs import read_job_gang
 from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.preempt.patience import next_turn
+from queuectl.planner.preempt.protections import next_turn
 from queuectl.planner.verify import verify
 from queuectl.state.claims import priority_of
 from queuectl.state.freeze import Freezer

@@ -41,7 +41,7 @@ from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.timers import alarm_of
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.preempt.shield import next_change, protected_until
+from queuectl.planner.preempt.protections import next_change, protected_until
 from queuectl.planner.verify import verify
 from queuectl.state.freeze import Freezer
 from queuectl.state.ledger import Ledger

@@ -14,7 +14,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose, diagnose_those
-from queuectl.planner.preempt.shield import next_change
+from queuectl.planner.preempt.protections import next_change
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.histories import World

@@ -16,8 +16,8 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.planner.capacity.state import open_state
+from queuectl.planner.preempt import cost as preempt_goal
 from queuectl.planner.preempt import find as preempt
-from queuectl.planner.preempt import goal as preempt_goal
 from queuectl.planner.preempt import search as preempt_search
 from queuectl.planner.preempt.cost import RESTART_COST, costs
 from queuectl.planner.preempt.find import Victims, find_victims

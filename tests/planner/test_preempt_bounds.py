@@ -11,8 +11,7 @@ from hypothesis import given
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.bounds import Deficit, deficit_of, parts_of
-from queuectl.planner.preempt.find import find_victims
-from queuectl.planner.preempt.policy import schemes
+from queuectl.planner.preempt.find import find_victims, schemes
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
 from queuectl.planner.problem.topology import Ints

@@ -15,7 +15,7 @@ from queuectl.domain.queues import ClusterQueue, Protection
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner import plan
-from queuectl.planner.preempt.shield import protected_until
+from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.verify import Rule, verify
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world

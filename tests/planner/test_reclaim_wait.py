@@ -15,7 +15,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
-from queuectl.planner.preempt.patience import next_turn
+from queuectl.planner.preempt.protections import next_turn
 from queuectl.planner.verify import verify
 from tests.planner.build import NOW, gang, holding, node, podset, world
 from tests.planner.test_borrow_backoff import team

@@ -32,7 +32,7 @@ from queuectl.objects.files.refused_plans import Broken
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
-from queuectl.planner.preempt.patience import next_turn
+from queuectl.planner.preempt.protections import next_turn
 from queuectl.planner.verify import Violation, verify
 from queuectl.reports.domains import spreads
 from queuectl.telemetry.metrics import Discard, Metrics, Stage

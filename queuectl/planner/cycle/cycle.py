@@ -20,14 +20,14 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner.capacity import reservations
-from queuectl.planner.capacity.entitlement import entitled
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.queue_order import NEVER, Head, StrictFifoHeads, barred
-from queuectl.planner.preempt.patience import reclaim_wait
+from queuectl.planner.preempt.protections import reclaim_wait
+from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.problem.partial import smallest
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import QuotaRow

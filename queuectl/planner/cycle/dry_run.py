@@ -19,7 +19,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity import reservations
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.preempt.idle import anybody_yields, least_priorities
+from queuectl.planner.preempt.candidates import anybody_yields, least_priorities
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.flavor_choice import FitsAfterEviction, FlavorChooser
 from queuectl.planner.search.gang_classes import GangClass

@@ -21,9 +21,9 @@ from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from queuectl.domain.queues import ClusterQueue, WhenCan
 from queuectl.domain.snapshot import Pending
-from queuectl.planner.capacity.entitlement import Heights, borrows
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import Rank, place
+from queuectl.planner.preempt.shortage import Heights, borrows
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.shares import passed_up, share_of
 from queuectl.planner.quota.tree import FlavorResource, Pool

@@ -22,8 +22,8 @@ from queuectl.domain.resource_quota import Allowance
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.pending_gangs import ClassKey
-from queuectl.planner.preempt.idle import may_evict
-from queuectl.planner.preempt.shield import next_change
+from queuectl.planner.preempt.candidates import may_evict
+from queuectl.planner.preempt.protections import next_change
 from queuectl.planner.problem.partial import shrinks
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import Pool

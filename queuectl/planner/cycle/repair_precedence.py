@@ -16,8 +16,8 @@ from dataclasses import replace
 from queuectl.domain.plan import Eviction, Proof
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.preempt.idle import may_evict
-from queuectl.planner.preempt.policy import schemes
+from queuectl.planner.preempt.candidates import may_evict
+from queuectl.planner.preempt.rules import evictable
 from queuectl.planner.repair.repair import Awaiting, Repaired, repair, repair_order
 from queuectl.planner.search.flavor_choice import Fit, FitsAfterEviction, Outcome, Refuted, Unknown
 from queuectl.planner.search.gang_classes import Candidate
@@ -108,12 +108,8 @@ class Repairs:
         state = self._walk.state
         mine = self._done.keys() & state.gone
         state.gone -= mine
-        legal = {
-            gang.workload.uid
-            for _, request in candidate.known.requests
-            for together in schemes(state, replace(request, pending=pending), queue)
-            for scheme in together
-            for gang in scheme.bench.gangs
-        }
+        legal: set[str] = set()
+        for _, request in candidate.known.requests:
+            legal |= evictable(state, replace(request, pending=pending), queue)
         state.gone |= mine
         return [uid for uid in self._done if uid in legal]

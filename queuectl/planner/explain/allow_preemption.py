@@ -35,9 +35,9 @@ from queuectl.domain.words import counted
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests
 from queuectl.planner.explain.replay import replay, victims_of
-from queuectl.planner.preempt.idle import in_reach
-from queuectl.planner.preempt.policy import schemes
-from queuectl.planner.preempt.shield import opts_out, protected_until
+from queuectl.planner.preempt.candidates import in_reach
+from queuectl.planner.preempt.protections import opts_out, protected_until
+from queuectl.planner.preempt.rules import evictable
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.reasons.words import some
 
@@ -160,13 +160,8 @@ def _legal(ctx: Context, changes: Sequence[Change]) -> list[Admitted]:
         state.problem = survey(changed, ctx.problem.cache)
     assert ctx.queue is not None
     queue = changed.config.cluster_queues[ctx.queue.name]
-    found = (
-        chain.from_iterable(schemes(state, request, queue))
-        for request in requests(ctx, past_heads(ctx))
-    )
-    named = {
-        gang.workload.uid for scheme in chain.from_iterable(found) for gang in scheme.bench.gangs
-    }
+    asked = requests(ctx, past_heads(ctx))
+    named = frozenset[str]().union(*(evictable(state, request, queue) for request in asked))
     return [gang for gang in ctx.staying if gang.workload.uid in named]
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from math import isinf
 from operator import itemgetter
 from typing import Final
 
@@ -21,8 +19,6 @@ from queuectl.domain.plan import Proof
 from queuectl.domain.queues import (
     ClusterQueue,
     Defragment,
-    ReclaimWithinCohort,
-    WithinClusterQueue,
 )
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
@@ -31,13 +27,11 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, state_under
 from queuectl.planner.explain.remedy import finish, offer
-from queuectl.planner.preempt.cost import ages_of
+from queuectl.planner.preempt.candidates import Bench, rows_of
+from queuectl.planner.preempt.cost import ages_of, layers
 from queuectl.planner.preempt.find import Blocked
-from queuectl.planner.preempt.goal import layers
-from queuectl.planner.preempt.policy import allowed, within_nominal, would_return
-from queuectl.planner.preempt.roster import Bench, rows_of
+from queuectl.planner.preempt.rules import why_not
 from queuectl.planner.preempt.search import Found
-from queuectl.planner.preempt.shield import opts_out, protected_until
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.tree import QuotaRow
@@ -214,59 +208,6 @@ class _Patient(Solver):
 
 
 def shield(ctx: Context, gang: Admitted) -> str:
-    """Which policy keeps a gang from being evicted for ours."""
-    own, theirs = ctx.pending.workload, ctx.queue_of(gang)
-    if theirs is None:
-        return "it is in no ClusterQueue"
-    reclaimed = ctx.queue is not None and theirs.name != ctx.queue.name
-    until = protected_until(gang, theirs, ctx.snapshot.now, reclaimed=reclaimed)
-    if until is not None:
-        if not gang.evictable:
-            return "the API server refuses to suspend its job"
-        if opts_out(gang.workload, theirs, reclaimed=reclaimed):
-            policy = (
-                f"preemptionOptOut of ClusterQueue {theirs.name} is {theirs.preemption_opt_out}"
-            )
-            return f"it is not preemptible, and {policy}"
-        if isinf(until):
-            return f"maxEvictionsPerDay of ClusterQueue {theirs.name} is 0"
-        return f"protected until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    if ctx.queue is None:
-        return f"ClusterQueue {theirs.name} is not its own"
-    state, queue = state_under(ctx, past_heads(ctx)), ctx.queue
-    asked = list(requests(ctx, past_heads(ctx)))
-    legal = ctx.once(allowed, lambda: [allowed(state, request, queue) for request in asked])
-    if any(gang.workload.uid in uids for uids in legal):
-        return "policy allows it, but it alone is not enough"
-    if reclaimed:
-        return _across(ctx, state, asked, gang)
-    policy, priority = queue.within_cluster_queue, gang.workload.priority
-    if policy is WithinClusterQueue.NEVER:
-        return f"withinClusterQueue of {queue.name} is Never"
-    newer_too = policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
-    if newer_too and priority == own.priority:
-        return f"it has the same priority {priority} and is not newer"
-    return f"its priority {priority} is not below {own.priority}"
-
-
-def _across(ctx: Context, state: State, asked: Sequence[GangRequest], gang: Admitted) -> str:
-    """Which policy keeps a gang of another ClusterQueue from being evicted for ours."""
-    queue, theirs = ctx.queue, ctx.queue_of(gang)
-    assert queue is not None
-    assert theirs is not None
-    pools, priority = ctx.problem.pools, ctx.pending.workload.priority
-    if queue.cohort is None or pools[queue.name].root is not pools[theirs.name].root:
-        return f"ClusterQueue {theirs.name} shares no cohort with {queue.name}"
-    if queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
-        return f"reclaimWithinCohort of {queue.name} is Never"
-    lower = queue.reclaim_within_cohort is ReclaimWithinCohort.LOWER_PRIORITY
-    if lower and gang.workload.priority >= priority:
-        return f"its priority {gang.workload.priority} is not below {priority}"
-    within = (within_nominal(state, request, queue, theirs.name) for request in asked)
-    pool = next(filter(None, within), None)
-    if pool is not None:
-        kind = "ClusterQueue" if pool == theirs.name else "cohort"
-        return f"{kind} {pool} uses no more than its nominal quota"
-    if any(would_return(state, request, queue, gang) for request in asked):
-        return f"it is within the nominal quota of ClusterQueue {theirs.name} before lower gangs of that queue"
-    return f"{queue.name} would have to borrow, and may not evict it then"
+    """Which policy keeps a gang from being evicted for the one that is diagnosed."""
+    world = past_heads(ctx)
+    return why_not(state_under(ctx, world), requests(ctx, world), ctx.queue, gang)

@@ -15,12 +15,12 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement
-from queuectl.planner.capacity.entitlement import borrows
 from queuectl.planner.capacity.node_counts import NodeCounts, fits
 from queuectl.planner.capacity.placements import node_counts_of, placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.placement.feasible import Decision
 from queuectl.planner.plan_cycle import Prepared, begin, turns
+from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.partial import shrinks
 from queuectl.planner.problem.problem import Problem, enlarged, survey
 from queuectl.planner.problem.request import GangRequest

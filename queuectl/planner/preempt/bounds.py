@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuectl.planner.placement.single import Capacity
-from queuectl.planner.preempt.roster import Bench
+from queuectl.planner.preempt.candidates import Bench
 from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
 from queuectl.planner.problem.topology import Ints, Mask, Tree

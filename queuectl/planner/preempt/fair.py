@@ -11,7 +11,7 @@ the last. Where both are in force the second comes after the first, once for eac
 
 By the second strategy a side may end with the smaller share, and then it could take the place back. So where somebody leaves
 by it, none of that side may be one that would: with him in his queue again, and without those there who yield to him
-(:mod:`queuectl.planner.preempt.comeback`), its share must not be smaller than the preemptor's. Kueue does not ask this, and turns
+(:mod:`queuectl.planner.preempt.returning`), its share must not be smaller than the preemptor's. Kueue does not ask this, and turns
 in circles.
 
 Who yields for being idle may leave at any time, whatever shares say: on the preemptor's side with the others, and on the
@@ -27,9 +27,9 @@ from itertools import combinations, product
 from typing import Final, TypeAlias
 
 from queuectl.domain.rules import FairStrategy
-from queuectl.planner.preempt.contest import Meeting
+from queuectl.planner.preempt.legality import Cut, Foreign, smallest
 from queuectl.planner.preempt.model import VictimModel
-from queuectl.planner.preempt.order import Cut, Foreign, smallest
+from queuectl.planner.preempt.shortage import Meeting
 from queuectl.planner.quota.shares import share_of
 from queuectl.planner.quota.tree import Pool, QuotaUse
 
@@ -119,38 +119,33 @@ class Fair:
         own = foreign.contest.path[level - 1]
         mine = [g for g in gone if self._inside(g, level)]
         early = [g for g in mine if g not in late]
-        foreign.remove(use, early)
-        first = share_of(own, use).rank
-        foreign.remove(use, [g for g in mine if g in late])
-        second = share_of(own, use).rank
-        foreign.remove(use, mine, 1)
+        with foreign.without(use, early):
+            first = share_of(own, use).rank
+        with foreign.without(use, mine):
+            second = share_of(own, use).rank
         return first, second
 
     def _borrow_again(self, theirs: list[int]) -> bool:
         """Whether each of them who is a danger to the preemptor would have to borrow in its ClusterQueue if it came back."""
         use, foreign = self.use, self.foreign
-        foreign.remove(use, theirs)
-        held = all(
-            foreign.stays_out(
-                use, theirs, victim, foreign.meeting(victim).below[:1], alone=not self.unbound
+        with foreign.without(use, theirs):
+            return all(
+                foreign.stays_out(
+                    use, theirs, victim, foreign.meeting(victim).below[:1], alone=not self.unbound
+                )
+                for victim in theirs
+                if foreign.comeback.threatens(foreign.bench.gangs[victim])
             )
-            for victim in theirs
-            if foreign.comeback.threatens(foreign.bench.gangs[victim])
-        )
-        foreign.remove(use, theirs, 1)
-        return held
 
     def _stay_out(self, top: Pool, theirs: list[int], ours: Rank) -> bool:
         """Whether nobody of them who is a danger to the preemptor would have the smaller share if he came back."""
         use, foreign = self.use, self.foreign
-        foreign.remove(use, theirs)
-        held = all(
-            foreign.with_back(use, theirs, victim, lambda: ours <= share_of(top, use).rank)
-            for victim in theirs
-            if foreign.comeback.threatens(foreign.bench.gangs[victim])
-        )
-        foreign.remove(use, theirs, 1)
-        return held
+        with foreign.without(use, theirs):
+            return all(
+                foreign.with_back(use, theirs, victim, lambda: ours <= share_of(top, use).rank)
+                for victim in theirs
+                if foreign.comeback.threatens(foreign.bench.gangs[victim])
+            )
 
     def _inside(self, gang: int, level: int) -> bool:
         """Whether a gang's exit counts on the preemptor's side below this level."""
@@ -187,17 +182,15 @@ class Fair:
         if not able or self.unbound:
             return bool(able)
         early = [v for v in theirs if v not in late]
-        foreign.remove(use, early)
-        passes = not early or first <= share_of(top, use).rank
-        foreign.remove(use, late)
-        if passes and late:
-            passes = False
-            for victim in able:
-                foreign.remove(use, (victim,), 1)
-                passes |= second < share_of(top, use).rank
-                foreign.remove(use, (victim,))
-        foreign.remove(use, theirs, 1)
-        return passes
+        with foreign.without(use, early):
+            if early and first > share_of(top, use).rank:
+                return False
+        with foreign.without(use, theirs):
+            for victim in able if late else ():
+                with foreign.without(use, (victim,), 1):
+                    if second < share_of(top, use).rank:
+                        return True
+        return not late
 
     def _borrows(self, pool: Pool) -> bool:
         return bool(share_of(pool, self.use).borrowed)
@@ -234,9 +227,6 @@ class Fair:
 
     def constrain(self, building: VictimModel) -> None:
         """Nothing: shares are compared on whole sets, and what fails is cut off."""
-
-    def standing(self, gang: int) -> object:
-        return self.foreign.standing(gang)
 
     @property
     def _late(self) -> bool:

@@ -14,25 +14,47 @@ The search, in the order of what proves most for least:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from queuectl.domain.plan import Preemption, Proof
-from queuectl.domain.queues import ClusterQueue, VictimKey
+import numpy as np
+
+from queuectl.domain.plan import Preemption, PreemptionReason, Proof
+from queuectl.domain.queues import (
+    ClusterQueue,
+    VictimKey,
+)
+from queuectl.domain.rules import FairStrategy
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.bounds import parts_of
-from queuectl.planner.preempt.contest import Contest, Deficits, contest_of
-from queuectl.planner.preempt.goal import Goal, complete, goals, layers
-from queuectl.planner.preempt.idle import Candidates
-from queuectl.planner.preempt.policy import schemes
-from queuectl.planner.preempt.roster import Bench
-from queuectl.planner.preempt.scheme import Scheme
+from queuectl.planner.preempt.candidates import (
+    Bench,
+    Candidates,
+    bench_of,
+)
+from queuectl.planner.preempt.cost import Goal, complete, goals, layers
+from queuectl.planner.preempt.fair import Fair
+from queuectl.planner.preempt.legality import Foreign, Order, Reclaim, Terms, charges_of
+from queuectl.planner.preempt.preemptor import Preemptor
+from queuectl.planner.preempt.rules import (
+    BY_PLACE,
+    BY_SHARE,
+    FOR_ROOM,
+    IDLE,
+    IDLE_WITHOUT_BORROWING,
+    WHILE_BORROWING,
+    WITHIN,
+    WITHOUT_BORROWING,
+    Rule,
+    Together,
+)
 from queuectl.planner.preempt.search import Found, Search
-from queuectl.planner.preempt.terms import Terms, charges_of
+from queuectl.planner.preempt.shortage import Contest, Deficits, contest_of
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Solver
 
 
@@ -153,7 +175,9 @@ class Blocked:
 
     def _goals(self, bench: Bench) -> list[Goal]:
         keys = self._keys()
-        return list(goals(bench, keys[1:] if keys[0] is VictimKey.MAX_PRIORITY else keys))
+        return list(
+            goals(bench.lost, bench.rank, keys[1:] if keys[0] is VictimKey.MAX_PRIORITY else keys)
+        )
 
     def _least_rank(self) -> int | None:
         """The lowest priority up to which the floor sums allow the gang; None = not even with everybody gone."""
@@ -178,7 +202,11 @@ class Blocked:
     def _deficits(self, bench: Bench) -> Deficits:
         if self.scheme is not None:
             return self.scheme.deficits(bench)
-        return self._contest().deficits(bench) if self.request.queue is not None else []
+        return (
+            self._contest().deficits(bench.quota, bench.size)
+            if self.request.queue is not None
+            else []
+        )
 
     def _contest(self) -> Contest:
         return contest_of(self.state, self.request, self.request.queue or "")
@@ -200,3 +228,139 @@ class Blocked:
         found = search.run(self._goals(bench))
         found.proved &= terms.certain
         return found
+
+
+# Sets of candidates.
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Scheme:
+    """Candidates that may be evicted on the same terms.
+
+    Attributes:
+        bench: the candidates, C of them.
+        rules: the rules that name them, the first that does counts.
+        kinds: the number of the rule of each. Shape (C,).
+        borrows: whether the preemptor's queue may use more than its nominal quota then.
+        strategies: of fair sharing; empty where shares do not count.
+    """
+
+    by: Preemptor
+    bench: Bench
+    rules: tuple[Rule, ...]
+    kinds: Ints
+    borrows: bool = True
+    strategies: tuple[FairStrategy, ...] = ()
+    _orders: list[Order] = field(default_factory=list)
+
+    def reason(self, gang: int) -> PreemptionReason:
+        return self.rules[int(self.kinds[gang])].reason
+
+    def deficits(self, bench: Bench) -> Deficits:
+        """What must come free of quota, of the gangs of the scheme up to some priority."""
+        return self.by.contest.deficits(bench.quota, bench.size, borrows=self.borrows)
+
+    def terms(self, bench: Bench) -> Terms:
+        """The terms for the gangs of the scheme up to some priority."""
+        deficits, contest = self.deficits(bench), self.by.contest
+        if all(self.rules[kind] is WITHIN for kind in set(self.kinds[: bench.size].tolist())):
+            return Terms(bench, deficits, contest)
+        order = self._order()
+        if not order.foreign.owner:
+            return Terms(bench, deficits, contest)
+        return Terms(bench, deficits, contest, order, order.foreign.charges, plain=False)
+
+    def _order(self) -> Order:
+        """What binds all the scheme's candidates; it holds for those up to some priority as well."""
+        if not self._orders:
+            foreign = Foreign(self.by.contest, self.bench, charges_of(self.bench), self.by.comeback)
+            self._orders.append(self._order_of(foreign))
+        return self._orders[0]
+
+    def _order_of(self, foreign: Foreign) -> Order:
+        exempt = self._leaving(Together.FREELY) & foreign.owner.keys()
+        if self.strategies:
+            return Fair(foreign, self.strategies, exempt)
+        wary = self._leaving(Together.FOR_GOOD) if self.borrows else frozenset()
+        dangerous = (g for g in foreign.owner if self.by.comeback.threatens(self.bench.gangs[g]))
+        return Reclaim(foreign, exempt, (wary | frozenset(dangerous)) - exempt)
+
+    def _leaving(self, together: Together) -> frozenset[int]:
+        """The gangs of the rules that bind them so."""
+        numbers = [n for n, rule in enumerate(self.rules) if rule.together is together]
+        return frozenset(np.flatnonzero(np.isin(self.kinds, numbers)).tolist())
+
+
+def schemes(
+    state: State,
+    request: GangRequest,
+    queue: ClusterQueue,
+    candidates: Candidates = Candidates.LEGAL,
+) -> list[list[Scheme]]:
+    """Whom ``request`` may evict, as alternatives: first those that are looked at together, then those for want of them.
+
+    Sets of candidates that could not free the quota it lacks are left out.
+
+    Args:
+        state: capacity and quota at this point of the cycle.
+        request: of a gang that waits, or of a repair.
+        queue: the ClusterQueue whose policies count.
+        candidates: which of them are asked.
+    """
+    by = Preemptor(state, request, queue, dry=candidates is Candidates.DRY_RUN)
+    found = [list(_with_idle(by))] if by.idle.any() else []
+    if candidates is Candidates.LEGAL:
+        found += _by_share(by) if by.fair else _classic(by)
+    return found
+
+
+def _classic(by: Preemptor) -> list[list[Scheme]]:
+    reclaims = (WITHIN, BY_PLACE, WHILE_BORROWING)
+    together = list(_with_idle(by, *reclaims))
+    all_rules = (*reclaims, WITHOUT_BORROWING)
+    others = WITHOUT_BORROWING.names(by) & ~BY_PLACE.names(by)
+    if others.any() and by.may_go_without_borrowing:
+        together += _scheme(by, *all_rules, borrows=False)
+    return [together, *_for_room(by, all_rules)]
+
+
+def _by_share(by: Preemptor) -> list[list[Scheme]]:
+    strategies = by.state.problem.snapshot.config.rules.fair_sharing
+    room = _for_room(by, (WITHIN,))
+    if not BY_SHARE.names(by).any():
+        return [list(_with_idle(by, WITHIN)), *room]
+    rules = (WITHIN, BY_PLACE, BY_SHARE)
+    tried = (strategies[: n + 1] for n in range(len(strategies)))
+    return [*(list(_with_idle(by, *rules, strategies=some)) for some in tried), *room]
+
+
+def _for_room(by: Preemptor, rules: Sequence[Rule]) -> list[list[Scheme]]:
+    more = FOR_ROOM.names(by)
+    for rule in rules:
+        more = more & ~rule.names(by)
+    return [_scheme(by, *rules, FOR_ROOM, borrows=False)] if more.any() else []
+
+
+def _with_idle(
+    by: Preemptor, *rules: Rule, strategies: tuple[FairStrategy, ...] = ()
+) -> Iterator[Scheme]:
+    """The gangs that some rules name and those that are idle; some of these only for a preemptor that does not borrow."""
+    yield from _scheme(by, *rules, strategies=strategies)
+    if by.guarded.any():
+        yield from _scheme(by, *rules, borrows=False, strategies=strategies)
+
+
+def _scheme(
+    by: Preemptor, *rules: Rule, borrows: bool = True, strategies: tuple[FairStrategy, ...] = ()
+) -> list[Scheme]:
+    """The gangs that some rules name, or that are idle; none where they could not free the quota that is missing."""
+    rules = (IDLE if borrows else IDLE_WITHOUT_BORROWING, *rules)
+    kinds = np.full(len(by.roster.gangs), -1, dtype=np.int64)
+    for number, rule in enumerate(rules):
+        kinds[(kinds < 0) & rule.names(by)] = number
+    legal = kinds >= 0
+    deficits = by.contest.deficits(by.roster.quota, len(legal), borrows=borrows)
+    if any(frees[legal].sum() < amount for amount, frees in deficits):
+        return []
+    bench = bench_of(by.roster, legal, by.state.problem.snapshot.now)
+    return [Scheme(by, bench, rules, kinds[legal], borrows, strategies)]

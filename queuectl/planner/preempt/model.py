@@ -8,7 +8,7 @@ domains. With n nodes in a cell, f free on each, and w(g,s) pods of a shape that
     x(s,c) <= n w(g,s) + n (most(s) - w(g,s)) v(g)                            implied in integers; they make the relaxation tight
 
 Cells of several nodes are a relaxation, cells of one node are exact. Quota and the rules about who may leave together are added by
-:mod:`queuectl.planner.preempt.terms`.
+:mod:`queuectl.planner.preempt.legality`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.preempt.bounds import Deficit, Part
-from queuectl.planner.preempt.goal import Goal
-from queuectl.planner.preempt.roster import Bench
+from queuectl.planner.preempt.candidates import Bench
+from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask, Tree

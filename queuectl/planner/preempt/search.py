@@ -19,11 +19,11 @@ import numpy as np
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.placement.several import find, first, on_fleet, on_nodes
 from queuectl.planner.preempt.bounds import Deficit, Floats, Part, Places, deficit_of, parts_of
-from queuectl.planner.preempt.contest import Deficits
-from queuectl.planner.preempt.goal import Goal
+from queuectl.planner.preempt.candidates import Bench, Rows
+from queuectl.planner.preempt.cost import Goal
+from queuectl.planner.preempt.legality import Terms
 from queuectl.planner.preempt.model import Key, Room, VictimModel
-from queuectl.planner.preempt.roster import Bench, Rows
-from queuectl.planner.preempt.terms import Terms
+from queuectl.planner.preempt.shortage import Deficits
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask
@@ -320,8 +320,7 @@ class Search:
         best = self._best(goal)
         useful = self.useful(deficits, scope)
         here = set(self.bench.rows.gang[useful[self.bench.rows.node]].tolist())
-        others = outsiders(here, self.terms, self.bench, goal, keep_all=bool(earlier))
-        building = VictimModel(self.bench, sorted({*here, *others}))
+        building = VictimModel(self.bench, sorted({*here, *_others(here, self.terms)}))
         room = Room(building, self._parts, deficits, self.free, useful, by_node=by_node)
         self.terms.constrain(building)
         building.aim(goal, None if best is None else best - (not earlier), earlier)
@@ -358,33 +357,15 @@ def _knapsack(amount: int, frees: Ints, weight: Ints) -> float:
     return float((taken * density[order]).sum()) * (1.0 - 1e-9) - 1e-3
 
 
-def outsiders(
-    inside: Container[int], terms: Terms, bench: Bench, goal: Goal, *, keep_all: bool
-) -> list[int]:
-    """Gangs that hold nothing useful in the scope but free missing quota, or help others to be let go.
-
-    Of gangs that free the same amounts only the cheapest can be needed, as many as would free everything missing.
-    """
+def _others(inside: Container[int], terms: Terms) -> list[int]:
+    """Gangs that hold nothing useful in the scope but free missing quota, or help others to be let go."""
+    size = terms.bench.size
     if terms.order is not None and not terms.order.narrowing:
-        return [gang for gang in range(bench.size) if gang not in inside]
-    deficits = terms.deficits
-    if not deficits:
-        return []
-    frees = np.stack([f for _, f in deficits])
-    useful = [g for g in np.flatnonzero((frees > 0).sum(axis=0)).tolist() if g not in inside]
-    if keep_all:
-        return useful
-    useful.sort(key=lambda g: (int(goal.weight[g]), g))
-    taken: dict[object, int] = {}
-    chosen = []
-    for gang in useful:
-        rank = int(bench.rank[gang]) if goal.rank_weight else 0
-        alike = (*frees[:, gang].tolist(), rank, terms.alike(gang))
-        most = max(-(-amount // int(f[gang])) for amount, f in deficits if f[gang] > 0)
-        if taken.get(alike, 0) < most:
-            taken[alike] = taken.get(alike, 0) + 1
-            chosen.append(gang)
-    return chosen
+        return [gang for gang in range(size) if gang not in inside]
+    frees = np.zeros(size, dtype=np.bool_)
+    for _, amounts in terms.deficits:
+        frees |= amounts > 0
+    return [gang for gang in np.flatnonzero(frees).tolist() if gang not in inside]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

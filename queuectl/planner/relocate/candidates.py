@@ -17,9 +17,9 @@ from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import barred
 from queuectl.planner.placement.feasible import place
+from queuectl.planner.preempt.candidates import Bench, rows_of
 from queuectl.planner.preempt.cost import costs
-from queuectl.planner.preempt.roster import Bench, rows_of
-from queuectl.planner.preempt.shield import protected_until
+from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.problem.partial import as_placed
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints

@@ -28,9 +28,9 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.model.builder import stages
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import find
-from queuectl.planner.preempt.goal import Goal
+from queuectl.planner.preempt.cost import Goal
+from queuectl.planner.preempt.legality import Terms
 from queuectl.planner.preempt.search import Found, Search
-from queuectl.planner.preempt.terms import Terms
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints

@@ -20,12 +20,12 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
-from queuectl.planner.capacity.entitlement import Heights, borrows, entitled
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.placement.feasible import Decision, decide, place
+from queuectl.planner.preempt.candidates import Candidates, anybody_yields
 from queuectl.planner.preempt.find import Victims, find_victims
-from queuectl.planner.preempt.idle import Candidates, anybody_yields
+from queuectl.planner.preempt.shortage import Heights, borrows, entitled
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals

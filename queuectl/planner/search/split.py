@@ -23,9 +23,9 @@ from queuectl.domain.queues import ClusterQueue, WhenCan
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import PodSet, TopologyMode
-from queuectl.planner.capacity.entitlement import borrows
 from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.placement.feasible import decide, place
+from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
 from queuectl.planner.problem.parts import Cut, part_of, topologies
 from queuectl.planner.problem.request import GangRequest, request_of

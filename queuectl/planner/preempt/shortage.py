@@ -18,9 +18,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.model import VictimModel
-from queuectl.planner.preempt.roster import Bench
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow, QuotaUse
@@ -31,7 +30,6 @@ Deficits: TypeAlias = list[
 Charges: TypeAlias = Mapping[
     int, tuple[tuple[QuotaRow, int], ...]
 ]  # gang of a bench to what it is charged
-_Terms: TypeAlias = dict[int, int]  # variable to coefficient
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class Contest:
         return self.path[0].name
 
     def used(self, pool: Pool, row: FlavorResource) -> int:
-        return self.use.used.get(pool, {}).get(row, 0)
+        return self.use.used_of(pool, row)
 
     def over(self, pool: Pool, row: FlavorResource) -> int:
         """What a pool passes up now."""
@@ -103,12 +101,12 @@ class Contest:
         return self._meetings[queue]
 
     def _meet(self, queue: str) -> Meeting | None:
-        pool: Pool | None = self.use.pools.get(queue)
-        below = []
-        while pool is not None and pool not in self.path:
-            below.append(pool)
-            pool = pool.parent
-        return Meeting(self.path.index(pool), tuple(below)) if pool is not None and below else None
+        pool = self.use.pools.get(queue)
+        chain = pool.path if pool is not None else ()
+        below = tuple(pool for pool in chain if pool not in self.path)
+        if not below or len(below) == len(chain):
+            return None
+        return Meeting(self.path.index(chain[len(below)]), below)
 
     @property
     def kept(self) -> bool:
@@ -144,14 +142,22 @@ class Contest:
         limit = pool.borrowing.get(row)
         return None if limit is None else pool.subtree.get(row, 0) + limit
 
-    def deficits(self, bench: Bench) -> Deficits:
-        """The shortages with what each gang could make up of them at most; exact but for what :meth:`exactly` adds."""
+    def deficits(
+        self, quota: Mapping[QuotaRow, Ints], size: int, *, borrows: bool = True
+    ) -> Deficits:
+        """The shortages with what each candidate could make up of them at most; too much where lending limits keep some of it.
+
+        Args:
+            quota: what each of the candidates is charged. Shape (C,).
+            size: how many they are.
+            borrows: whether the gang's queue may use more than its nominal quota; if not, the rest must leave its own queue.
+        """
         by_row: dict[FlavorResource, list[tuple[str, Ints]]] = {}
-        for (queue, *row), amounts in bench.quota.items():
+        for (queue, *row), amounts in quota.items():
             by_row.setdefault((row[0], row[1]), []).append((queue, amounts))
         found: dict[tuple[FlavorResource, tuple[str, ...]], tuple[int, Ints]] = {}
         for short in self.shortages():
-            frees = np.zeros(bench.size, dtype=np.int64)
+            frees = np.zeros(size, dtype=np.int64)
             helpers = []
             for queue, amounts in by_row.get(short.row, ()):
                 most = self.makes_up(queue, short)
@@ -161,7 +167,13 @@ class Contest:
             key = (short.row, tuple(helpers))
             if key not in found or found[key][0] < short.amount:
                 found[key] = (short.amount, frees)
-        return list(found.values())
+        deficits = list(found.values())
+        for asked, need in self.needs.items() if not borrows else ():
+            amount = need + self.beyond(self.path[0], asked)
+            if need and amount > 0:
+                frees = quota.get((self.queue, *asked), np.zeros(size, dtype=np.int64))
+                deficits.append((amount, frees))
+        return deficits
 
     def makes_up(self, queue: str, short: Shortage) -> int | None:
         """The most of a shortage that all exits from one queue make up; None = all that leaves it."""
@@ -179,70 +191,6 @@ class Contest:
         rows = [charge for victim in victims for charge in charges[victim]]
         with self.use.hypothetically(rows, -1):
             return self.use.fits(self.queue, self.needs, borrows=self.borrows)
-
-    def exactly(self, building: VictimModel) -> None:
-        """Rows for what lending limits keep: the deficits count it as free for others, though it never was."""
-        for short in self.shortages():
-            members = [
-                (pool, other)
-                for pool in self.path[1 : short.level + 1]
-                for other in pool.members
-                if other not in self.path
-            ]
-            if not any(_keeps(other, short.row) for _, other in members):
-                continue
-            own = _Over(self, building, short.row)
-            sums, constant = own.uses(self.path[0])
-            total, now = dict(sums), self.used(self.path[0], short.row)
-            for _, other in members:
-                parts, fixed = own.passes(other)
-                _add(total, parts)
-                constant += fixed
-                now += self.over(other, short.row)
-            most = now - short.amount - constant
-            building.model.at_most(list(total), list(total.values()), most)
-
-
-@dataclass(frozen=True, slots=True)
-class _Over:
-    """What pools use and pass up of one row, as sums of a model's variables."""
-
-    contest: Contest
-    building: VictimModel
-    row: FlavorResource
-
-    def uses(self, pool: Pool) -> tuple[_Terms, int]:
-        if self.contest.use.pools.get(pool.name) is not pool:
-            sums: _Terms = {}
-            constant = self.contest.used(pool, self.row)
-            for member in pool.members:
-                constant -= self.contest.over(member, self.row)
-                parts, fixed = self.passes(member)
-                _add(sums, parts)
-                constant += fixed
-            return sums, constant
-        building = self.building
-        amounts = building.bench.quota.get((pool.name, *self.row))
-        if amounts is None:
-            return {}, self.contest.used(pool, self.row)
-        sums = {building.of[g]: -int(amounts[g]) for g in building.gangs if amounts[g]}
-        return sums, self.contest.used(pool, self.row)
-
-    def passes(self, pool: Pool) -> tuple[_Terms, int]:
-        kept = pool.local.get(self.row, 0)
-        sums, constant = self.uses(pool)
-        if not sums:
-            return {}, pool.passed_up(self.row, constant)
-        if not kept:
-            return sums, constant
-        over = self.building.model.var(0, self.contest.over(pool, self.row))
-        self.building.model.at_most([*sums, over], [*sums.values(), -1], kept - constant)
-        return {over: 1}, 0
-
-
-def _add(sums: _Terms, more: Mapping[int, int]) -> None:
-    for variable, coeff in more.items():
-        sums[variable] = sums.get(variable, 0) + coeff
 
 
 def _keeps(pool: Pool, row: FlavorResource) -> bool:
@@ -262,3 +210,49 @@ def contest_of(state: State, request: GangRequest, queue: str) -> Contest:
         rows |= {(flavor, resource) for resource, flavor in request.flavors[pods.podset].items()}
     asked = dict.fromkeys(sorted(rows), 0) | needs
     return Contest(use, path, asked, frozenset(rows), borrows)
+
+
+Heights: TypeAlias = tuple[int, ...]  # per podset, how far up the cohorts it borrows; 0 = not
+
+
+def borrows(state: State, request: GangRequest) -> Heights:
+    """How far up its cohorts each podset borrows, those before it charged already, in the tighter of the two views."""
+    heights = [0] * len(request.flavors)
+    if request.queue is None or state.later.quota.pools[request.queue].parent is None:
+        return tuple(heights)
+    charged_for = state.problem.snapshot.config.rules.charged
+    charged: dict[FlavorResource, int] = {}
+    for i, (podset, flavors) in enumerate(
+        zip(request.pending.workload.podsets, request.flavors, strict=True)
+    ):
+        amounts = charged_for(podset.shape.requests)
+        for resource, flavor in flavors.items():
+            need = amounts[resource] * podset.count
+            row = (flavor, resource)
+            charged[row] = charged.get(row, 0) + need
+            for use in (state.now.quota, state.later.quota):
+                reach = use.reach(request.queue, row, charged[row])
+                heights[i] = max(heights[i], reach.height if need else 0)
+    return tuple(heights)
+
+
+def entitled(state: State, request: GangRequest) -> bool:
+    """Whether what a demand lacks of quota is its ClusterQueue's to take from running gangs.
+
+    Kueue's rule: what fits the queue's own nominal quota, or that of a cohort below the root, is; more than that only
+    where the queue may preempt to borrow, or where shares decide.
+    """
+    queue, use = request.queue, state.later.quota
+    if queue is None:
+        return False
+    config = state.problem.snapshot.config
+    policy = config.cluster_queues[queue]
+    reclaims = policy.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+    if policy.preempts_to_borrow or (config.rules.fair_sharing and reclaims):
+        return True
+    nominal = state.nominal(queue)
+    return all(
+        need <= max(nominal.get(row, 0), use.left(queue, row))
+        or use.reach(queue, row, need).parent is not None
+        for row, need in request.charges.items()
+    )

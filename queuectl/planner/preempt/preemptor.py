@@ -1,0 +1,248 @@
+"""One gang that would evict others, and what the rules ask about it and about the gangs that run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from queuectl.domain.queues import (
+    ClusterQueue,
+    QueueingStrategy,
+    ReclaimWithinCohort,
+    WithinClusterQueue,
+)
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Workload
+from queuectl.planner.capacity.state import State
+from queuectl.planner.preempt.candidates import (
+    Roster,
+    anybody_yields,
+    roster_of,
+    staying,
+)
+from queuectl.planner.preempt.returning import Comeback, Place
+from queuectl.planner.preempt.shortage import Contest, Meeting, contest_of
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Mask
+from queuectl.planner.quota.tree import FlavorResource, Pool
+
+
+@dataclass(eq=False)
+class Preemptor:
+    """One gang that would evict others, and the running gangs of its cohort tree that neither leave nor are protected, C of them.
+
+    Attributes:
+        request: of a gang that waits; of a repair, which is charged nothing and takes no gang for idleness.
+        queue: the ClusterQueue whose policies count.
+        dry: queues count that only report which idle gangs would be evicted.
+        known: per rule, the gangs that it names; filled by :mod:`queuectl.planner.preempt.rules`.
+        everywhere: look at the whole tree, also where no rule reaches beyond its own ClusterQueue.
+    """
+
+    state: State
+    request: GangRequest
+    queue: ClusterQueue
+    dry: bool = False
+    everywhere: bool = False
+    known: dict[object, Mask] = field(default_factory=dict)
+
+    @property
+    def workload(self) -> Workload:
+        return self.request.pending.workload
+
+    @cached_property
+    def contest(self) -> Contest:
+        return contest_of(self.state, self.request, self.queue.name)
+
+    @cached_property
+    def fair(self) -> bool:
+        """Whether shares decide instead of borrowing."""
+        return bool(self.state.problem.snapshot.config.rules.fair_sharing)
+
+    @cached_property
+    def _asks_idle(self) -> bool:
+        waits = self.request.queue is not None
+        problem = self.state.problem
+        return waits and anybody_yields(problem, self.workload, self.queue, dry=self.dry)
+
+    @cached_property
+    def roster(self) -> Roster:
+        """The gangs that some rule could name."""
+        queue = self.queue
+        names: tuple[str, ...] = (queue.name,)
+        reclaims = queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+        others = self._asks_idle or reclaims or queue.evicts_within_nominal or self.everywhere
+        if len(self.contest.path) > 1 and others:
+            names = self.contest.path[-1].queues
+        return roster_of(self.state.problem, names)
+
+    # What conditions ask. Masks have the shape (C,).
+
+    @cached_property
+    def own(self) -> Mask:
+        """Gangs of its own ClusterQueue."""
+        own: Mask = self.roster.owner == self.roster.queues[self.queue.name]
+        return own
+
+    @cached_property
+    def lower(self) -> Mask:
+        """Gangs of lower priority."""
+        lower: Mask = self.roster.priority < self.workload.priority
+        return lower
+
+    @cached_property
+    def newer_equal(self) -> Mask:
+        roster = self.roster
+        equal: Mask = roster.priority == self.workload.priority
+        return equal & (roster.queued_at > self.workload.queued_at)
+
+    def queue_of(self, gang: Admitted) -> str:
+        """The name of the ClusterQueue that a running gang is charged to."""
+        config = self.state.problem.snapshot.config
+        queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        return "" if queue is None else queue.name
+
+    def meeting(self, gang: Admitted) -> Meeting | None:
+        """Where the ClusterQueue of a running gang meets its side of the tree."""
+        return self.contest.meeting(self.queue_of(gang))
+
+    @cached_property
+    def others(self) -> Mask:
+        """Gangs of other ClusterQueues of its cohort tree."""
+        return self.by_queue(lambda _: True)
+
+    def by_queue(self, holds: Callable[[Meeting], bool | Mask]) -> Mask:
+        """Gangs of other ClusterQueues of the tree for which something holds, asked once for each queue."""
+        found = np.zeros(len(self.roster.gangs), dtype=np.bool_)
+        for name, at in self.roster.queues.items():
+            meeting = self.contest.meeting(name)
+            if meeting is not None:
+                theirs = self.roster.owner == at
+                if theirs.any():
+                    found |= theirs & holds(meeting)
+        return found
+
+    def charged(self, queue: str, rows: Iterable[FlavorResource]) -> Mask:
+        """Gangs that are charged to a queue for one of some flavors and resources."""
+        charged = np.zeros(len(self.roster.gangs), dtype=np.bool_)
+        for row in rows:
+            amounts = self.roster.quota.get((queue, *row))
+            if amounts is not None:
+                charged |= amounts > 0
+        return charged
+
+    def within_nominal(self, meeting: Meeting) -> Pool | None:
+        """Of another queue and the cohorts above it the first that uses no more than its own of what is contended for."""
+        contest = self.contest
+        pools = meeting.below[:1] if self.fair else meeting.below
+        return next(
+            (p for p in pools if not any(contest.beyond(p, row) > 0 for row in contest.rows)), None
+        )
+
+    @cached_property
+    def comeback(self) -> Comeback:
+        """Which gangs could return; ``uphill``: another queue of the tree reclaims from higher gangs too."""
+        known = self.state.problem.snapshot.config.cluster_queues
+        uphill = any(
+            known[name].reclaim_within_cohort is ReclaimWithinCohort.ANY
+            for name in self.roster.queues
+            if name in known and name != self.queue.name
+        )
+        return Comeback(self.state, self.workload, uphill)
+
+    def returning(self, meeting: Meeting) -> Mask:
+        """Gangs of a ClusterQueue that could come back within its nominal quota and then evict the preemptor.
+
+        Not all of them: what else leaves with them is looked at later (``Foreign.stays_out``).
+        """
+        pool = meeting.below[0]
+        queue = self.state.problem.snapshot.config.cluster_queues[pool.name]
+        borrows = np.zeros(len(self.roster.gangs), dtype=np.bool_)
+        alone = self.fair and not self.fits_nominal
+        for row in self.contest.rows:
+            beyond = self.contest.beyond(pool, row)
+            if beyond > 0:
+                place = None if alone else self.comeback.settled_above((pool.name, *row), beyond)
+                above = _above(self.roster, place, queue.within_cluster_queue)
+                borrows |= self.charged(pool.name, [row]) & ~above
+        return ~borrows & self.comeback.dangerous(queue, self.roster.priority)
+
+    @cached_property
+    def fits_nominal(self) -> bool:
+        """Whether its queue stays within its nominal quota with it."""
+        own = self.contest.path[0]
+        return all(
+            self.contest.beyond(own, r) + self.contest.needs[r] <= 0 for r in self.contest.rows
+        )
+
+    @cached_property
+    def advantages(self) -> list[bool]:
+        """Per pool of its path, whether one below it has all the quota that is asked, use as it is."""
+        contest = self.contest
+        needs = {row: n for row, n in contest.needs.items() if n or row in contest.rows}
+        found, advantage = [], False
+        for pool in contest.path:
+            found.append(advantage)
+            advantage |= all(contest.beyond(pool, row) + need <= 0 for row, need in needs.items())
+            for row, need in needs.items():
+                kept = pool.local.get(row, 0) - contest.used(pool, row)
+                needs[row] = max(0, need - max(0, kept))
+        return found
+
+    @cached_property
+    def by_place(self) -> Mask:
+        """Gangs that use from outside quota that is the preemptor's by its place in the tree."""
+        if self.fair:
+            return self.others if self.fits_nominal else np.zeros_like(self.others)
+        return self.by_queue(lambda meeting: self.advantages[meeting.level])
+
+    @cached_property
+    def may_go_without_borrowing(self) -> bool:
+        """Kueue's rule: a queue that may not preempt to borrow must have nominal quota unused of all it contends for."""
+        own = self.contest.path[0]
+        return self.queue.preempts_to_borrow or all(
+            self.contest.beyond(own, row) < 0 for row in self.contest.rows
+        )
+
+    @cached_property
+    def idle(self) -> Mask:
+        """Gangs that yield to it for being idle, less those that would come back before it."""
+        roster, queue = self.roster, self.queue
+        if not self._asks_idle:
+            return np.zeros(len(roster.gangs), dtype=np.bool_)
+        yields = roster.yields_dry if self.dry else roster.yields
+        idle: Mask = yields <= self.workload.priority
+        evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+        if evicts or queue.strategy is QueueingStrategy.STRICT_FIFO:
+            equal = self.own & (roster.priority == self.workload.priority)
+            idle &= ~(equal & ~self.newer_equal)
+        return idle & staying(self.state, roster)
+
+    @cached_property
+    def guarded(self) -> Mask:
+        """Idle gangs of other queues that could take back what a borrower got of them."""
+        if not self.idle.any():
+            return self.idle
+        known = self.state.problem.snapshot.config.cluster_queues
+        reclaims = [
+            name in known
+            and name != self.queue.name
+            and known[name].reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+            for name in self.roster.queues
+        ]
+        return self.idle & np.array(reclaims, dtype=np.bool_)[self.roster.owner]
+
+
+def _above(roster: Roster, place: Place | None, policy: WithinClusterQueue) -> Mask:
+    """Gangs to which one at this place of their ClusterQueue yields. Shape (C,)."""
+    if place is None or policy is WithinClusterQueue.NEVER:
+        return np.zeros(len(roster.gangs), dtype=np.bool_)
+    priority, queued_at = place[0], -place[1]
+    higher: Mask = roster.priority > priority
+    if policy is WithinClusterQueue.LOWER_PRIORITY:
+        return higher
+    older: Mask = (roster.priority == priority) & (roster.queued_at < queued_at)
+    return higher | older

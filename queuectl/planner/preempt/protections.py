@@ -1,0 +1,207 @@
+"""What protects a running gang from being evicted for others: the table of protections, and how long a gang waits to reclaim.
+
+:data:`PROTECTIONS` is the one place that says it. Searches, moves, idle reclaim and explanations read it; a new protection is one more
+row (and its setting, and its check in the verifier).
+
+A gang that would take quota back waits first. An eviction loses the victims' work, and the next one may find them done. So a gang
+evicts gangs that borrow, and whose priority is not lower, only once its own wait has cost as much as the eviction loses, in
+GPU-seconds, and at the latest after ``reclaimWaitSeconds`` of its ClusterQueue. This rule loses at most twice what the best decision
+loses, although it does not know when work ends (as in the ski rental problem).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from typing import Final
+
+from queuectl.domain.durations import DAY
+from queuectl.domain.plan import Plan, Preemption, PreemptionReason
+from queuectl.domain.queues import ClusterQueue, Protection
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.planner.preempt.cost import RESTART_COST
+
+_NONE: Final = Protection()
+_TAKES_BACK: Final = frozenset(
+    (PreemptionReason.IN_COHORT_RECLAMATION, PreemptionReason.IN_COHORT_FAIR_SHARING)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A running gang, the ClusterQueue it is charged to, and unix seconds.
+
+    ``reclaimed``: another ClusterQueue would evict it because its own uses more than its nominal quota.
+    """
+
+    gang: Admitted
+    queue: ClusterQueue
+    now: float
+    reclaimed: bool
+
+    @property
+    def evictions(self) -> list[float]:
+        """When it was evicted, first to last; times later than now are clamped to it."""
+        return sorted(min(at, self.now) for at in self.gang.evictions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Protects:
+    """One row: until when it protects a gang (unix seconds; a time past = it does not), and the sentence if time changes nothing."""
+
+    until: Callable[[_Question], float]
+    sentence: Callable[[_Question], str]
+
+
+def _runs_briefly(asked: _Question) -> float:
+    return min(asked.gang.started_at, asked.now) + asked.queue.protection.min_runtime
+
+
+def _cools_down(asked: _Question) -> float:
+    times = asked.evictions
+    return times[-1] + asked.queue.protection.cooldown if times else -inf
+
+
+def _evicted_often(asked: _Question) -> float:
+    """When there are fewer evictions within a day again than the queue allows."""
+    most = asked.queue.protection.max_evictions_per_day
+    if most is None:
+        return -inf
+    recent = [at for at in asked.evictions if at + DAY > asked.now]
+    if len(recent) < most:
+        return -inf
+    return recent[-most] + DAY if most > 0 else inf
+
+
+def _for_ever(asked: _Question) -> str:
+    return f"a protection of ClusterQueue {asked.queue.name} does not end"
+
+
+PROTECTIONS: Final = (
+    _Protects(
+        lambda asked: -inf if asked.gang.evictable else inf,
+        lambda _: "the API server refuses to suspend its job",
+    ),
+    _Protects(
+        lambda asked: (
+            inf if opts_out(asked.gang.workload, asked.queue, reclaimed=asked.reclaimed) else -inf
+        ),
+        lambda asked: (
+            "it is not preemptible, and preemptionOptOut of ClusterQueue "
+            f"{asked.queue.name} is {asked.queue.preemption_opt_out}"
+        ),
+    ),
+    _Protects(_runs_briefly, _for_ever),
+    _Protects(_cools_down, _for_ever),
+    _Protects(
+        _evicted_often,
+        lambda asked: f"maxEvictionsPerDay of ClusterQueue {asked.queue.name} is 0",
+    ),
+)
+
+
+def protected_until(
+    gang: Admitted, queue: ClusterQueue, now: float, *, reclaimed: bool = False
+) -> float | None:
+    """Until when a gang must not be evicted (or moved) for others; None = it may be now.
+
+    Args:
+        gang: it runs.
+        queue: the ClusterQueue it is charged to, whose policy counts.
+        now: unix seconds; times declared later than that are clamped to it.
+        reclaimed: another ClusterQueue would evict it because this one uses more than its nominal quota.
+
+    Returns:
+        Unix seconds later than ``now``; infinity when time will not change it.
+    """
+    if queue.protection == _NONE and gang.evictable and gang.workload.preemptible:
+        return None
+    asked = _Question(gang, queue, now, reclaimed)
+    until = max(row.until(asked) for row in PROTECTIONS)
+    return until if until > now else None
+
+
+def why_protected(
+    gang: Admitted, queue: ClusterQueue, now: float, *, reclaimed: bool = False
+) -> str | None:
+    """What protects a gang, as the end of a sentence; None = nothing does. For the arguments see ``protected_until``."""
+    asked = _Question(gang, queue, now, reclaimed)
+    until = max(row.until(asked) for row in PROTECTIONS)
+    if until == inf:
+        return next(row.sentence(asked) for row in PROTECTIONS if row.until(asked) == inf)
+    if until > now:
+        return f"protected until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return None
+
+
+def opts_out(workload: Workload, queue: ClusterQueue, *, reclaimed: bool = False) -> bool:
+    """Whether a gang is not preemptible and its ClusterQueue honours that; for ``reclaimed`` see ``protected_until``."""
+    return not workload.preemptible and queue.preemption_opt_out.counts(borrowing=reclaimed)
+
+
+def next_change(snapshot: Snapshot) -> float | None:
+    """When time alone changes what a plan may do (unix seconds, later than the snapshot); None = it will not.
+
+    The next running gang loses its protection, or the next waiting one may borrow again.
+    """
+    ends = [
+        p.borrows_at
+        for p in snapshot.pending
+        if p.borrows_at is not None and not p.may_borrow(snapshot.now)
+    ]
+    queues = snapshot.config.cluster_queues
+    if all(queue.protection == _NONE for queue in queues.values()):
+        return min(ends, default=None)
+    for gang in snapshot.admitted:
+        queue = snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        until = (
+            None if queue is None else protected_until(gang, queue, snapshot.now, reclaimed=True)
+        )
+        if until is not None and until < inf and not gang.leaving:
+            ends.append(until)
+    return min(ends, default=None)
+
+
+def next_turn(snapshot: Snapshot, plan: Plan) -> float | None:
+    """When time alone lets the next plan do more than this one (unix seconds); None = it does not.
+
+    The first wait to reclaim ends, or what ``next_change`` names.
+    """
+    reasons = (refusal.reasons[0] for refusal in plan.pending)
+    turns = [float(r.details["until"]) for r in reasons if r.code is Code.WAITING_TO_RECLAIM]
+    change = next_change(snapshot)
+    return min(turns if change is None else (*turns, change), default=None)
+
+
+def reclaim_wait(
+    pending: Pending, queue: ClusterQueue, victims: Sequence[Preemption], now: float
+) -> Reason | None:
+    """Why a gang does not evict these victims yet; None = it does.
+
+    The details: ``since`` when it could have evicted gangs, ``until`` when it waits at most if nothing changes (both unix
+    seconds), ``lostGpuSeconds`` of the victims and how many they are (``victims``).
+    """
+    priority = pending.workload.priority
+    if not any(v.reason in _TAKES_BACK and v.cost.priority >= priority for v in victims):
+        return None
+    since = now if pending.reclaim_since is None else pending.reclaim_since
+    lost = sum(v.cost.lost_work - RESTART_COST for v in victims)
+    gpus = pending.workload.gpus
+    short = lost - gpus * (now - since)
+    if short <= 0 or now - since >= queue.reclaim_wait:
+        return None
+    until = since + queue.reclaim_wait
+    grows = sum(v.cost.gpus for v in victims)  # what the victims hold is lost with every second
+    if gpus > grows:
+        until = min(until, now + short / (gpus - grows))
+    workloads = f"{len(victims)} workload{'s' if len(victims) != 1 else ''}"
+    text = (
+        f"waits up to {queue.reclaim_wait:g} s for quota that others have borrowed; "
+        f"then it evicts {workloads}, which loses {lost} GPU-seconds of work now"
+    )
+    details = {"since": since, "until": until, "lostGpuSeconds": lost, "victims": len(victims)}
+    return Reason(Code.WAITING_TO_RECLAIM, text, details)

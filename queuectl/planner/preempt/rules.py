@@ -1,0 +1,261 @@
+"""Which running gangs one gang may evict: the table of rules, and the sets of candidates that follow from it.
+
+:data:`_RULES` is the one place that says it; the search, repairs and explanations read it. A rule has a reason, the conditions
+under which it names a candidate, each with the sentence for a gang that fails it, and what binds the gangs that leave by it together.
+
+*Within* the ClusterQueue by ``withinClusterQueue``. From *other* ClusterQueues of the cohort tree by ``reclaimWithinCohort``,
+only while they use more than their own, and only gangs that use what the preemptor contends for:
+
+- *by its place in the tree*: where the preemptor's queue, or a cohort it is in, has quota of its own for it, gangs that use
+  that quota from outside may be evicted, though the preemptor borrows within the cohort;
+- *while it borrows*, by ``borrowWithinCohort``: gangs of lower priority, up to the threshold;
+- *without borrowing*: any other gang the policy names, if the preemptor's queue is then within its nominal quota. A queue that
+  uses all of that already may not ask for it, unless it may preempt to borrow;
+- *by shares*, where fair sharing is on, instead of the last three (:mod:`queuectl.planner.preempt.fair`).
+
+*Idle* gangs yield to higher priorities whatever these policies say (:mod:`queuectl.planner.preempt.candidates`). They are asked first: if
+they alone make room, no gang that works is evicted. If not, they are candidates beside the others, and no rule about the use of
+queues, or about shares, binds them. A gang may not be taken that could take the place back at once: an older equal where the queue lets
+newer ones be evicted or is strict, or, for a gang that borrows, one whose queue may reclaim what it lent.
+
+With ``evictWithinNominal`` a gang that has the quota, and does not borrow, but finds no room, may evict gangs of lower priority that are
+within their nominal quota.
+
+What protects a gang from all of this is in :mod:`queuectl.planner.preempt.protections`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.plan import PreemptionReason
+from queuectl.domain.queues import (
+    ClusterQueue,
+    ReclaimWithinCohort,
+    WithinClusterQueue,
+)
+from queuectl.domain.snapshot import Admitted
+from queuectl.planner.capacity.state import State
+from queuectl.planner.preempt.candidates import (
+    staying,
+)
+from queuectl.planner.preempt.preemptor import Preemptor
+from queuectl.planner.preempt.protections import why_protected
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Mask
+
+_ALLOWED: Final = "policy allows it, but it alone is not enough"
+
+
+class Together(Enum):
+    """What binds the gangs that leave by one rule, beside the quota that must come free."""
+
+    FREELY = auto()  # nothing
+    WHILE_OVER = (
+        auto()
+    )  # an order of exits: each queue is over its own until its last gang leaves; or shares
+    FOR_GOOD = auto()  # the same, and no gang must be able to return within its queue's own
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """``holds``: for which gangs, shape (C,); ``sentence``: why one for which it does not hold stays."""
+
+    holds: Callable[[Preemptor], Mask]
+    sentence: Callable[[Preemptor, Admitted], str]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rule:
+    """One row: the reason in the plan, the conditions of each candidate, and what binds the set."""
+
+    reason: PreemptionReason
+    together: Together
+    conditions: tuple[_Condition, ...]
+
+    def names(self, by: Preemptor) -> Mask:
+        """The gangs that it allows a preemptor to evict. Shape (C,)."""
+        if self not in by.known:
+            named = staying(by.state, by.roster)
+            for condition in self.conditions:
+                if named.any():
+                    named = named & condition.holds(by)
+            by.known[self] = named
+        return by.known[self]
+
+
+def _all(by: Preemptor, holds: bool) -> Mask:
+    return np.full(len(by.roster.gangs), holds)
+
+
+def _after(by: Preemptor) -> Mask:
+    policy = by.queue.within_cluster_queue
+    newer = policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+    return by.lower | by.newer_equal if newer else by.lower
+
+
+def _not_after(by: Preemptor, gang: Admitted) -> str:
+    priority, policy = by.workload.priority, by.queue.within_cluster_queue
+    newer = policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+    if newer and gang.workload.priority == priority:
+        return f"it has the same priority {priority} and is not newer"
+    return _not_below(by, gang)
+
+
+def _not_below(by: Preemptor, gang: Admitted) -> str:
+    return f"its priority {gang.workload.priority} is not below {by.workload.priority}"
+
+
+def _below_threshold(by: Preemptor) -> Mask:
+    most = by.queue.borrow_threshold
+    return by.lower if most is None else by.lower & (by.roster.priority <= most)
+
+
+def _borrows(by: Preemptor, _: Admitted) -> str:
+    return f"{by.queue.name} would have to borrow, and may not evict it then"
+
+
+def _reclaims_from(by: Preemptor) -> Mask:
+    lower = by.queue.reclaim_within_cohort is ReclaimWithinCohort.LOWER_PRIORITY
+    return by.lower if lower else _all(by, True)
+
+
+def _at_its_nominal(by: Preemptor, gang: Admitted) -> str:
+    meeting = by.meeting(gang)
+    pool = by.within_nominal(meeting) if meeting is not None else None
+    assert pool is not None, "its queue, or a cohort above it, is within its nominal quota"
+    kind = "cohort" if pool.members else "ClusterQueue"
+    return f"{kind} {pool.name} uses no more than its nominal quota"
+
+
+def _lacks_room_alone(by: Preemptor) -> bool:
+    """Whether it has the quota, would not borrow, and its queue lets it evict for room."""
+    asks = by.queue.evicts_within_nominal and bool(by.request.units) and by.fits_nominal
+    return asks and not any(True for _ in by.contest.shortages())
+
+
+_WITHIN_QUEUE: Final = (
+    _Condition(lambda by: by.own, lambda by, _: f"it is not of ClusterQueue {by.queue.name}"),
+    _Condition(
+        lambda by: _all(by, by.queue.within_cluster_queue is not WithinClusterQueue.NEVER),
+        lambda by, _: f"withinClusterQueue of {by.queue.name} is Never",
+    ),
+    _Condition(_after, _not_after),
+    _Condition(lambda by: ~by.roster.reclaim_only, lambda *_: "it is not preemptible"),
+)
+_WITHIN_COHORT: Final = (
+    _Condition(
+        lambda by: by.others,
+        lambda by, gang: f"ClusterQueue {by.queue_of(gang)} shares no cohort with {by.queue.name}",
+    ),
+    _Condition(
+        lambda by: _all(by, by.queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER),
+        lambda by, _: f"reclaimWithinCohort of {by.queue.name} is Never",
+    ),
+    _Condition(_reclaims_from, _not_below),
+    _Condition(lambda by: by.by_queue(lambda m: by.within_nominal(m) is None), _at_its_nominal),
+    _Condition(
+        lambda by: by.by_queue(lambda meeting: ~by.returning(meeting)),
+        lambda by, gang: (
+            f"it is within the nominal quota of ClusterQueue {by.queue_of(gang)}"
+            " before lower gangs of that queue"
+        ),
+    ),
+    _Condition(
+        lambda by: by.by_queue(lambda m: by.charged(m.below[0].name, by.contest.rows)), _borrows
+    ),
+)
+IDLE: Final = Rule(
+    PreemptionReason.IDLE,
+    Together.FREELY,
+    (_Condition(lambda by: by.idle & ~by.guarded, lambda *_: "it is not idle"),),
+)
+IDLE_WITHOUT_BORROWING: Final = Rule(
+    PreemptionReason.IDLE,
+    Together.FREELY,
+    (_Condition(lambda by: by.idle, lambda *_: "it is not idle"),),
+)
+WITHIN: Final = Rule(PreemptionReason.IN_CLUSTER_QUEUE, Together.FREELY, _WITHIN_QUEUE)
+BY_PLACE: Final = Rule(
+    PreemptionReason.IN_COHORT_RECLAMATION,
+    Together.WHILE_OVER,
+    (*_WITHIN_COHORT, _Condition(lambda by: by.by_place, _borrows)),
+)
+BY_SHARE: Final = Rule(PreemptionReason.IN_COHORT_FAIR_SHARING, Together.WHILE_OVER, _WITHIN_COHORT)
+WHILE_BORROWING: Final = Rule(
+    PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING,
+    Together.FOR_GOOD,
+    (
+        *_WITHIN_COHORT,
+        _Condition(lambda by: _all(by, by.queue.preempts_to_borrow), _borrows),
+        _Condition(_below_threshold, _borrows),
+    ),
+)
+WITHOUT_BORROWING: Final = Rule(
+    PreemptionReason.IN_COHORT_RECLAMATION, Together.WHILE_OVER, _WITHIN_COHORT
+)
+FOR_ROOM: Final = Rule(
+    PreemptionReason.IN_COHORT_ROOM,
+    Together.FREELY,
+    (
+        _Condition(lambda by: _all(by, _lacks_room_alone(by)), _borrows),
+        _Condition(lambda by: by.others & ~by.roster.reclaim_only, _borrows),
+        _Condition(lambda by: by.lower, _not_below),
+    ),
+)
+
+
+def evictable(state: State, request: GangRequest, queue: ClusterQueue) -> frozenset[str]:
+    """Uids of all gangs that some rule lets ``request`` evict, whether or not their exits would be enough."""
+    by = Preemptor(state, request, queue)
+    return frozenset(by.roster.gangs[at].workload.uid for at in np.flatnonzero(_named(by)))
+
+
+def _named(by: Preemptor) -> Mask:
+    """The gangs that some rule names. Shape (C,)."""
+    rules = [IDLE_WITHOUT_BORROWING, WITHIN, BY_PLACE, FOR_ROOM]
+    rules.append(BY_SHARE if by.fair else WHILE_BORROWING)
+    if not by.fair and by.may_go_without_borrowing:
+        rules.append(WITHOUT_BORROWING)
+    found: Mask = np.logical_or.reduce([rule.names(by) for rule in rules])
+    return found
+
+
+def why_not(
+    state: State, requests: Iterable[GangRequest], queue: ClusterQueue | None, gang: Admitted
+) -> str:
+    """What keeps a running gang that does not leave from being evicted for a gang that waits, as the end of a sentence.
+
+    Args:
+        state: capacity and quota at the point of the cycle that counts.
+        requests: the gang that waits under each choice of flavors.
+        queue: its ClusterQueue, None when it has no quota.
+        gang: the one that runs.
+    """
+    theirs = state.problem.snapshot.config.cluster_queue_of(
+        gang.workload.namespace, gang.workload.queue
+    )
+    if theirs is None:
+        return "it is in no ClusterQueue"
+    reclaimed = queue is not None and theirs.name != queue.name
+    protected = why_protected(gang, theirs, state.problem.snapshot.now, reclaimed=reclaimed)
+    if protected is not None:
+        return protected
+    if queue is None:
+        return f"ClusterQueue {theirs.name} is not its own"
+    failed: list[tuple[int, str]] = []
+    for request in requests:
+        by = Preemptor(state, request, queue, everywhere=True)
+        found = [at for at, other in enumerate(by.roster.gangs) if other.workload == gang.workload]
+        if _named(by)[found].any():
+            return _ALLOWED
+        for number, condition in enumerate((BY_PLACE if reclaimed else WITHIN).conditions):
+            if not condition.holds(by)[found].any():
+                failed.append((number, condition.sentence(by, gang)))
+                break
+    return min(failed)[1] if failed else _ALLOWED
