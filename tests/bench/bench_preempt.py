@@ -19,7 +19,7 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.bounds import parts_of, sums
 from queuectl.planner.preempt.candidates import Bench
-from queuectl.planner.preempt.find import Victims, find_victims, schemes
+from queuectl.planner.preempt.find import Victims, candidate_sets, find_victims
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.solver.solver import Solver
@@ -154,7 +154,7 @@ def measure(line: Line, *, compare: bool) -> Measured:
         done.proved += answer.proof is Proof.OPTIMAL
         done.ours.append(_layers(answer))
         if compare and not line.several and not line.lenders:
-            bench = schemes(open_state(problem), request, queue)[0][0].bench
+            bench = candidate_sets(open_state(problem), request, queue)[0][0].bench
             taken = in_queue_order(problem, request, bench) or []
             costs = [bench.cost(i) for i in taken]
             worst = max((c.priority for c in costs), default=0)

@@ -11,7 +11,7 @@ from hypothesis import given
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.bounds import Deficit, deficit_of, parts_of
-from queuectl.planner.preempt.find import find_victims, schemes
+from queuectl.planner.preempt.find import candidate_sets, find_victims
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
 from queuectl.planner.problem.topology import Ints
@@ -57,7 +57,7 @@ def _judged(snapshot: Snapshot) -> tuple[Deficit, Ints, int]:
     flavors = (dict.fromkeys(snapshot.pending[0].workload.podsets[0].shape.requests, FLAVOR),)
     request = request_of(problem, snapshot.pending[0], main, flavors)
     state = open_state(problem)
-    bench = schemes(state, request, main)[0][0].bench
+    bench = candidate_sets(state, request, main)[0][0].bench
     (part,) = parts_of(request)
     deficit = deficit_of(part, part.counts[0][0], state.later.free, bench)
     answer = find_victims(state, request, main, Solver(snapshot.limits))

@@ -19,7 +19,7 @@ from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide
 from queuectl.planner.placement.several import find
 from queuectl.planner.plan_cycle import begin, turns
-from queuectl.planner.preempt.legality import Terms
+from queuectl.planner.preempt.legality import EvictionConstraints
 from queuectl.planner.preempt.search import WHOLE, Search, stage_of
 from queuectl.planner.problem.problem import caps, survey
 from queuectl.planner.solver.solver import Solver, Status
@@ -75,7 +75,7 @@ def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.
     turn = context_of(prepared.cycle, pending)
     for request in requests(turn, as_it_is(turn)):
         free, solver = prepared.cycle.state.later.free, Solver(snapshot.limits)
-        search = Search(request, free, bench, Terms(bench, []), solver)
+        search = Search(request, free, bench, EvictionConstraints(bench, []), solver)
         gone = (
             data.draw(st.frozensets(st.integers(0, bench.size - 1))) if bench.size else frozenset()
         )

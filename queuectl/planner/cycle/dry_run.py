@@ -1,9 +1,9 @@
-"""Who would be evicted for not using his GPUs, and for whom, were it not only a dry run in his ClusterQueue.
+"""Which gangs would be evicted for not using their GPUs, and for which, were it not only a dry run in their ClusterQueues.
 
 Asked last, when the plan is made and nothing depends on the ledger any more: for gangs that neither start nor wait for victims,
 in the order of priority, time queued and uid, beside all that the plan starts and leases. What one of them would get is held
 for it before the next is asked, so no GPU is promised twice. The solver's work is not counted with the plan's, and where the
-wall clock cuts it, nobody is named from there on: a dry run changes nothing else of a plan.
+wall clock cuts it, no gang is named from there on: a dry run changes nothing else of a plan.
 
 A gang is asked for whole, also where it may start with fewer pods.
 """
@@ -42,7 +42,7 @@ def dry_run(
     if cycle.solver.ended() or not _somewhere(cycle):
         return
     chooser = FlavorChooser(cycle.problem, cycle.state, solver, dry=True)
-    hopeless: set[int] = set()  # classes, by id: whoever comes later yields no more to them
+    hopeless: set[int] = set()  # classes, by id: gangs that come later yield no more to them
     asked = 0
     for pending, queue in _blocked(cycle, in_order):
         kind = cycle.classes.of(pending, queue)
@@ -74,7 +74,7 @@ def _somewhere(cycle: AdmissionCycle) -> bool:
 def _blocked(
     cycle: AdmissionCycle, in_order: Sequence[Pending]
 ) -> Iterator[tuple[Pending, ClusterQueue]]:
-    """Gangs that were refused for want of room or quota, and to whom somebody idle yields."""
+    """Gangs that were refused for want of room or quota, and to which an idle gang yields."""
     for pending in in_order:
         workload = pending.workload
         refusal = cycle.refused.get(workload.uid)
@@ -88,7 +88,7 @@ def _blocked(
 def _open_choices(
     cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue, kind: GangClass
 ) -> Iterator[GangRequest]:
-    """What it asks under the choices of flavors that nobody before it in a StrictFIFO queue holds back."""
+    """What it asks under the choices of flavors that no gang before it in a StrictFIFO queue holds back."""
     for choice, request in kind.requests:
         head = cycle.heads.ahead(queue, choice)
         if head is None or head.ref == pending.workload.ref:

@@ -1,6 +1,6 @@
 """Broken gangs and the gangs that wait: who goes first.
 
-A gang that lost nodes runs: it holds its quota and its place, so it is repaired before anybody who waits is looked at. Only a
+A gang that lost nodes runs: it holds its quota and its place, so it is repaired before any gang that waits is looked at. Only a
 gang that is let in by evicting it must not be delayed by its repair. Where one that waits finds neither room nor victims
 beside the repairs, those of gangs which policy lets it evict are undone for a second look. If it gets in then, starting now or
 with victims, the broken gangs are repaired again on what is left, as far as they are not its victims; a repair that no

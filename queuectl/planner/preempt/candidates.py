@@ -13,9 +13,9 @@ policies of either queue say. In a dry run the queues count that only report whi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -32,18 +32,18 @@ from queuectl.planner.quota.tree import QuotaRow
 
 
 class Candidates(Enum):
-    """Who is asked to leave for a gang that waits."""
+    """Which gangs are asked to leave for a gang that waits."""
 
-    LEGAL = auto()  # whomever the preemption policies name, and who is idle
-    IDLE = auto()  # those who are idle, and nobody else
-    DRY_RUN = auto()  # the same, with those of queues that do a dry run: to be told, not to be done
+    LEGAL = auto()  # gangs that the preemption policies name, and idle gangs
+    IDLE = auto()  # idle gangs alone
+    DRY_RUN = auto()  # the same, with those of queues that only report what they would reclaim
 
 
 NO_PRIORITY: Final = 2**62
-"""Higher than any: a gang that yields to nobody."""
+"""Higher than any: of a gang that yields to no other."""
 
 _TAKEN: Final = frozenset((ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS))
-_TOLD: Final = _TAKEN | {ReclaimMode.DRY_RUN}
+_REPORTED: Final = _TAKEN | {ReclaimMode.DRY_RUN}
 
 
 def yields_to(gang: Admitted, queue: ClusterQueue, *, dry: bool = False) -> int:
@@ -55,20 +55,20 @@ def yields_to(gang: Admitted, queue: ClusterQueue, *, dry: bool = False) -> int:
         dry: count queues that do a dry run, too.
     """
     rule = queue.idle_reclaim
-    if gang.idle_since is None or rule.mode not in (_TOLD if dry else _TAKEN):
+    if gang.idle_since is None or rule.mode not in (_REPORTED if dry else _TAKEN):
         return NO_PRIORITY
     return gang.workload.priority + (0 if rule.to_equal else 1)
 
 
 def least_priorities(problem: Problem, *, dry: bool = False) -> Mapping[str, int]:
-    """ClusterQueue to the least priority that some idle gang of it yields to; without queues where nobody yields."""
+    """ClusterQueue to the least priority that some idle gang of it yields to; without queues where no gang yields."""
     return problem.once(_least, dry)
 
 
 def _least(problem: Problem, dry: bool) -> Mapping[str, int]:
     snapshot = problem.snapshot
     least: dict[str, int] = {}
-    modes = _TOLD if dry else _TAKEN
+    modes = _REPORTED if dry else _TAKEN
     if not any(q.idle_reclaim.mode in modes for q in snapshot.config.cluster_queues.values()):
         return least
     for gang in problem.usage.idle:
@@ -99,8 +99,13 @@ def anybody_yields(
 
 
 def may_evict(problem: Problem, workload: Workload, queue: ClusterQueue | None) -> bool:
-    """Whether a gang that waits may evict anybody at all: by its queue's policies, or somebody who is idle."""
+    """Whether a gang that waits may evict any gang at all: by its queue's policies, or an idle one."""
     return queue is not None and (queue.preempts or anybody_yields(problem, workload, queue))
+
+
+Charges: TypeAlias = Mapping[
+    int, tuple[tuple[QuotaRow, int], ...]
+]  # gang of a bench to what it is charged
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -158,10 +163,23 @@ class Bench:
     lost: Ints
     rows: Rows
     quota: dict[QuotaRow, Ints]
+    _charges: list[Charges] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         return len(self.gangs)
+
+    @property
+    def charges(self) -> Charges:
+        """What each gang is charged."""
+        if not self._charges:
+            found: list[list[tuple[QuotaRow, int]]] = [[] for _ in self.gangs]
+            for row, amounts in sorted(self.quota.items()):
+                charged = amounts.nonzero()[0]
+                for gang, amount in zip(charged.tolist(), amounts[charged].tolist(), strict=True):
+                    found[gang].append((row, amount))
+            self._charges.append(dict(enumerate(map(tuple, found))))
+        return self._charges[0]
 
     def cost(self, at: int) -> Cost:
         gang = self.gangs[at]
@@ -202,9 +220,9 @@ def staying(state: State, roster: Roster) -> Mask:
 def bench_of(roster: Roster, legal: Mask, now: float) -> Bench:
     """Those of a roster whom one gang may evict; they keep their order."""
     if not legal.any():
-        nobody = np.zeros(0, dtype=np.int64)
-        rows = Rows(nobody, nobody, np.zeros((len(roster.rows.use), 0), dtype=np.int64))
-        return Bench((), nobody, nobody, rows, dict.fromkeys(roster.quota, nobody))
+        none = np.zeros(0, dtype=np.int64)
+        rows = Rows(none, none, np.zeros((len(roster.rows.use), 0), dtype=np.int64))
+        return Bench((), none, none, rows, dict.fromkeys(roster.quota, none))
     chosen = np.flatnonzero(legal)
     number = np.cumsum(legal) - 1
     rows = roster.rows.select(legal[roster.rows.gang])
@@ -295,8 +313,8 @@ def rows_of(problem: Problem, gangs: list[Admitted]) -> Rows:
     slots = [problem.use_of(g) for g in gangs]
     resources = len(problem.resources)
     if not slots:
-        nobody = np.zeros(0, dtype=np.int64)
-        return Rows(nobody, nobody, np.zeros((resources, 0), dtype=np.int64))
+        none = np.zeros(0, dtype=np.int64)
+        return Rows(none, none, np.zeros((resources, 0), dtype=np.int64))
     owner = np.repeat(np.arange(len(gangs)), [len(nodes) for nodes, _ in slots])
     nodes = np.concatenate([nodes for nodes, _ in slots])
     amounts = np.concatenate([amounts for _, amounts in slots], axis=1)

@@ -9,13 +9,13 @@ Exits on the preemptor's side make its share smaller, so they go first, the near
 exits make the share smaller; by the first strategy only the share after all of them counts, by the second the one before
 the last. Where both are in force the second comes after the first, once for each ClusterQueue, as in Kueue.
 
-By the second strategy a side may end with the smaller share, and then it could take the place back. So where somebody leaves
-by it, none of that side may be one that would: with him in his queue again, and without those there who yield to him
+By the second strategy a side may end with the smaller share, and then it could take the place back. So where a gang leaves
+by it, none of that side may be one that would: with it in its queue again, and without the gangs there that yield to it
 (:mod:`queuectl.planner.preempt.returning`), its share must not be smaller than the preemptor's. Kueue does not ask this, and turns
 in circles.
 
-Who yields for being idle may leave at any time, whatever shares say: on the preemptor's side with the others, and on the
-victims' side after all whose share is compared, so that nobody's exit fails by his.
+A gang that yields for being idle may leave at any time, whatever shares say: on the preemptor's side with the others, and on the
+victims' side after all whose share is compared, so that no other exit fails by theirs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from itertools import combinations, product
 from typing import Final, TypeAlias
 
 from queuectl.domain.rules import FairStrategy
-from queuectl.planner.preempt.legality import Cut, Foreign, smallest
+from queuectl.planner.preempt.legality import Cut, OtherQueues, smallest
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.shortage import Meeting
 from queuectl.planner.quota.shares import share_of
@@ -43,33 +43,33 @@ class Fair:
 
     Attributes:
         use: what is used, the preemptor's demand counted in.
-        exempt: candidates that shares say nothing of.
+        unordered: candidates that shares say nothing of.
         unbound: the preemptor's queue stays within its nominal quota of what it contends for.
     """
 
-    foreign: Foreign
+    others: OtherQueues
     strategies: tuple[FairStrategy, ...]
-    exempt: frozenset[int] = frozenset()
+    unordered: frozenset[int] = frozenset()
     certain: bool = True
     narrowing: bool = False
     use: QuotaUse = field(init=False)
     unbound: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        contest = self.foreign.contest
-        tree = list(_pools(contest.path[-1]))
-        used = {pool: dict(contest.use.used[pool]) for pool in tree if pool in contest.use.used}
-        self.use = QuotaUse(contest.use.pools, used)
-        for row, need in contest.needs.items():
-            self.use.add((contest.queue, *row), need)
-        own = contest.path[0]
+        shortfall = self.others.shortfall
+        tree = list(_pools(shortfall.path[-1]))
+        used = {pool: dict(shortfall.use.used[pool]) for pool in tree if pool in shortfall.use.used}
+        self.use = QuotaUse(shortfall.use.pools, used)
+        for row, need in shortfall.needs.items():
+            self.use.add((shortfall.queue, *row), need)
+        own = shortfall.path[0]
         self.unbound = all(
-            self.use.of(own.name, row) <= own.subtree.get(row, 0) for row in contest.rows
+            self.use.of(own.name, row) <= own.subtree.get(row, 0) for row in shortfall.rows
         )
 
     def legal(self, victims: Collection[int]) -> bool:
-        inside = [v for v in victims if v not in self.foreign.owner]
-        return self._leave(list(self.foreign.by_top(victims).items()), inside, [])
+        inside = [v for v in victims if v not in self.others.owner]
+        return self._leave(list(self.others.by_top(victims).items()), inside, [])
 
     def may_join(self, where: Meeting, theirs: list[int], everyone: Collection[int]) -> bool:
         return any(True for _ in self._ways(where.level, where.top, theirs, list(everyone), []))
@@ -100,7 +100,7 @@ class Fair:
             gone: who has left before.
             late: of those, who left by the second strategy.
         """
-        theirs = [v for v in theirs if v not in self.exempt]
+        theirs = [v for v in theirs if v not in self.unordered]
         if not theirs:
             yield []
             return
@@ -115,44 +115,44 @@ class Fair:
 
     def _ranks(self, level: int, gone: list[int], late: list[int]) -> tuple[Rank, Rank]:
         """The preemptor's share below a level while the first strategy is in force, and when all on its side have left."""
-        use, foreign = self.use, self.foreign
-        own = foreign.contest.path[level - 1]
+        use, others = self.use, self.others
+        own = others.shortfall.path[level - 1]
         mine = [g for g in gone if self._inside(g, level)]
         early = [g for g in mine if g not in late]
-        with foreign.without(use, early):
+        with others.without(use, early):
             first = share_of(own, use).rank
-        with foreign.without(use, mine):
+        with others.without(use, mine):
             second = share_of(own, use).rank
         return first, second
 
     def _borrow_again(self, theirs: list[int]) -> bool:
-        """Whether each of them who is a danger to the preemptor would have to borrow in its ClusterQueue if it came back."""
-        use, foreign = self.use, self.foreign
-        with foreign.without(use, theirs):
+        """Whether each of them that is a danger to the preemptor would have to borrow in its ClusterQueue if it came back."""
+        use, others = self.use, self.others
+        with others.without(use, theirs):
             return all(
-                foreign.stays_out(
-                    use, theirs, victim, foreign.meeting(victim).below[:1], alone=not self.unbound
+                others.stays_out(
+                    use, theirs, victim, others.meeting(victim).below[:1], alone=not self.unbound
                 )
                 for victim in theirs
-                if foreign.comeback.threatens(foreign.bench.gangs[victim])
+                if others.returning.threatens(others.bench.gangs[victim])
             )
 
     def _stay_out(self, top: Pool, theirs: list[int], ours: Rank) -> bool:
-        """Whether nobody of them who is a danger to the preemptor would have the smaller share if he came back."""
-        use, foreign = self.use, self.foreign
-        with foreign.without(use, theirs):
+        """Whether none of them that is a danger to the preemptor would have the smaller share if it came back."""
+        use, others = self.use, self.others
+        with others.without(use, theirs):
             return all(
-                foreign.with_back(use, theirs, victim, lambda: ours <= share_of(top, use).rank)
+                others.with_back(use, theirs, victim, lambda: ours <= share_of(top, use).rank)
                 for victim in theirs
-                if foreign.comeback.threatens(foreign.bench.gangs[victim])
+                if others.returning.threatens(others.bench.gangs[victim])
             )
 
     def _inside(self, gang: int, level: int) -> bool:
         """Whether a gang's exit counts on the preemptor's side below this level."""
-        return gang not in self.foreign.owner or self.foreign.meeting(gang).level < level
+        return gang not in self.others.owner or self.others.meeting(gang).level < level
 
     def _splits(self, theirs: Sequence[int]) -> Iterator[list[int]]:
-        """Who may leave by the last strategy while the others leave by the first: nobody, then ever more."""
+        """Which may leave by the last strategy while the others leave by the first: none, then ever more."""
         if self.unbound or not self._late:
             yield []
             return
@@ -162,7 +162,7 @@ class Fair:
         yield []
         queues: dict[str, list[int]] = {}
         for gang in theirs:
-            queues.setdefault(self.foreign.owner[gang], []).append(gang)
+            queues.setdefault(self.others.owner[gang], []).append(gang)
         tried = 0
         for size in range(1, len(queues) + 1):
             for some in combinations(queues.values(), size):
@@ -177,17 +177,17 @@ class Fair:
         self, top: Pool, theirs: list[int], late: list[int], first: Rank, second: Rank
     ) -> bool:
         """Whether all may leave, ``late`` by their share before, the others by the one after."""
-        use, foreign = self.use, self.foreign
-        able = foreign.lasts(use, top, theirs, self._borrows, late)
+        use, others = self.use, self.others
+        able = others.lasts(use, top, theirs, self._borrows, late)
         if not able or self.unbound:
             return bool(able)
         early = [v for v in theirs if v not in late]
-        with foreign.without(use, early):
+        with others.without(use, early):
             if early and first > share_of(top, use).rank:
                 return False
-        with foreign.without(use, theirs):
+        with others.without(use, theirs):
             for victim in able if late else ():
-                with foreign.without(use, (victim,), 1):
+                with others.without(use, (victim,), 1):
                     if second < share_of(top, use).rank:
                         return True
         return not late
@@ -199,9 +199,9 @@ class Fair:
 
     def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
         """Too many below one pool, as long as the preemptor's share does not fall any further."""
-        everyone = range(self.foreign.bench.size)
-        bound = [v for v in victims if v not in self.exempt]
-        for (level, top), theirs in self.foreign.by_top(bound).items():
+        everyone = range(self.others.bench.size)
+        bound = [v for v in victims if v not in self.unordered]
+        for (level, top), theirs in self.others.by_top(bound).items():
             now = [v for v in victims if self._inside(v, level)]
             best = [g for g in everyone if self._inside(g, level)]
             for gone in (best, now):
@@ -218,9 +218,9 @@ class Fair:
                     among = core  # what yields to one victim may not yield to another one like it
                     ranks = self._ranks(level, gone, [])
                     if not any(self._passes(top, core, s, *ranks) for s in self._splits(core)):
-                        among = self.foreign.lifted(core, top.parent.subtree if top.parent else ())
+                        among = self.others.lifted(core, top.parent.subtree if top.parent else ())
                     left = set(best) - set(gone)
-                    among = [g for g in among if g not in self.exempt]
+                    among = [g for g in among if g not in self.unordered]
                     cut = dict.fromkeys(among, 1) | dict.fromkeys(sorted(left), -len(among))
                     yield cut, len(core) - 1
                     break

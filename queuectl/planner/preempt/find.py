@@ -1,8 +1,8 @@
-"""Whom to evict so that one blocked gang provably fits where it will run, at the least cost (invariant I4).
+"""Which gangs to evict so that one blocked gang provably fits where it will run, at the least cost (invariant I4).
 
-Candidates are legal by the ClusterQueue's policy; the cost is its layers, in order. Nobody is evicted unless the gang
+Candidates are legal by the ClusterQueue's policy; the cost is its layers, in order. No gang is evicted unless the blocked one
 fits after it, and no victim is needless. Quota and topology are freed by the same model: a gang blocked by both gets one
-victim set that serves both, one blocked by quota alone gets the cheapest that frees quota. Nobody is evicted for a
+victim set that serves both, one blocked by quota alone gets the cheapest that frees quota. No gang is evicted for a
 preferred topology level; among what the least victims free, the gang runs as close together as it prefers.
 
 The search, in the order of what proves most for least:
@@ -36,7 +36,7 @@ from queuectl.planner.preempt.candidates import (
 )
 from queuectl.planner.preempt.cost import Goal, complete, goals, layers
 from queuectl.planner.preempt.fair import Fair
-from queuectl.planner.preempt.legality import Foreign, Order, Reclaim, Terms, charges_of
+from queuectl.planner.preempt.legality import EvictionConstraints, Order, OtherQueues, Reclaim
 from queuectl.planner.preempt.preemptor import Preemptor
 from queuectl.planner.preempt.rules import (
     BY_PLACE,
@@ -51,7 +51,7 @@ from queuectl.planner.preempt.rules import (
     Together,
 )
 from queuectl.planner.preempt.search import Found, Search
-from queuectl.planner.preempt.shortage import Contest, Deficits, contest_of
+from queuectl.planner.preempt.shortage import shortfall_of
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
@@ -63,8 +63,8 @@ class Victims:
     """The answer for one blocked gang.
 
     Attributes:
-        victims: whom to evict, with costs; by priority, then uid. Empty with another proof than UNDECIDED: nobody has to
-            go, the gang fits once those already leaving have left.
+        victims: gangs to evict, with costs; by priority, then uid. Empty with another proof than UNDECIDED: none has to
+            leave, the gang fits once those already leaving have left.
         node_counts: where the gang runs then, per pods of the demand; empty when undecided or quota only.
         proof: OPTIMAL (no legal set is cheaper), FEASIBLE (a limit ended the search; after the set the gang fits, and
             after none of its parts was it found to) or UNDECIDED (a limit ended it without a set).
@@ -92,12 +92,14 @@ def find_victims(
         candidates: who of the legal ones is asked.
     """
     proved = True
-    for together in schemes(state, request, queue, candidates):
+    for together in candidate_sets(state, request, queue, candidates):
         answers: list[Victims] = []
-        for scheme in together:
-            found = Blocked(state, request, queue, solver, scheme.bench, scheme).solve()
+        for candidate_set in together:
+            found = Blocked(
+                state, request, queue, solver, candidate_set.bench, candidate_set
+            ).solve()
             if found.victims is not None:
-                answers.append(_answer(state, request, scheme, found))
+                answers.append(_answer(state, request, candidate_set, found))
             else:
                 proved &= found.proved
         if answers:
@@ -116,8 +118,10 @@ def patient(request: GangRequest, solver: Solver) -> bool:
     return request.pending.budget < solver.limits.max_budget
 
 
-def _answer(state: State, request: GangRequest, scheme: Scheme, found: Found) -> Victims:
-    bench = scheme.bench
+def _answer(
+    state: State, request: GangRequest, candidate_set: CandidateSet, found: Found
+) -> Victims:
+    bench = candidate_set.bench
     victims = sorted(found.victims or ())
     free = state.later.free
     if victims:
@@ -125,7 +129,7 @@ def _answer(state: State, request: GangRequest, scheme: Scheme, found: Found) ->
     node_counts = find(request, free, lambda shape: caps(free, shape))
     uid = request.pending.workload.uid
     evicted = (
-        Preemption(bench.gangs[v].workload.uid, uid, bench.cost(v), scheme.reason(v).value)
+        Preemption(bench.gangs[v].workload.uid, uid, bench.cost(v), candidate_set.reason(v).value)
         for v in victims
     )
     proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
@@ -136,14 +140,14 @@ def _answer(state: State, request: GangRequest, scheme: Scheme, found: Found) ->
 
 @dataclass(eq=False)
 class Blocked:
-    """One gang under one choice of flavors, and whom it might evict; without a ``scheme``, whomever it takes."""
+    """One gang under one choice of flavors, and the gangs it might evict; without a set of rules nothing binds them."""
 
     state: State
     request: GangRequest
     queue: ClusterQueue
     solver: Solver
     bench: Bench
-    scheme: Scheme | None = None
+    candidate_set: CandidateSet | None = None
 
     def __post_init__(self) -> None:
         self.free = self.state.later.free
@@ -164,7 +168,7 @@ class Blocked:
         return Found(proved=proved)
 
     def _ranks(self, least: int) -> Iterable[int]:
-        """Priorities to which candidates are limited, one after the other; 0 = nobody leaves."""
+        """Priorities to which candidates are limited, one after the other; 0 = no gang leaves."""
         highest = int(self.bench.rank.max(initial=0))
         if self._keys()[0] is VictimKey.MAX_PRIORITY:
             return range(least, highest + 1)
@@ -180,7 +184,7 @@ class Blocked:
         )
 
     def _least_rank(self) -> int | None:
-        """The lowest priority up to which the floor sums allow the gang; None = not even with everybody gone."""
+        """The lowest priority up to which the floor sums allow the gang; None = not even with all candidates gone."""
         low, high = 0, int(self.bench.rank.max(initial=0))
         if not self._conceivable(high):
             return None
@@ -194,33 +198,19 @@ class Blocked:
 
     def _conceivable(self, rank: int) -> bool:
         bench = self.bench.lowest(rank)
-        if any(frees.sum() < amount for amount, frees in self._deficits(bench)):
+        if any(frees.sum() < amount for amount, frees in self._terms(bench).deficits):
             return False
         free = self.free + bench.freed(self.free.shape[1]) if bench.size else self.free
         return all(part.may_hold(free) for part in self.parts)
 
-    def _deficits(self, bench: Bench) -> Deficits:
-        if self.scheme is not None:
-            return self.scheme.deficits(bench)
-        return (
-            self._contest().deficits(bench.quota, bench.size)
-            if self.request.queue is not None
-            else []
-        )
-
-    def _contest(self) -> Contest:
-        return contest_of(self.state, self.request, self.request.queue or "")
-
-    def _terms(self, bench: Bench) -> Terms:
+    def _terms(self, bench: Bench) -> EvictionConstraints:
         """What must come free of quota, and who may leave together."""
-        if self.scheme is not None:
-            return self.scheme.terms(bench)
+        if self.candidate_set is not None:
+            return self.candidate_set.terms(bench)
         if self.request.queue is None:
-            return Terms(bench, [])
-        deficits = self._deficits(bench)
-        if not deficits:
-            return Terms(bench, [])
-        return Terms(bench, deficits, self._contest(), None, charges_of(bench), plain=False)
+            return EvictionConstraints(bench, [])
+        shortfall = shortfall_of(self.state, self.request, self.request.queue)
+        return EvictionConstraints(bench, shortfall.deficits(bench.quota, bench.size), shortfall)
 
     def _search(self, bench: Bench) -> Found:
         terms = self._terms(bench)
@@ -234,7 +224,7 @@ class Blocked:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Scheme:
+class CandidateSet:
     """Candidates that may be evicted on the same terms.
 
     Attributes:
@@ -256,34 +246,30 @@ class Scheme:
     def reason(self, gang: int) -> PreemptionReason:
         return self.rules[int(self.kinds[gang])].reason
 
-    def deficits(self, bench: Bench) -> Deficits:
-        """What must come free of quota, of the gangs of the scheme up to some priority."""
-        return self.by.contest.deficits(bench.quota, bench.size, borrows=self.borrows)
-
-    def terms(self, bench: Bench) -> Terms:
-        """The terms for the gangs of the scheme up to some priority."""
-        deficits, contest = self.deficits(bench), self.by.contest
-        if all(self.rules[kind] is WITHIN for kind in set(self.kinds[: bench.size].tolist())):
-            return Terms(bench, deficits, contest)
-        order = self._order()
-        if not order.foreign.owner:
-            return Terms(bench, deficits, contest)
-        return Terms(bench, deficits, contest, order, order.foreign.charges, plain=False)
+    def terms(self, bench: Bench) -> EvictionConstraints:
+        """The terms for the gangs of the set up to some priority."""
+        shortfall = self.by.shortfall
+        deficits = shortfall.deficits(bench.quota, bench.size, borrows=self.borrows)
+        own = all(self.rules[kind] is WITHIN for kind in set(self.kinds[: bench.size].tolist()))
+        order = None if own else self._order()
+        if order is not None and not order.others.owner:
+            order = None
+        return EvictionConstraints(bench, deficits, shortfall, order)
 
     def _order(self) -> Order:
-        """What binds all the scheme's candidates; it holds for those up to some priority as well."""
+        """What binds all candidates of the set; it holds for those up to some priority as well."""
         if not self._orders:
-            foreign = Foreign(self.by.contest, self.bench, charges_of(self.bench), self.by.comeback)
-            self._orders.append(self._order_of(foreign))
+            others = OtherQueues(self.by.shortfall, self.bench, self.by.returning)
+            self._orders.append(self._order_of(others))
         return self._orders[0]
 
-    def _order_of(self, foreign: Foreign) -> Order:
-        exempt = self._leaving(Together.FREELY) & foreign.owner.keys()
+    def _order_of(self, others: OtherQueues) -> Order:
+        unordered = self._leaving(Together.FREELY) & others.owner.keys()
         if self.strategies:
-            return Fair(foreign, self.strategies, exempt)
-        wary = self._leaving(Together.FOR_GOOD) if self.borrows else frozenset()
-        dangerous = (g for g in foreign.owner if self.by.comeback.threatens(self.bench.gangs[g]))
-        return Reclaim(foreign, exempt, (wary | frozenset(dangerous)) - exempt)
+            return Fair(others, self.strategies, unordered)
+        must_stay_out = self._leaving(Together.FOR_GOOD) if self.borrows else frozenset()
+        dangerous = (g for g in others.owner if self.by.returning.threatens(self.bench.gangs[g]))
+        return Reclaim(others, unordered, (must_stay_out | frozenset(dangerous)) - unordered)
 
     def _leaving(self, together: Together) -> frozenset[int]:
         """The gangs of the rules that bind them so."""
@@ -291,12 +277,12 @@ class Scheme:
         return frozenset(np.flatnonzero(np.isin(self.kinds, numbers)).tolist())
 
 
-def schemes(
+def candidate_sets(
     state: State,
     request: GangRequest,
     queue: ClusterQueue,
     candidates: Candidates = Candidates.LEGAL,
-) -> list[list[Scheme]]:
+) -> list[list[CandidateSet]]:
     """Whom ``request`` may evict, as alternatives: first those that are looked at together, then those for want of them.
 
     Sets of candidates that could not free the quota it lacks are left out.
@@ -314,7 +300,7 @@ def schemes(
     return found
 
 
-def _classic(by: Preemptor) -> list[list[Scheme]]:
+def _classic(by: Preemptor) -> list[list[CandidateSet]]:
     reclaims = (WITHIN, BY_PLACE, WHILE_BORROWING)
     together = list(_with_idle(by, *reclaims))
     all_rules = (*reclaims, WITHOUT_BORROWING)
@@ -324,7 +310,7 @@ def _classic(by: Preemptor) -> list[list[Scheme]]:
     return [together, *_for_room(by, all_rules)]
 
 
-def _by_share(by: Preemptor) -> list[list[Scheme]]:
+def _by_share(by: Preemptor) -> list[list[CandidateSet]]:
     strategies = by.state.problem.snapshot.config.rules.fair_sharing
     room = _for_room(by, (WITHIN,))
     if not BY_SHARE.names(by).any():
@@ -334,7 +320,7 @@ def _by_share(by: Preemptor) -> list[list[Scheme]]:
     return [*(list(_with_idle(by, *rules, strategies=some)) for some in tried), *room]
 
 
-def _for_room(by: Preemptor, rules: Sequence[Rule]) -> list[list[Scheme]]:
+def _for_room(by: Preemptor, rules: Sequence[Rule]) -> list[list[CandidateSet]]:
     more = FOR_ROOM.names(by)
     for rule in rules:
         more = more & ~rule.names(by)
@@ -343,7 +329,7 @@ def _for_room(by: Preemptor, rules: Sequence[Rule]) -> list[list[Scheme]]:
 
 def _with_idle(
     by: Preemptor, *rules: Rule, strategies: tuple[FairStrategy, ...] = ()
-) -> Iterator[Scheme]:
+) -> Iterator[CandidateSet]:
     """The gangs that some rules name and those that are idle; some of these only for a preemptor that does not borrow."""
     yield from _scheme(by, *rules, strategies=strategies)
     if by.guarded.any():
@@ -352,15 +338,15 @@ def _with_idle(
 
 def _scheme(
     by: Preemptor, *rules: Rule, borrows: bool = True, strategies: tuple[FairStrategy, ...] = ()
-) -> list[Scheme]:
+) -> list[CandidateSet]:
     """The gangs that some rules name, or that are idle; none where they could not free the quota that is missing."""
     rules = (IDLE if borrows else IDLE_WITHOUT_BORROWING, *rules)
     kinds = np.full(len(by.roster.gangs), -1, dtype=np.int64)
     for number, rule in enumerate(rules):
         kinds[(kinds < 0) & rule.names(by)] = number
     legal = kinds >= 0
-    deficits = by.contest.deficits(by.roster.quota, len(legal), borrows=borrows)
+    deficits = by.shortfall.deficits(by.roster.quota, len(legal), borrows=borrows)
     if any(frees[legal].sum() < amount for amount, frees in deficits):
         return []
     bench = bench_of(by.roster, legal, by.state.problem.snapshot.now)
-    return [Scheme(by, bench, rules, kinds[legal], borrows, strategies)]
+    return [CandidateSet(by, bench, rules, kinds[legal], borrows, strategies)]

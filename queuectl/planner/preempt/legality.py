@@ -20,9 +20,9 @@ from typing import Protocol, TypeAlias
 
 from queuectl.planner.preempt.candidates import Bench
 from queuectl.planner.preempt.model import VictimModel
-from queuectl.planner.preempt.returning import Comeback, Settled
-from queuectl.planner.preempt.shortage import Charges, Contest, Deficits, Meeting
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow, QuotaUse
+from queuectl.planner.preempt.returning import Returning, Settled
+from queuectl.planner.preempt.shortage import Deficits, Meeting, QuotaShortfall
+from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse
 
 # Of the gangs that leave, the sum of coefficients is at most the bound: what every legal set obeys.
 Cut: TypeAlias = tuple[dict[int, int], int]
@@ -38,7 +38,7 @@ class Order(Protocol):
 
     certain: bool
     narrowing: bool
-    foreign: Foreign
+    others: OtherQueues
 
     def legal(self, victims: Collection[int]) -> bool: ...
 
@@ -64,44 +64,43 @@ class Leaving:
     _everyone: set[int] = field(default_factory=set)
 
     def allows(self, gang: int) -> bool:
-        if gang not in self.order.foreign.owner:
+        if gang not in self.order.others.owner:
             return True
-        meeting = self.order.foreign.meeting(gang)
+        meeting = self.order.others.meeting(gang)
         theirs = self._by_top.get(meeting.top, [])
         return self.order.may_join(meeting, [*theirs, gang], self._everyone)
 
     def add(self, gang: int) -> None:
         self._everyone.add(gang)
-        if gang in self.order.foreign.owner:
-            self._by_top.setdefault(self.order.foreign.meeting(gang).top, []).append(gang)
+        if gang in self.order.others.owner:
+            self._by_top.setdefault(self.order.others.meeting(gang).top, []).append(gang)
 
     def drop(self, gang: int) -> None:
         self._everyone.discard(gang)
-        if gang in self.order.foreign.owner:
-            self._by_top[self.order.foreign.meeting(gang).top].remove(gang)
+        if gang in self.order.others.owner:
+            self._by_top[self.order.others.meeting(gang).top].remove(gang)
 
 
 @dataclass(eq=False, slots=True)
-class Foreign:
+class OtherQueues:
     """Candidates of other ClusterQueues in the tree, by where their queues meet the gang's side.
 
     Attributes:
-        owner: foreign gang to the name of its ClusterQueue.
+        owner: others gang to the name of its ClusterQueue.
     """
 
-    contest: Contest
+    shortfall: QuotaShortfall
     bench: Bench
-    charges: Charges
-    comeback: Comeback
+    returning: Returning
     owner: dict[int, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        own = self.contest.queue
-        owners = ((g, rows[0][0][0]) for g, rows in self.charges.items() if rows)
-        self.owner = {g: name for g, name in owners if name != own and self.contest.meeting(name)}
+        own = self.shortfall.queue
+        owners = ((g, rows[0][0][0]) for g, rows in self.bench.charges.items() if rows)
+        self.owner = {g: name for g, name in owners if name != own and self.shortfall.meeting(name)}
 
     def meeting(self, gang: int) -> Meeting:
-        meeting = self.contest.meeting(self.owner[gang])
+        meeting = self.shortfall.meeting(self.owner[gang])
         assert meeting is not None, "owners meet the gang's side"
         return meeting
 
@@ -128,7 +127,7 @@ class Foreign:
         self, use: QuotaUse, gangs: Iterable[int], sign: int = -1
     ) -> AbstractContextManager[None]:
         """For the time of a ``with`` block some gangs have left, or, with ``sign`` 1, are back."""
-        charges = (charge for gang in gangs for charge in self.charges[gang])
+        charges = (charge for gang in gangs for charge in self.bench.charges[gang])
         return use.hypothetically(charges, sign)
 
     def with_back(
@@ -142,9 +141,9 @@ class Foreign:
             victim: one of them.
             holds: what is asked of ``use``.
         """
-        gangs, charges = self.bench.gangs, self.charges
+        gangs, charges = self.bench.gangs, self.bench.charges
         left = ((gangs[g], charges[g]) for g in gone)
-        yields = self.comeback.yields(gangs[victim], self.owner[victim], left)
+        yields = self.returning.yields(gangs[victim], self.owner[victim], left)
         with self.without(use, (victim,), 1), use.hypothetically(yields.items(), -1):
             return holds()
 
@@ -162,8 +161,8 @@ class Foreign:
         What counts is what the preemptor contends for and the victim is charged: of anything else it asks nothing.
         ``alone``: no gang yields to it.
         """
-        charged = (row[1:] for row, amount in self.charges[victim] if amount)
-        rows = [row for row in charged if row in self.contest.rows]
+        charged = (row[1:] for row, amount in self.bench.charges[victim] if amount)
+        rows = [row for row in charged if row in self.shortfall.rows]
 
         def borrows() -> bool:
             return all(
@@ -187,7 +186,7 @@ class Foreign:
         """Which of some victims below a pool may leave it last; empty = they may not all leave.
 
         Args:
-            use: a view in which nobody of them has left.
+            use: a view in which none of them has left.
             pool: where to look.
             victims: all below it who leave.
             over: whether a pool uses more than its own, as ``use`` stands.
@@ -247,16 +246,16 @@ class Reclaim:
     """Kueue's classic rule: a queue is over while it uses more than its own of a row that the preemptor contends for.
 
     Attributes:
-        exempt: candidates whom another policy lets go whatever their queue uses; they leave after all others.
-        wary: candidates taken by a preemptor that borrows, and those that might take its place. None of them may be one that its
+        unordered: candidates whom another policy lets go whatever their queue uses; they leave after all others.
+        must_stay_out: candidates taken by a preemptor that borrows, and those that might take its place. None of them may be one that its
             queue could take back within its own quota, those left out that yield to it there
             (:mod:`queuectl.planner.preempt.returning`): it, or they, would evict the preemptor in turn where quotas promise more
             than there is. (Kueue asks this of the last one only, and counts every gang.)
     """
 
-    foreign: Foreign
-    exempt: frozenset[int] = frozenset()
-    wary: frozenset[int] = frozenset()
+    others: OtherQueues
+    unordered: frozenset[int] = frozenset()
+    must_stay_out: frozenset[int] = frozenset()
     certain: bool = True
     narrowing: bool = True
     _settled: dict[Pool, Settled] = field(default_factory=dict)
@@ -266,30 +265,34 @@ class Reclaim:
         return not any(self._refused(victims))
 
     def may_join(self, where: Meeting, theirs: list[int], everyone: Collection[int]) -> bool:  # noqa: ARG002
-        bound = [v for v in theirs if v not in self.exempt]
+        bound = [v for v in theirs if v not in self.unordered]
         return not bound or self._may_leave(where.top, bound)
 
     def _refused(self, victims: Collection[int]) -> Iterator[tuple[Pool, list[int]]]:
-        bound = [v for v in victims if v not in self.exempt]
-        for (_, top), theirs in self.foreign.by_top(bound).items():
+        bound = [v for v in victims if v not in self.unordered]
+        for (_, top), theirs in self.others.by_top(bound).items():
             if not self._may_leave(top, theirs):
                 yield top, theirs
 
     def _may_leave(self, top: Pool, victims: Sequence[int]) -> bool:
-        foreign, use = self.foreign, self.foreign.contest.use
+        others, use = self.others, self.others.shortfall.use
         if not self._stay_over(top, victims):
             return False
-        if self.wary.isdisjoint(victims):
+        if self.must_stay_out.isdisjoint(victims):
             return True
         if not top.members:
             return self._settled_in(top).stay_out(victims)
-        with foreign.without(use, victims):
-            return all(self._stays_out(v, victims) for v in victims if v in self.wary)
+        with others.without(use, victims):
+            return all(self._stays_out(v, victims) for v in victims if v in self.must_stay_out)
 
     def _settled_in(self, queue: Pool) -> Settled:
         if queue not in self._settled:
             self._settled[queue] = Settled(
-                self.foreign.contest, self.foreign.bench, self.foreign.comeback, queue, self.wary
+                self.others.shortfall,
+                self.others.bench,
+                self.others.returning,
+                queue,
+                self.must_stay_out,
             )
         return self._settled[queue]
 
@@ -297,12 +300,12 @@ class Reclaim:
         """Whether a member, and all pools in it, are over until their last victims leave."""
         if not top.members:
             return self._one_row_holds(top, victims)
-        return bool(self.foreign.lasts(self.foreign.contest.use, top, victims, self._over))
+        return bool(self.others.lasts(self.others.shortfall.use, top, victims, self._over))
 
     def _one_row_holds(self, queue: Pool, victims: Sequence[int]) -> bool:
         """The same for a ClusterQueue alone: it is over, by some row, without all but the victim that uses most of it."""
-        for row in self.foreign.contest.rows:
-            beyond = self.foreign.contest.beyond(queue, row)
+        for row in self.others.shortfall.rows:
+            beyond = self.others.shortfall.beyond(queue, row)
             if beyond > 0:
                 amounts = self._used(queue.name, row)
                 leaving = [amounts[v] for v in victims]
@@ -313,19 +316,19 @@ class Reclaim:
     def _used(self, queue: str, row: FlavorResource) -> list[int]:
         """What each gang of the bench is charged of a row in one queue."""
         if (queue, row) not in self._charged:
-            amounts = self.foreign.bench.quota.get((queue, *row))
-            size = self.foreign.bench.size
+            amounts = self.others.bench.quota.get((queue, *row))
+            size = self.others.bench.size
             self._charged[queue, row] = amounts.tolist() if amounts is not None else [0] * size
         return self._charged[queue, row]
 
     def _stays_out(self, victim: int, gone: Collection[int]) -> bool:
-        """Whether somebody who has left with others would have to be borrowed for if he came back."""
-        below = self.foreign.meeting(victim).below
-        return self.foreign.stays_out(self.foreign.contest.use, gone, victim, below)
+        """Whether a gang that has left with others would have to borrow if it came back."""
+        below = self.others.meeting(victim).below
+        return self.others.stays_out(self.others.shortfall.use, gone, victim, below)
 
     def _over(self, pool: Pool) -> bool:
-        contest = self.foreign.contest
-        return any(contest.beyond(pool, row) > 0 for row in contest.rows)
+        shortfall = self.others.shortfall
+        return any(shortfall.beyond(pool, row) > 0 for row in shortfall.rows)
 
     def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
         for top, theirs in self._refused(victims):
@@ -336,34 +339,31 @@ class Reclaim:
             core = smallest(theirs, illegal)
             among = core  # what yields to one victim may not yield to another one like it
             if not self._stay_over(top, core):
-                among = self.foreign.lifted(core, self.foreign.contest.rows)
-            yield dict.fromkeys((g for g in among if g not in self.exempt), 1), len(core) - 1
+                among = self.others.lifted(core, self.others.shortfall.rows)
+            yield dict.fromkeys((g for g in among if g not in self.unordered), 1), len(core) - 1
 
     def constrain(self, building: VictimModel) -> None:
         """What must not be able to return, summed up per ClusterQueue; cuts say the rest."""
-        bound = [g for g in building.gangs if g not in self.exempt]
-        for (_, top), theirs in self.foreign.by_top(bound).items():
+        bound = [g for g in building.gangs if g not in self.unordered]
+        for (_, top), theirs in self.others.by_top(bound).items():
             if not top.members:
                 self._settled_in(top).constrain(building, theirs)
 
 
 @dataclass(eq=False, slots=True)
-class Terms:
+class EvictionConstraints:
     """The terms of one bench.
 
     Attributes:
-        contest: None for a gang that has no ClusterQueue.
+        shortfall: None for a gang that has no ClusterQueue.
         order: None where candidates may leave in any order.
-        plain: the deficits say everything.
         cuts: rows found on the way that every legal set obeys.
     """
 
     bench: Bench
     deficits: Deficits
-    contest: Contest | None = None
+    shortfall: QuotaShortfall | None = None
     order: Order | None = None
-    charges: Charges = field(default_factory=dict)
-    plain: bool = True
     cuts: list[Cut] = field(default_factory=list)
 
     @property
@@ -372,7 +372,7 @@ class Terms:
         return self.order is None or self.order.certain
 
     def leaving(self) -> Leaving | None:
-        """An empty set of victims that says who may join it; None where anybody may."""
+        """An empty set of victims that says which gangs may join it; None where any may."""
         return Leaving(self.order) if self.order is not None else None
 
     def together(self, victims: Collection[int]) -> bool:
@@ -387,15 +387,13 @@ class Terms:
 
     def frees(self, victims: Collection[int]) -> bool:
         """Whether the deficits, which these make good, are all that is missing: lenders may keep part of what they free."""
-        if self.plain or self.contest is None or not self.contest.kept:
+        if self.shortfall is None or not self.shortfall.kept:
             return True
-        return self.contest.met_without(victims, self.charges)
+        return self.shortfall.met_without(victims, self.bench.charges)
 
     def constrain(self, building: VictimModel) -> None:
         """All rows that are known."""
         building.free_quota(self.deficits)
-        if self.plain:
-            return
         if self.order is not None:
             self.order.constrain(building)
         for cut in self.cuts:
@@ -416,13 +414,3 @@ def apply(cut: Cut, building: VictimModel) -> None:
     """Add a row to a model; gangs it leaves out stay."""
     known = {building.of[g]: c for g, c in cut[0].items() if g in building.of}
     building.model.at_most(list(known), list(known.values()), cut[1])
-
-
-def charges_of(bench: Bench) -> Charges:
-    """What each gang of a bench is charged."""
-    found: list[list[tuple[QuotaRow, int]]] = [[] for _ in range(bench.size)]
-    for row, amounts in sorted(bench.quota.items()):
-        charged = amounts.nonzero()[0]
-        for gang, amount in zip(charged.tolist(), amounts[charged].tolist(), strict=True):
-            found[gang].append((row, amount))
-    return dict(enumerate(map(tuple, found)))

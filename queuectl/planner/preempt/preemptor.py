@@ -17,14 +17,9 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.candidates import (
-    Roster,
-    anybody_yields,
-    roster_of,
-    staying,
-)
-from queuectl.planner.preempt.returning import Comeback, Place
-from queuectl.planner.preempt.shortage import Contest, Meeting, contest_of
+from queuectl.planner.preempt.candidates import Roster, anybody_yields, roster_of, staying
+from queuectl.planner.preempt.returning import Place, Returning
+from queuectl.planner.preempt.shortage import Meeting, QuotaShortfall, shortfall_of
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource, Pool
@@ -54,8 +49,8 @@ class Preemptor:
         return self.request.pending.workload
 
     @cached_property
-    def contest(self) -> Contest:
-        return contest_of(self.state, self.request, self.queue.name)
+    def shortfall(self) -> QuotaShortfall:
+        return shortfall_of(self.state, self.request, self.queue.name)
 
     @cached_property
     def fair(self) -> bool:
@@ -75,8 +70,8 @@ class Preemptor:
         names: tuple[str, ...] = (queue.name,)
         reclaims = queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
         others = self._asks_idle or reclaims or queue.evicts_within_nominal or self.everywhere
-        if len(self.contest.path) > 1 and others:
-            names = self.contest.path[-1].queues
+        if len(self.shortfall.path) > 1 and others:
+            names = self.shortfall.path[-1].queues
         return roster_of(self.state.problem, names)
 
     # What conditions ask. Masks have the shape (C,).
@@ -107,7 +102,7 @@ class Preemptor:
 
     def meeting(self, gang: Admitted) -> Meeting | None:
         """Where the ClusterQueue of a running gang meets its side of the tree."""
-        return self.contest.meeting(self.queue_of(gang))
+        return self.shortfall.meeting(self.queue_of(gang))
 
     @cached_property
     def others(self) -> Mask:
@@ -118,7 +113,7 @@ class Preemptor:
         """Gangs of other ClusterQueues of the tree for which something holds, asked once for each queue."""
         found = np.zeros(len(self.roster.gangs), dtype=np.bool_)
         for name, at in self.roster.queues.items():
-            meeting = self.contest.meeting(name)
+            meeting = self.shortfall.meeting(name)
             if meeting is not None:
                 theirs = self.roster.owner == at
                 if theirs.any():
@@ -136,14 +131,15 @@ class Preemptor:
 
     def within_nominal(self, meeting: Meeting) -> Pool | None:
         """Of another queue and the cohorts above it the first that uses no more than its own of what is contended for."""
-        contest = self.contest
+        shortfall = self.shortfall
         pools = meeting.below[:1] if self.fair else meeting.below
         return next(
-            (p for p in pools if not any(contest.beyond(p, row) > 0 for row in contest.rows)), None
+            (p for p in pools if not any(shortfall.beyond(p, row) > 0 for row in shortfall.rows)),
+            None,
         )
 
     @cached_property
-    def comeback(self) -> Comeback:
+    def returning(self) -> Returning:
         """Which gangs could return; ``uphill``: another queue of the tree reclaims from higher gangs too."""
         known = self.state.problem.snapshot.config.cluster_queues
         uphill = any(
@@ -151,44 +147,45 @@ class Preemptor:
             for name in self.roster.queues
             if name in known and name != self.queue.name
         )
-        return Comeback(self.state, self.workload, uphill)
+        return Returning(self.state, self.workload, uphill)
 
-    def returning(self, meeting: Meeting) -> Mask:
+    def could_return(self, meeting: Meeting) -> Mask:
         """Gangs of a ClusterQueue that could come back within its nominal quota and then evict the preemptor.
 
-        Not all of them: what else leaves with them is looked at later (``Foreign.stays_out``).
+        Not all of them: what else leaves with them is looked at later (``OtherQueues.stays_out``).
         """
         pool = meeting.below[0]
         queue = self.state.problem.snapshot.config.cluster_queues[pool.name]
         borrows = np.zeros(len(self.roster.gangs), dtype=np.bool_)
         alone = self.fair and not self.fits_nominal
-        for row in self.contest.rows:
-            beyond = self.contest.beyond(pool, row)
+        for row in self.shortfall.rows:
+            beyond = self.shortfall.beyond(pool, row)
             if beyond > 0:
-                place = None if alone else self.comeback.settled_above((pool.name, *row), beyond)
+                place = None if alone else self.returning.settled_above((pool.name, *row), beyond)
                 above = _above(self.roster, place, queue.within_cluster_queue)
                 borrows |= self.charged(pool.name, [row]) & ~above
-        return ~borrows & self.comeback.dangerous(queue, self.roster.priority)
+        return ~borrows & self.returning.dangerous(queue, self.roster.priority)
 
     @cached_property
     def fits_nominal(self) -> bool:
         """Whether its queue stays within its nominal quota with it."""
-        own = self.contest.path[0]
+        own = self.shortfall.path[0]
         return all(
-            self.contest.beyond(own, r) + self.contest.needs[r] <= 0 for r in self.contest.rows
+            self.shortfall.beyond(own, r) + self.shortfall.needs[r] <= 0
+            for r in self.shortfall.rows
         )
 
     @cached_property
     def advantages(self) -> list[bool]:
         """Per pool of its path, whether one below it has all the quota that is asked, use as it is."""
-        contest = self.contest
-        needs = {row: n for row, n in contest.needs.items() if n or row in contest.rows}
+        shortfall = self.shortfall
+        needs = {row: n for row, n in shortfall.needs.items() if n or row in shortfall.rows}
         found, advantage = [], False
-        for pool in contest.path:
+        for pool in shortfall.path:
             found.append(advantage)
-            advantage |= all(contest.beyond(pool, row) + need <= 0 for row, need in needs.items())
+            advantage |= all(shortfall.beyond(pool, row) + need <= 0 for row, need in needs.items())
             for row, need in needs.items():
-                kept = pool.local.get(row, 0) - contest.used(pool, row)
+                kept = pool.local.get(row, 0) - shortfall.used(pool, row)
                 needs[row] = max(0, need - max(0, kept))
         return found
 
@@ -202,9 +199,9 @@ class Preemptor:
     @cached_property
     def may_go_without_borrowing(self) -> bool:
         """Kueue's rule: a queue that may not preempt to borrow must have nominal quota unused of all it contends for."""
-        own = self.contest.path[0]
+        own = self.shortfall.path[0]
         return self.queue.preempts_to_borrow or all(
-            self.contest.beyond(own, row) < 0 for row in self.contest.rows
+            self.shortfall.beyond(own, row) < 0 for row in self.shortfall.rows
         )
 
     @cached_property

@@ -33,7 +33,7 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.preempt.candidates import Bench
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.protections import opts_out
-from queuectl.planner.preempt.shortage import Contest
+from queuectl.planner.preempt.shortage import QuotaShortfall
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow
@@ -56,7 +56,7 @@ class _Line:
 
 
 @dataclass(eq=False, slots=True)
-class Comeback:
+class Returning:
     """Who yields to whom in the ClusterQueues of one snapshot, at one point of the walk, should victims of one gang come back.
 
     Attributes:
@@ -83,7 +83,7 @@ class Comeback:
         return (priority > self.preemptor.priority) | self.uphill
 
     def bound(self, gang: Admitted) -> Place | None:
-        """All below this place count as yielding to a gang in its ClusterQueue; None = nobody does."""
+        """All below this place count as yielding to a gang in its ClusterQueue; None = no gang does."""
         if id(gang) not in self._bounds:
             self._bounds[id(gang)] = self._bound(gang.workload) if self.threatens(gang) else None
         return self._bounds[id(gang)]
@@ -209,25 +209,25 @@ class Settled:
 
     Attributes:
         pool: of the ClusterQueue.
-        wary: the candidates that must not be able to come back within the queue's own.
+        must_stay_out: the candidates that must not be able to come back within the queue's own.
     """
 
-    contest: Contest
+    shortfall: QuotaShortfall
     bench: Bench
-    comeback: Comeback
+    returning: Returning
     pool: Pool
-    wary: frozenset[int]
+    must_stay_out: frozenset[int]
     _over: list[FlavorResource] = field(init=False)
     _spare: dict[int, dict[FlavorResource, int]] = field(default_factory=dict)
     _places: dict[int, Place | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        contest = self.contest
-        self._over = [row for row in sorted(contest.rows) if contest.beyond(self.pool, row) > 0]
+        shortfall = self.shortfall
+        self._over = [row for row in sorted(shortfall.rows) if shortfall.beyond(self.pool, row) > 0]
 
     def stay_out(self, victims: Collection[int]) -> bool:
         """Whether each of some victims would have to borrow if it came back."""
-        left = {v for v in victims if v in self.wary}
+        left = {v for v in victims if v in self.must_stay_out}
         for row in self._over:
             if not left:
                 return True
@@ -243,7 +243,7 @@ class Settled:
             bound: dict[Place, list[int]] = {}
             for v in gangs:
                 others = any(self._amount(v, r) for r in self._over if r != row)
-                if v in self.wary and charged[v] and not others:
+                if v in self.must_stay_out and charged[v] and not others:
                     place = self._bound(v)
                     if sums.beside(v, place) > self._spared(v, row):
                         bound.setdefault(place or _LOWEST, []).append(v)
@@ -289,23 +289,23 @@ class Settled:
         """What other victims may be charged beside one; -1 for one that asks nothing of the row."""
         if gang not in self._spare:
             who, name = self.bench.gangs[gang], self.pool.name
-            below = self.comeback.yields(who, name, ())
-            contest = self.contest
+            below = self.returning.yields(who, name, ())
+            shortfall = self.shortfall
             self._spare[gang] = {
-                at: contest.beyond(self.pool, at) - below.get((name, *at), 0) - 1
+                at: shortfall.beyond(self.pool, at) - below.get((name, *at), 0) - 1
                 for at in self._over
                 if self._amount(gang, at)
             }
         return self._spare[gang].get(row, -1)
 
     def _bound(self, gang: int) -> Place | None:
-        return self.comeback.bound(self.bench.gangs[gang])
+        return self.returning.bound(self.bench.gangs[gang])
 
     def _place(self, gang: int) -> Place | None:
         """Where a gang stands among those that yield to others of its queue; None for one that yields to no gang."""
         if gang not in self._places:
             who = self.bench.gangs[gang]
-            gives_way = who.evictable and self.comeback.gives_way(who.workload)
+            gives_way = who.evictable and self.returning.gives_way(who.workload)
             self._places[gang] = place_of(who.workload) if gives_way else None
         return self._places[gang]
 

@@ -41,9 +41,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.candidates import (
-    staying,
-)
+from queuectl.planner.preempt.candidates import staying
 from queuectl.planner.preempt.preemptor import Preemptor
 from queuectl.planner.preempt.protections import why_protected
 from queuectl.planner.problem.request import GangRequest
@@ -56,9 +54,7 @@ class Together(Enum):
     """What binds the gangs that leave by one rule, beside the quota that must come free."""
 
     FREELY = auto()  # nothing
-    WHILE_OVER = (
-        auto()
-    )  # an order of exits: each queue is over its own until its last gang leaves; or shares
+    WHILE_OVER = auto()  # each queue is over its own until its last gang leaves; or shares
     FOR_GOOD = auto()  # the same, and no gang must be able to return within its queue's own
 
 
@@ -136,7 +132,7 @@ def _at_its_nominal(by: Preemptor, gang: Admitted) -> str:
 def _lacks_room_alone(by: Preemptor) -> bool:
     """Whether it has the quota, would not borrow, and its queue lets it evict for room."""
     asks = by.queue.evicts_within_nominal and bool(by.request.units) and by.fits_nominal
-    return asks and not any(True for _ in by.contest.shortages())
+    return asks and not any(True for _ in by.shortfall.shortages())
 
 
 _WITHIN_QUEUE: Final = (
@@ -160,14 +156,14 @@ _WITHIN_COHORT: Final = (
     _Condition(_reclaims_from, _not_below),
     _Condition(lambda by: by.by_queue(lambda m: by.within_nominal(m) is None), _at_its_nominal),
     _Condition(
-        lambda by: by.by_queue(lambda meeting: ~by.returning(meeting)),
+        lambda by: by.by_queue(lambda meeting: ~by.could_return(meeting)),
         lambda by, gang: (
             f"it is within the nominal quota of ClusterQueue {by.queue_of(gang)}"
             " before lower gangs of that queue"
         ),
     ),
     _Condition(
-        lambda by: by.by_queue(lambda m: by.charged(m.below[0].name, by.contest.rows)), _borrows
+        lambda by: by.by_queue(lambda m: by.charged(m.below[0].name, by.shortfall.rows)), _borrows
     ),
 )
 IDLE: Final = Rule(

@@ -21,7 +21,7 @@ from queuectl.planner.placement.several import find, first, on_fleet, on_nodes
 from queuectl.planner.preempt.bounds import Deficit, Floats, Part, Places, deficit_of, parts_of
 from queuectl.planner.preempt.candidates import Bench, Rows
 from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.legality import Terms
+from queuectl.planner.preempt.legality import EvictionConstraints
 from queuectl.planner.preempt.model import Key, Room, VictimModel
 from queuectl.planner.preempt.shortage import Deficits
 from queuectl.planner.problem.problem import caps
@@ -30,7 +30,6 @@ from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Outcome, Solver, Status
 
 WHOLE: Final = -1
-_GREEDY_SCOPES: Final = 2
 _FIRST_CHECK: Final = 8  # candidates taken greedily before the gang is placed for the first time
 MOST_CUTS: Final = 60  # answers of one model that may turn out not to be legal
 
@@ -64,7 +63,7 @@ class Search:
     request: GangRequest
     free: Ints
     bench: Bench
-    terms: Terms
+    terms: EvictionConstraints
     solver: Solver
     parts: tuple[Part, ...] | None = None
     found: Found = field(default_factory=Found)
@@ -84,20 +83,16 @@ class Search:
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
             scopes = self.scopes(goal)
-            if not earlier:
-                for floor, scope in scopes[:_GREEDY_SCOPES]:
-                    if not self._beaten(floor, goal):
-                        self._greedy(scope, goal, {})
-                if self.found.victims is None and self._no_quota(goal):
-                    return self.found
-            for floor, scope in scopes:
+            for number, (floor, scope) in enumerate(scopes):
                 if self._beaten(floor, goal):
                     break
                 places = self._places(scope, goal)
                 if any(self._beaten(part.floor, goal) for part in places.values()):
                     continue
-                if places and not earlier:
+                if not earlier:
                     self._greedy(scope, goal, places)
+                if not number and self.found.victims is None and self._no_quota(goal):
+                    return self.found
                 self._solve(scope, goal, earlier, places)
             if self.found.victims is None:
                 break
@@ -329,14 +324,16 @@ class Search:
         return building, room
 
 
-def solve_legally(building: VictimModel, terms: Terms, solver: Solver, budget: int) -> Outcome:
+def solve_legally(
+    building: VictimModel, terms: EvictionConstraints, solver: Solver, budget: int
+) -> Outcome:
     """Solve a model, and again without the answers that the terms refuse."""
     for _ in range(MOST_CUTS):
         outcome = solver.solve(building.model, budget)
         if outcome.status is not Status.FOUND:
             return outcome
         victims = building.victims(outcome.values)
-        if terms.plain or (terms.frees(victims) and terms.together(victims)):
+        if terms.frees(victims) and terms.together(victims):
             return outcome
         terms.refuse(victims, building)
     return Outcome(Status.UNKNOWN)
@@ -357,7 +354,7 @@ def _knapsack(amount: int, frees: Ints, weight: Ints) -> float:
     return float((taken * density[order]).sum()) * (1.0 - 1e-9) - 1e-3
 
 
-def _others(inside: Container[int], terms: Terms) -> list[int]:
+def _others(inside: Container[int], terms: EvictionConstraints) -> list[int]:
     """Gangs that hold nothing useful in the scope but free missing quota, or help others to be let go."""
     size = terms.bench.size
     if terms.order is not None and not terms.order.narrowing:

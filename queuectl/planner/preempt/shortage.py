@@ -6,7 +6,7 @@ Along the pools from the gang's ClusterQueue to the root, with all of the gang's
     asked(0) = charge + u(0),   asked(i+1) = asked(i) - kept(i) + sum of over(X), X the other members of pool i+1
 
 must stay within what pool i may use at most. That is what :meth:`QuotaUse.fits` says, written so that the use of others
-stands in it as a sum. Who leaves the gang's own queue lowers every line by what he used; who leaves another queue lowers
+stands in it as a sum. A gang that leaves the gang's own queue lowers every line by what it used; one that leaves another queue lowers
 over() of all pools from there up to where the two sides meet, but no further than to 0.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.planner.capacity.state import State
+from queuectl.planner.preempt.candidates import Charges
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow, QuotaUse
@@ -27,9 +28,6 @@ from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow, QuotaUse
 Deficits: TypeAlias = list[
     tuple[int, Ints]
 ]  # what must come free, and what each gang frees of it at most
-Charges: TypeAlias = Mapping[
-    int, tuple[tuple[QuotaRow, int], ...]
-]  # gang of a bench to what it is charged
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Contest:
+class QuotaShortfall:
     """One gang under one choice of flavors, against what others use.
 
     Attributes:
@@ -198,7 +196,7 @@ def _keeps(pool: Pool, row: FlavorResource) -> bool:
     return pool.local.get(row, 0) > 0 or any(_keeps(member, row) for member in pool.members)
 
 
-def contest_of(state: State, request: GangRequest, queue: str) -> Contest:
+def shortfall_of(state: State, request: GangRequest, queue: str) -> QuotaShortfall:
     """What a demand contends for, with a ClusterQueue's name to be used where it is charged nothing (a repair)."""
     use = state.later.quota
     pool = use.pools.get(queue)
@@ -209,7 +207,7 @@ def contest_of(state: State, request: GangRequest, queue: str) -> Contest:
     for pods in request.pods:
         rows |= {(flavor, resource) for resource, flavor in request.flavors[pods.podset].items()}
     asked = dict.fromkeys(sorted(rows), 0) | needs
-    return Contest(use, path, asked, frozenset(rows), borrows)
+    return QuotaShortfall(use, path, asked, frozenset(rows), borrows)
 
 
 Heights: TypeAlias = tuple[int, ...]  # per podset, how far up the cohorts it borrows; 0 = not

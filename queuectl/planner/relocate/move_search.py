@@ -29,7 +29,7 @@ from queuectl.planner.model.builder import stages
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.legality import Terms
+from queuectl.planner.preempt.legality import EvictionConstraints
 from queuectl.planner.preempt.search import Found, Search
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
@@ -129,7 +129,9 @@ class MoveSearch:
     def __post_init__(self) -> None:
         self.goals = _goals(self.candidates)
         bench = self.candidates.bench
-        self._leaving = Search(self.request, self.free, bench, Terms(bench, []), self.solver)
+        self._leaving = Search(
+            self.request, self.free, bench, EvictionConstraints(bench, []), self.solver
+        )
 
     def run(self) -> Room | None:
         self._spent = self.solver.deterministic_time

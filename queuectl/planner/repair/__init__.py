@@ -1,1 +1,1 @@
-"""Running gangs that lost nodes: their pods placed anew, with victims or a restart where nothing else helps."""
+"""Running gangs that lost nodes: their lost pods are placed again, with victims or a restart where nothing else helps."""

@@ -1,9 +1,9 @@
-"""Gangs that lost nodes: exactly the lost pods are placed anew, beside the healthy ones that stay.
+"""Gangs that lost nodes: exactly the lost pods are placed again, beside the healthy ones that stay.
 
 Where no level is required they stay near the healthy ones if they can. If there is no room now, but there will be once
 those leaving have left, or once victims have left whom the queue's policy allows, the gang waits: its healthy pods stay, and
-the room is held for it as by a lease. Nothing of this is stored. A broken gang is looked at in every cycle before anybody
-who starts, and takes the first of: room that is free now; room that leaving gangs make; room that new victims make. So the
+the room is held for it as by a lease. Nothing of this is stored. A broken gang is looked at in every cycle before any gang
+that starts, and takes the first of: room that is free now; room that leaving gangs make; room that new victims make. So the
 room its victims free is its own until it moves there, and a restart of the controller changes nothing.
 
 A gang that provably cannot be repaired is evicted whole; an open question is left for the next cycle.
@@ -89,7 +89,7 @@ class Broken:
         return mask
 
     def request(self, budget: int = 0) -> GangRequest:
-        """The lost pods alone, charged to nobody (their quota is), never on a node they were lost on."""
+        """The lost pods alone, charged nothing (their quota still is), never on a node they were lost on."""
         podsets = self.gang.workload.podsets
         whole = self._asked([(i, p, None) for i, p in enumerate(podsets)], budget)
         trees = {pods.podset: unit.tree for unit in whole.units for pods in unit.pods}
@@ -304,7 +304,7 @@ def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:
 def repair(
     problem: Problem, state: State, gang: Admitted, solver: Solver
 ) -> Repaired | Awaiting | Eviction | None:
-    """Place a gang's lost pods anew, now or later; None when the search ended open."""
+    """Place a gang's lost pods again, now or later; None when the search ended open."""
     broken = Broken(problem, gang)
     if not broken.known:
         return None
@@ -358,7 +358,7 @@ def _later(state: State, broken: Broken, request: GangRequest, solver: Solver) -
 
 
 def _left(decision: Decision) -> Victims | None:
-    """Room that those leaving make for a gang without queue, which may evict nobody."""
+    """Room that those leaving make for a gang without a queue, which may evict no other."""
     if decision.status is Status.REFUTED:
         return None
     found = decision.status is Status.FOUND
