@@ -18,7 +18,7 @@ import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
-from queuectl.control.questions.diagnosis import Diagnoser, excesses
+from queuectl.control.questions.diagnosis import PATIENCE_SECONDS, Diagnoser, excesses
 from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.cluster_map import ClusterMap
@@ -174,9 +174,9 @@ class Viewer:
             if seen is None:
                 return False
             try:
-                async with self._throttle.turn(wait=PLAN_SECONDS):
+                async with self._throttle.turn(wait=PATIENCE_SECONDS):
                     work = partial(plan, seen.snapshot, cache=self._cache)
-                    decided = await self._throttle.work_out(work, PLAN_SECONDS)
+                    decided = await self._throttle.work_out(work, PATIENCE_SECONDS)
             except TookTooLong:
                 return False
             if decided.cut:
