@@ -1,4 +1,4 @@
-"""Which names of gangs a caller of the API is told, by his rights; the covering itself is :mod:`queuectl.domain.redaction`."""
+"""Which names of gangs a caller of the API sees, by its rights; the redaction itself is in :mod:`queuectl.domain.redaction`."""
 
 from __future__ import annotations
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 import pytest
 
 from queuectl.domain.queues import Cohort, QueueConfig
-from queuectl.planner.quota.shares import share_of, shares_above
-from queuectl.planner.quota.tree import QuotaUse, build_pools
+from queuectl.planner.quota.shares import Share, passed_up, share_of
+from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse, build_pools
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, quotas
 
 ROW = (FLAVOR, GPUS)
+
+
+def shares_above(
+    use: QuotaUse, queue: str, charges: Mapping[FlavorResource, int]
+) -> Iterator[tuple[Pool, Share]]:
+    """Each pool from a ClusterQueue up to its root with its share if the queue used so much more."""
+    for pool in use.pools[queue].path:
+        yield pool, share_of(pool, use, charges)
+        charges = passed_up(pool, use, charges)
 
 
 def used(config: QueueConfig, **amounts: int) -> QuotaUse:

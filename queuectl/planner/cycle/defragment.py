@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.domain.plan import Move, Proof
-from queuectl.domain.queues import ClusterQueue, Defragment, QueueingStrategy
+from queuectl.domain.queues import Defragment, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.words import counted
@@ -111,7 +111,7 @@ class Policy:
         lines: dict[str, Place] = {}
         snapshot = self.cycle.problem.snapshot
         for other in snapshot.pending:
-            queue = _queue(self.cycle, other)
+            queue = snapshot.queue_of(other.workload)
             refusal = self.cycle.refused.get(other.workload.uid)
             if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
                 continue
@@ -144,17 +144,16 @@ class Policy:
                 continue
             if self.cycle.limits.short(pending.workload) is not None:
                 continue  # since it was refused, its namespace or its user has started others
-            kind = id(self.cycle.classes.of(pending, _queue(self.cycle, pending)))
+            kind = id(
+                self.cycle.classes.of(
+                    pending, self.cycle.problem.snapshot.queue_of(pending.workload)
+                )
+            )
             if kind not in seen:
                 seen.add(kind)
                 yield pending
             if question is None and len(seen) == _LOOKS:
                 return
-
-
-def _queue(cycle: AdmissionCycle, pending: Pending) -> ClusterQueue | None:
-    workload = pending.workload
-    return cycle.problem.snapshot.queue_of(workload)
 
 
 def _best(
@@ -163,7 +162,8 @@ def _best(
     """The cheapest room under any choice of flavors that no waiting head bars; the preferred choice among equals."""
     if not movers.size:
         return None
-    queue, asked = _queue(cycle, pending), cycle.problem.snapshot.make_room is not None
+    snapshot = cycle.problem.snapshot
+    queue, asked = snapshot.queue_of(pending.workload), snapshot.make_room is not None
     if asked:  # somebody waits for the answer, not for the cycle
         pending = replace(pending, budget=pending.budget + _PATIENCE)
     best: tuple[GangRequest, Room] | None = None

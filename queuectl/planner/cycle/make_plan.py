@@ -25,7 +25,7 @@ from queuectl.planner.repair.repair import Repaired
 def make_plan(
     cycle: AdmissionCycle, repairs: Sequence[Repaired], in_order: Sequence[Pending], **stats: float
 ) -> Plan:
-    """The plan of a walk; ``stats`` are told beside the walk's own."""
+    """The plan of a cycle; ``stats`` are added to those of the cycle."""
     problem = cycle.problem
     starting = sorted(cycle.starting.values(), key=lambda k: place(k.request.pending.workload))
     started = [

@@ -131,7 +131,7 @@ class Context:
 
     def queue_of(self, gang: Admitted) -> ClusterQueue | None:
         """The ClusterQueue of a running gang."""
-        return self.snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        return self.snapshot.queue_of(gang.workload)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What ``make`` returns; it is called once, unless it was cut."""
@@ -177,11 +177,10 @@ class Context:
 
 def context_of(cycle: AdmissionCycle, pending: Pending) -> Context:
     """The turn of the gang that the cycle has come to."""
-    config = cycle.problem.snapshot.config
     least = replace(pending, lease=None)
     if shrinks(pending.workload):  # whatever lets the gang start at all lets the least of it start
         least = with_counts(least, [admissible(p)[0] for p in least.workload.podsets])
-    queue = config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
+    queue = cycle.problem.snapshot.queue_of(pending.workload)
     return Context(
         cycle,
         least,

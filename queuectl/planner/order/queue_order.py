@@ -128,13 +128,13 @@ class StrictFifoHeads:
         self.order = QueueOrder(self.problem.snapshot)
         leaving = [gang for gang in self.problem.usage.leaving if gang.returns]
         for gang in sorted(leaving, key=lambda gang: place(gang.workload)):
-            queue = self._queue_of(gang.workload)
+            queue = self.problem.snapshot.queue_of(gang.workload)
             if queue is not None:
                 self.returning.setdefault(queue.name, []).append(gang)
 
     def advance_to(self, pending: Pending) -> None:
         """Note the gangs that have a place before this gang in its ClusterQueue and are not back in it yet."""
-        queue = self._queue_of(pending.workload)
+        queue = self.problem.snapshot.queue_of(pending.workload)
         returning = self.returning.get(queue.name) if queue is not None else None
         if not returning:
             return
@@ -153,7 +153,7 @@ class StrictFifoHeads:
     def hold_back_behind(self, gang: Admitted) -> None:
         """Note an evicted gang that will queue again before those looked at from here on."""
         workload = gang.workload
-        queue = self._queue_of(workload)
+        queue = self.problem.snapshot.queue_of(workload)
         flavors = {name for p in gang.placement.podsets for name in p.charged}
         self.wait(queue, Head(workload.ref, frozenset(flavors), gang.lease is not None))
 
@@ -175,9 +175,6 @@ class StrictFifoHeads:
         """Whether this head could use what a choice of flavors takes."""
         taken = frozenset(choice.values())
         return not taken or not head.flavors or self._overlap(taken, head.flavors)
-
-    def _queue_of(self, workload: Workload) -> ClusterQueue | None:
-        return self.problem.snapshot.queue_of(workload)
 
     def _overlap(self, ours: frozenset[str], theirs: frozenset[str]) -> bool:
         """Whether two sets of flavors share one, or share nodes."""

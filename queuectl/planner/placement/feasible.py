@@ -119,7 +119,7 @@ def _search(
 def _refuted_beside(
     few: Sequence[TentativeAdmission], request: GangRequest, free: Ints, solver: Solver
 ) -> bool:
-    """Whether it finds no place even beside these alone, all others left out: a small model that mostly tells."""
+    """Whether it does not fit even beside these alone, all others left out: a small model that is mostly enough."""
     return _ask_solver(few, request, free, solver).status is Status.REFUTED
 
 

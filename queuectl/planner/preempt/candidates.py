@@ -72,7 +72,7 @@ def _least(problem: Problem, dry: bool) -> Mapping[str, int]:
     if not any(q.idle_reclaim.mode in modes for q in snapshot.config.cluster_queues.values()):
         return least
     for gang in problem.usage.idle:
-        queue = snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        queue = snapshot.queue_of(gang.workload)
         if queue is not None and protected_until(gang, queue, snapshot.now) is None:
             priority = yields_to(gang, queue, dry=dry)
             if priority < least.get(queue.name, NO_PRIORITY):

@@ -96,8 +96,7 @@ class Preemptor:
 
     def queue_of(self, gang: Admitted) -> str:
         """The name of the ClusterQueue that a running gang is charged to."""
-        config = self.state.problem.snapshot.config
-        queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        queue = self.state.problem.snapshot.queue_of(gang.workload)
         return "" if queue is None else queue.name
 
     def meeting(self, gang: Admitted) -> Meeting | None:

@@ -157,7 +157,7 @@ def next_change(snapshot: Snapshot) -> float | None:
     if all(queue.protection == _NONE for queue in queues.values()):
         return min(ends, default=None)
     for gang in snapshot.admitted:
-        queue = snapshot.config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        queue = snapshot.queue_of(gang.workload)
         until = (
             None if queue is None else protected_until(gang, queue, snapshot.now, reclaimed=True)
         )

@@ -71,7 +71,7 @@ class Returning:
 
     def threatens(self, gang: Admitted) -> bool:
         """Whether a gang that comes back, or who then has to leave, may evict the one it left for."""
-        queue = self._queue(gang.workload)
+        queue = self.state.problem.snapshot.queue_of(gang.workload)
         if queue is None or queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
             return False
         return self.uphill or gang.workload.priority > self.preemptor.priority
@@ -89,7 +89,7 @@ class Returning:
         return self._bounds[id(gang)]
 
     def _bound(self, workload: Workload) -> Place | None:
-        queue = self._queue(workload)
+        queue = self.state.problem.snapshot.queue_of(workload)
         if queue is None or queue.within_cluster_queue is WithinClusterQueue.NEVER:
             return None
         if queue.within_cluster_queue is WithinClusterQueue.LOWER_PRIORITY:
@@ -98,12 +98,8 @@ class Returning:
 
     def gives_way(self, workload: Workload) -> bool:
         """Whether a gang may be evicted for others of its ClusterQueue; only such gangs stand in lines."""
-        queue = self._queue(workload)
+        queue = self.state.problem.snapshot.queue_of(workload)
         return queue is not None and not opts_out(workload, queue)
-
-    def _queue(self, workload: Workload) -> ClusterQueue | None:
-        config = self.state.problem.snapshot.config
-        return config.cluster_queue_of(workload.namespace, workload.queue)
 
     def settled_above(self, row: QuotaRow, beyond: int) -> Place | None:
         """Gangs to which all up to this place yield would be back within their ClusterQueue's own; None = no place is known.

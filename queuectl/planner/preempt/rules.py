@@ -233,9 +233,7 @@ def why_not(
         queue: its ClusterQueue, None when it has no quota.
         gang: the one that runs.
     """
-    theirs = state.problem.snapshot.config.cluster_queue_of(
-        gang.workload.namespace, gang.workload.queue
-    )
+    theirs = state.problem.snapshot.queue_of(gang.workload)
     if theirs is None:
         return "it is in no ClusterQueue"
     reclaimed = queue is not None and theirs.name != queue.name

@@ -8,7 +8,7 @@ that borrows has an endless one. Ratios are exact fractions, so that comparing t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -95,15 +95,6 @@ def lendable_at(pool: Pool) -> Mapping[str, int]:
             sums[row[1]] = sums.get(row[1], 0) + pool.most(row)
         pool.lendable = sums
     return pool.lendable
-
-
-def shares_above(
-    use: QuotaUse, queue: str, charges: Mapping[FlavorResource, int] = _NONE_ADDED
-) -> Iterator[tuple[Pool, Share]]:
-    """Each pool from a ClusterQueue up to its root with its share if the queue used so much more (or less)."""
-    for pool in use.pools[queue].path:
-        yield pool, share_of(pool, use, charges)
-        charges = passed_up(pool, use, charges)
 
 
 def passed_up(

@@ -55,7 +55,7 @@ def asked_by(unit: Unit) -> str:
 
 
 def requests_of(requests: Resources) -> str:
-    """What tells a pod apart: its devices; else whatever it asks."""
+    """What a pod asks for, in short: its devices, or else all resources."""
     named = [(n, v) for n, v in sorted(requests.items()) if n != PODS]
     devices = [(n, v) for n, v in named if "/" in n]
     shown = devices or named or [(PODS, requests[PODS])]

@@ -76,7 +76,7 @@ class MoveCandidates:
         if number not in self._demands:
             gang = self.bench.gangs[number]
             workload, problem = gang.workload, self.state.problem
-            queue = problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
+            queue = problem.snapshot.queue_of(workload)
             flavors = tuple(dict(placed.flavors) for placed in gang.placement.podsets)
             asking = as_placed(Pending(workload), gang.placement)
             self._demands[number] = request_of(problem, asking, queue, flavors)
@@ -172,10 +172,9 @@ class _Gate:
 
 
 def _limits(state: State, gangs: list[Admitted], budgets: Mapping[str, int]) -> Iterable[Limit]:
-    config = state.problem.snapshot.config
     members: dict[str, list[int]] = {}
     for number, gang in enumerate(gangs):
-        queue = config.cluster_queue_of(gang.workload.namespace, gang.workload.queue)
+        queue = state.problem.snapshot.queue_of(gang.workload)
         if queue is not None and queue.name in budgets:
             members.setdefault(queue.name, []).append(number)
     for name, numbers in members.items():

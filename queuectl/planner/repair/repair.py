@@ -22,7 +22,6 @@ from typing import Final
 import numpy as np
 
 from queuectl.domain.plan import Admission, Eviction, Preemption, Proof, Refusal
-from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.workload import Placement, PodSet, Slice, TopologyRequest
@@ -346,7 +345,7 @@ def _placed(state: State, broken: Broken, request: GangRequest, decision: Decisi
 
 def _later(state: State, broken: Broken, request: GangRequest, solver: Solver) -> Victims | None:
     """Room once those leaving have left, else once the least victims have; None = proved that there is none."""
-    queue = _queue(state.problem, broken.gang)
+    queue = state.problem.snapshot.queue_of(broken.gang.workload)
     if queue is None:
         return _left(place(request, state.later.free, solver))
     room = None
@@ -363,11 +362,6 @@ def _left(decision: Decision) -> Victims | None:
         return None
     found = decision.status is Status.FOUND
     return Victims((), decision.node_counts, Proof.OPTIMAL if found else Proof.UNDECIDED)
-
-
-def _queue(problem: Problem, gang: Admitted) -> ClusterQueue | None:
-    workload = gang.workload
-    return problem.snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
 
 
 def _wait(

@@ -33,7 +33,7 @@ class SizeSearch:
 
     Attributes:
         chooser: may be another for a walk that is repeated or looks ahead.
-        doubt: told of gangs whose part may not be the largest.
+        doubt: called with each gang whose part is not proved to be the largest.
     """
 
     chooser: FlavorChooser
