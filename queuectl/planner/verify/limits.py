@@ -13,7 +13,7 @@ from queuectl.planner.verify.quota import charges
 
 
 def check_allowances(books: Books) -> Iterator[Violation]:
-    """Each line of each quota that a start adds to; what exceeds it already, without the plan, is nobody's fault."""
+    """Each line of each quota that a start adds to; an excess that exists without the plan does not count."""
     starting: dict[str, list[tuple[PodSet, int]]] = {}
     for claim in books.claims:
         if claim.now and claim.running is None:
@@ -49,7 +49,7 @@ _Row = tuple[str, str, str]  # ClusterQueue, user and resource
 
 
 def check_users(books: Books) -> Iterator[Violation]:
-    """What a user holds already, leaving gangs and leases included; more than allowed without the plan is nobody's fault."""
+    """What a user holds already, leaving gangs and leases included; an excess that exists without the plan does not count."""
     queues = books.snapshot.config.cluster_queues
     if not any(queue.max_per_user for queue in queues.values()):
         return
