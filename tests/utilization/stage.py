@@ -181,9 +181,11 @@ class World:
         self.dead.append((node, time.time(), float("inf")))
 
     def mend(self, node: str) -> None:
+        now = time.time()
         self.exporters.revive(node)
         self.dead = [
-            (one, since, time.time() if one == node else until) for one, since, until in self.dead
+            (one, since, min(until, now) if one == node else until)  # an earlier failure is over
+            for one, since, until in self.dead
         ]
 
     def idle_by_right(self, uid: str, at: float, smear: float = 0.0) -> bool:
