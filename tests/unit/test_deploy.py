@@ -294,10 +294,25 @@ def test_the_controller_runs_with_as_little_as_it_can() -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    env = {one["name"]: one for one in container["env"]}
-    assert "secretKeyRef" in env["QUEUECTL_DATABASE_URL"]["valueFrom"]
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_the_migration_the_leader_and_the_api_each_have_a_database_url_of_their_own() -> None:
+    pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
+    ([migrate], [serve]) = pod["initContainers"], pod["containers"]
+    urls = [
+        {
+            env["name"]: env["valueFrom"]["secretKeyRef"]["key"]
+            for env in container["env"]
+            if "secretKeyRef" in env.get("valueFrom", {})
+        }
+        for container in (migrate, serve)
+    ]
+    assert urls == [
+        {"QUEUECTL_DATABASE_URL": "migration-url"},
+        {"QUEUECTL_DATABASE_URL": "url", "QUEUECTL_API_DATABASE_URL": "api-url"},
+    ]
 
 
 def test_the_controller_shares_nothing_with_its_node() -> None:
