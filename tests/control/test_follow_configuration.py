@@ -93,6 +93,34 @@ async def test_a_burst_of_writes_is_taken_in_together_and_the_first_at_once(
         assert (list(last.cluster_queues), list(last.priority_classes)) == (["pool"], ["high"])
 
 
+async def test_a_change_that_is_written_while_everything_is_loaded_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was loaded is older than the change, and replaces what the leader has read."""
+    monkeypatch.setattr(supervisor, "MERGE_SECONDS", 0.0)
+    store = MemoryStore(MemoryDatabase())
+    topology, *others = configuration(8)
+    await store.put_config(topology)
+    load = store.load
+
+    async def slow() -> Loaded:
+        loaded = await load()
+        if len(loaded.documents) == 1:
+            for document in others:
+                await store.put_config(document)
+            for _ in range(200):  # time enough to take the change in
+                await asyncio.sleep(0)
+        return loaded
+
+    monkeypatch.setattr(store, "load", slow)
+    async with following(store) as leader:
+        await until(
+            lambda: (
+                (books := leader._books()) is not None and books.config.revision == len(others) + 1
+            )
+        )
+
+
 async def test_gangs_of_queues_that_come_later_are_looked_at_again(database_url: str) -> None:
     """Each change concerns some gangs: those that wait for it must see it."""
     async with rig(database_url, 4) as world:

@@ -92,6 +92,8 @@ class Loop:
         self._said = "nothing waits"
         self._inbox = True  # commands may wait in the database
         self._inbox_read = asyncio.Event()
+        # What is read must not replace what was read after it: a change would be lost that is never announced again.
+        self._reading = asyncio.Lock()
         self._auditor = InvariantChecker(
             books=self.books,
             mirror=mirror,
@@ -320,19 +322,19 @@ class Loop:
             self._inbox_read.set()
 
     async def _reload(self) -> None:
-        await self._pen.reload()
+        async with self._reading:
+            await self._pen.reload()
         self._inbox = True
         self._bell.plan()
 
     async def configuration_changed(self) -> None:
         """The API wrote configuration: read what it wrote and plan again."""
-        since = self.books.config.revision
-        changes = await self._store.config_changes(since, self.books.documents)
-        used = await self._store.past_use()
-        if self.books.config.revision != since:
-            return  # everything was loaded again meanwhile
-        self.books.tally.learn(used)
-        self.books.configure(changes)
+        async with self._reading:
+            since = self.books.config.revision
+            changes = await self._store.config_changes(since, self.books.documents)
+            used = await self._store.past_use()
+            self.books.tally.learn(used)
+            self.books.configure(changes)
         self._show_use(self._clock())
         self._bell.plan()
 
