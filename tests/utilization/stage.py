@@ -32,7 +32,7 @@ from queuectl.telemetry.signal.trust import Trust
 SCRAPE = 0.5
 RECENT = 3.0
 RULE = IdleReclaim(window=8.0, warmup=0.0, memory_window=60.0)
-DIES, REVIVES, RESTARTS, ENDS = 4.25, 8.5, 7.0, 12.0
+DIES, REVIVES, RESTARTS, ENDS = 4.25, 8.0, 7.0, 12.0
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
 RULES_OVER = 2.0
 TEAM = "team"
@@ -265,7 +265,7 @@ class Watcher:
 
 
 def prometheus(url: str, names: Names = NVIDIA, *, rules: bool = False) -> PrometheusSource:
-    recorded = Recorded(SCRAPE, every=SCRAPE, over=RULES_OVER, trust=TRUST)
+    recorded = Recorded(every=SCRAPE, over=RULES_OVER, trust=TRUST)
     return PrometheusSource(
         url, names=names, trust=TRUST, scrape_seconds=SCRAPE, rules=rules, recorded=recorded
     )
@@ -276,6 +276,7 @@ def quick_rules(folder: Path) -> Path:
     text = RULES.read_text()
     quick = text.replace("interval: 30s", f"interval: {round(SCRAPE * 1000)}ms")
     path = folder / "rules.yaml"
+    quick = quick.replace("offset 10s", f"offset {round(SCRAPE * 1000)}ms")
     path.write_text(quick.replace("[2m]", f"[{round(RULES_OVER * 1000)}ms]"))
     return path
 

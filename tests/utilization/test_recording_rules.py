@@ -1,0 +1,79 @@
+"""What a real promtool evaluates: the shipped recording rules hide no gap that the exporters' own series would show."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from queuectl.localcluster import build
+from queuectl.localcluster.progress import Silent
+from queuectl.localcluster.versions import PROMETHEUS
+from queuectl.telemetry.signal.names import HONORED, NVIDIA
+from queuectl.telemetry.signal.queries import Dialect, Raw, Recorded, Value
+from queuectl.telemetry.signal.trust import Trust
+from tests.utilization.stage import RULES
+
+pytestmark = pytest.mark.system
+
+SCRAPE, WINDOW, END = 30, 8 * 60, 12 * 60
+SAMPLES = WINDOW // SCRAPE
+TRUST = Trust(("dcgm-exporter",))
+SERIES = (
+    'DCGM_FI_PROF_GR_ENGINE_ACTIVE{job="dcgm-exporter",namespace="team",pod="train-0",UUID="GPU-0"}'
+)
+DIALECTS: dict[str, Dialect] = {"raw": Raw(NVIDIA, TRUST), "recorded": Recorded(trust=TRUST)}
+
+
+def seen(folder: Path, dialect: Dialect, missing: set[int], least: float, most: float) -> str:
+    """What promtool has against this: of the samples of the last eight minutes, that share is there.
+
+    Args:
+        folder: for promtool's files.
+        dialect: that asks.
+        missing: samples that are not there, counted back from the newest, which is 0.
+    """
+    values = [
+        "stale" if number in missing else "0" for number in reversed(range(END // SCRAPE + 1))
+    ]
+    query = dialect.pods(HONORED, WINDOW)[Value.SAMPLES]
+    share = f"({query.text}) / {query.full} / {SAMPLES}"
+    inside = f"count(({share}) >= {least} <= {most})"
+    test = {
+        "interval": f"{SCRAPE}s",
+        "input_series": [{"series": SERIES, "values": " ".join(values)}],
+        "promql_expr_test": [
+            {"expr": inside, "eval_time": f"{END}s", "exp_samples": [{"labels": "{}", "value": 1}]}
+        ],
+    }
+    file = folder / "test.yaml"
+    document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [test]}
+    file.write_text(yaml.safe_dump(document))
+    promtool = build.ensure(Silent(), units=[PROMETHEUS]).programs["promtool"]
+    done = subprocess.run(
+        [promtool, "test", "rules", file], capture_output=True, text=True, check=False
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    ("missing", "share"),
+    [
+        (set(), 1.0),
+        ({5}, 15 / 16),
+        (set(range(0, 16, 2)), 1 / 2),
+        (set(range(5, 10)), 11 / 16),
+        (set(range(4, 12)), 1 / 2),
+        (set(range(7)), 9 / 16),
+    ],
+    ids=["all", "one missing", "every second", "2.5 min", "4 min", "the newest 3.5 min"],
+)
+def test_of_the_samples_in_a_window_as_many_are_there_as_were_taken(
+    tmp_path: Path, dialect: str, missing: set[int], share: float
+) -> None:
+    """Two and a half samples more or less by the rules, which look back two minutes at each evaluation."""
+    slack = 2.6 / SAMPLES
+    assert seen(tmp_path, DIALECTS[dialect], missing, share - slack, share + slack) == ""
