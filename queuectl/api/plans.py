@@ -246,7 +246,9 @@ class _Teller:
             fate=outcome.fate,
             before=before.fate if before is not None else None,
             placement=placement_view(shown.placement, planned=True) if shown.placement else None,
-            reason=reason_view(self._veil.told(shown.reason)) if shown.reason is not None else None,
+            reason=reason_view(self._veil.redacted(shown.reason))
+            if shown.reason is not None
+            else None,
             gives_way_to=self._name(outcome.gives_way_to),
             cost=_cost(outcome.cost),
             conflict=[obstacle_view(one) for one in diagnosis.conflict],

@@ -59,28 +59,28 @@ class Redactor:
             return sentence
         return self._hiding.sub(lambda m: m[0] if m[0] in self.own else ANOTHER_TEAM, sentence)
 
-    def told(self, told: _T) -> _T:
-        """The same without names that are not told; the very same where there are none."""
+    def redacted(self, saying: _T) -> _T:
+        """The same without hidden names; the same object where it has none."""
         if not self.drawn:
-            return told
-        message, details = self.text(told.message), self._plain(told.details)
-        if (message, details) == (told.message, told.details):
-            return told
-        return replace(told, message=message, details=details)
+            return saying
+        message, details = self.text(saying.message), self._plain(saying.details)
+        if (message, details) == (saying.message, saying.details):
+            return saying
+        return replace(saying, message=message, details=details)
 
     def entry(self, entry: Entry) -> Entry:
         """A row of the ledger, with its reason so."""
-        reason = self.told(entry.reason)
+        reason = self.redacted(entry.reason)
         return entry if reason is entry.reason else replace(entry, reason=reason)
 
     def line(self, line: HistoryLine) -> HistoryLine:
         """A step, with its reason so."""
-        reason = self.told(line.reason)
+        reason = self.redacted(line.reason)
         return line if reason is line.reason else replace(line, reason=reason)
 
     def diagnosis(self, found: Diagnosis) -> Diagnosis:
         """A diagnosis, with all that it says so."""
-        conflict, ways = map(self.told, found.conflict), map(self.told, found.ways)
+        conflict, ways = map(self.redacted, found.conflict), map(self.redacted, found.ways)
         return replace(found, conflict=tuple(conflict), ways=tuple(ways))
 
     def _plain(self, value: Any) -> Any:
@@ -114,7 +114,7 @@ def veiled_for(namespace: str, reason: Reason, namespaces: Container[str] | None
     """
     others = namespaces_in(reason) - {namespace}
     hidden = frozenset(other for other in others if namespaces is None or other in namespaces)
-    return Redactor(hidden, drawn=bool(hidden)).told(reason)
+    return Redactor(hidden, drawn=bool(hidden)).redacted(reason)
 
 
 def namespaces_in(told: Saying | str) -> frozenset[str]:

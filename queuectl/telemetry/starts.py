@@ -60,15 +60,15 @@ class Kinds(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The gauge, of those that still wait."""
-        lines, told = self._lines, set[tuple[str, str, ClassKey]]()
+        lines, shown = self._lines, set[tuple[str, str, ClassKey]]()
         if lines is None:
             return
         for queue, its in lines.by_queue.items():
             for line in its:
                 last = self._entry(line.gangs[-1].workload.uid)  # the first of a line start first
                 if last is not None and last.state in _QUEUES:
-                    told.add((queue or "", pending_status(last.reason.code), line.key))
-        counted = Counter((queue, status) for queue, status, _ in told)
+                    shown.add((queue or "", pending_status(last.reason.code), line.key))
+        counted = Counter((queue, status) for queue, status, _ in shown)
         yield gauge(
             "pending_scheduling_hashes",
             "Kinds of gangs in line; what is found out of one gang goes for all of its kind.",

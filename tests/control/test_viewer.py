@@ -92,7 +92,7 @@ def leader(world: Rig) -> Viewer:
     return made(world, world.loop._mirror, leads=True)
 
 
-def told(floor: ClusterMap | None) -> ClusterMap:
+def without_time(floor: ClusterMap | None) -> ClusterMap:
     assert floor is not None
     return replace(floor, at=0.0)
 
@@ -104,8 +104,8 @@ async def test_a_standby_shows_what_the_leader_shows(database_url: str) -> None:
         await world.until_state(big, State.RUNNING)
         await world.until_state(small, State.RUNNING)
         async with standby(world) as other:
-            shown = told(await other.floor())
-            assert shown == told(await leader(world).floor())
+            shown = without_time(await other.floor())
+            assert shown == without_time(await leader(world).floor())
     assert [(g.workload.name, g.gpus, g.cluster_queue) for g in shown.gangs] == [
         ("big", 24, "pool"),
         ("small", 16, "pool"),
@@ -144,10 +144,10 @@ async def test_a_gang_that_the_last_plan_started_counts_where_somebody_asks_who_
 
 async def test_a_standby_follows_what_the_leader_commits(database_url: str) -> None:
     async with rig(database_url, 4) as world, standby(world) as other:
-        assert told(await other.floor()).gangs == ()
+        assert without_time(await other.floor()).gangs == ()
         uid = world.cluster.submit(gang("Job", "late", 2))
         await world.until_state(uid, State.RUNNING)
-        assert [g.workload.uid for g in told(await other.floor()).gangs] == [uid]
+        assert [g.workload.uid for g in without_time(await other.floor()).gangs] == [uid]
 
 
 async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
@@ -300,7 +300,7 @@ async def test_a_standby_and_the_leader_know_pods_outside_the_queues(database_ur
         }
         world.cluster.server.create("pods", pod)
         async with standby(world) as other:
-            (spot,) = told(await other.floor()).spots
+            (spot,) = without_time(await other.floor()).spots
             await world.until(
                 lambda: (
                     world.loop is not None and world.loop.loaded and world.loop.books.unmanaged()

@@ -78,22 +78,22 @@ def everybody_fits(snapshot: Snapshot, request: GangRequest, room: Room) -> None
 
 @pytest.mark.parametrize("block", range(4))
 def test_the_cheapest_moves_of_all(block: int) -> None:
-    told = [agrees_with_brute_force(scattered(s)) for s in range(80 * block, 80 * (block + 1))]
-    assert told.count("moves") >= 5, "the clusters are made so that moving helps often"
-    assert told.count("no") >= 5
+    outcomes = [agrees_with_brute_force(scattered(s)) for s in range(80 * block, 80 * (block + 1))]
+    assert outcomes.count("moves") >= 5, "the clusters are made so that moving helps often"
+    assert outcomes.count("no") >= 5
 
 
 @pytest.mark.parametrize("block", range(2))
 def test_the_cheapest_moves_where_several_must_move(block: int) -> None:
-    told = [agrees_with_brute_force(tight(s)) for s in range(100 * block, 100 * (block + 1))]
-    assert told.count("moves") >= 30
+    outcomes = [agrees_with_brute_force(tight(s)) for s in range(100 * block, 100 * (block + 1))]
+    assert outcomes.count("moves") >= 30
 
 
 @pytest.mark.parametrize("block", range(2))
 def test_the_cheapest_moves_of_sliced_balanced_grouped_and_smaller_gangs(block: int) -> None:
-    told = [agrees_with_brute_force(shaped(s)) for s in range(100 * block, 100 * (block + 1))]
-    assert told.count("moves") >= 5
-    assert told.count("no") >= 5
+    outcomes = [agrees_with_brute_force(shaped(s)) for s in range(100 * block, 100 * (block + 1))]
+    assert outcomes.count("moves") >= 5
+    assert outcomes.count("no") >= 5
 
 
 @pytest.fixture
@@ -105,10 +105,10 @@ def only_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("only_models")
 def test_the_models_alone_find_the_same() -> None:
-    told = [agrees_with_brute_force(tight(s)) for s in range(100)]
-    told += [agrees_with_brute_force(scattered(s)) for s in range(200, 225)]
-    told += [agrees_with_brute_force(shaped(s)) for s in range(60)]
-    assert told.count("moves") >= 15
+    outcomes = [agrees_with_brute_force(tight(s)) for s in range(100)]
+    outcomes += [agrees_with_brute_force(scattered(s)) for s in range(200, 225)]
+    outcomes += [agrees_with_brute_force(shaped(s)) for s in range(60)]
+    assert outcomes.count("moves") >= 15
 
 
 @pytest.mark.parametrize(("each", "fits"), [(2, False), (1, True)])

@@ -133,8 +133,8 @@ def test_the_fewest_domains_from_the_top_down(case: Case, level: int) -> None:
         pods = placed(case, found)
         assert pods in options
         least = min(map(case.widths, options))
-        told = next((at for at, used in enumerate(least) if used > 1), len(least))
-        assert case.widths(pods)[: told + 1] == least[: told + 1]
+        decided = next((at for at, used in enumerate(least) if used > 1), len(least))
+        assert case.widths(pods)[: decided + 1] == least[: decided + 1]
 
 
 @MANY

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,11 +11,9 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from queuectl.localcluster import build
-from queuectl.localcluster.progress import Silent
 from queuectl.localcluster.prometheus import check_rules
-from queuectl.localcluster.versions import PROMETHEUS
 from tests.support.metricnames import ROOT
+from tests.support.promtool import promtool
 from tests.system.transcript import transcript
 from tests.unit.test_telemetry_metrics import busy
 
@@ -27,16 +24,9 @@ ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 STORIES = Path(__file__).parent / "prometheus" / "alerts.yaml"
 
 
-@cache
-def promtool() -> Path:
-    return build.ensure(Silent(), units=[PROMETHEUS]).programs["promtool"]
-
-
 def run(*arguments: str) -> None:
-    done = subprocess.run(
-        [promtool(), *arguments], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, output = promtool(*arguments)
+    assert code == 0, output
 
 
 def test_the_rules_are_well_formed() -> None:
@@ -70,10 +60,8 @@ def test_every_alert_fires_with_the_url_of_its_runbook_section(tmp_path: Path) -
 
 def checked(exposed: str) -> str:
     """What `promtool check metrics` has against them; empty where it has nothing."""
-    done = subprocess.run(
-        [promtool(), "check", "metrics"], input=exposed, capture_output=True, text=True, check=False
-    )
-    return done.stdout + done.stderr + (f"exit code {done.returncode}" if done.returncode else "")
+    code, output = promtool("check", "metrics", text=exposed)
+    return output + (f"exit code {code}" if code else "")
 
 
 def test_promtool_has_nothing_against_any_of_our_metrics() -> None:

@@ -265,7 +265,7 @@ class Watcher:
 
 
 def prometheus(url: str, names: Names = NVIDIA, *, rules: bool = False) -> PrometheusSource:
-    recorded = Recorded(every=SCRAPE, over=RULES_OVER, trust=TRUST)
+    recorded = Recorded(SCRAPE, every=SCRAPE, over=RULES_OVER, trust=TRUST)
     return PrometheusSource(
         url, names=names, trust=TRUST, scrape_seconds=SCRAPE, rules=rules, recorded=recorded
     )

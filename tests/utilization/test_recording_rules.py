@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from queuectl.localcluster import build
-from queuectl.localcluster.progress import Silent
-from queuectl.localcluster.versions import PROMETHEUS
 from queuectl.telemetry.signal.names import HONORED, NVIDIA
 from queuectl.telemetry.signal.queries import Dialect, Raw, Recorded, Value
 from queuectl.telemetry.signal.trust import Trust
+from tests.support.promtool import promtool
 from tests.utilization.stage import RULES
 
 pytestmark = pytest.mark.system
@@ -24,25 +21,39 @@ TRUST = Trust(("dcgm-exporter",))
 SERIES = (
     'DCGM_FI_PROF_GR_ENGINE_ACTIVE{job="dcgm-exporter",namespace="team",pod="train-0",UUID="GPU-0"}'
 )
-DIALECTS: dict[str, Dialect] = {"raw": Raw(NVIDIA, TRUST), "recorded": Recorded(trust=TRUST)}
+DIALECTS: dict[str, Dialect] = {
+    "raw": Raw(NVIDIA, TRUST),
+    "recorded": Recorded(SCRAPE, trust=TRUST),
+}
 
 
-def seen(folder: Path, dialect: Dialect, missing: set[int], least: float, most: float) -> str:
+def seen(
+    folder: Path,
+    dialect: Dialect,
+    missing: set[int],
+    least: float,
+    most: float,
+    per_scrape: int = 1,
+) -> str:
     """What promtool has against this: of the samples of the last eight minutes, that share is there.
 
     Args:
         folder: for promtool's files.
         dialect: that asks.
         missing: samples that are not there, counted back from the newest, which is 0.
+        least: the share.
+        most: the share.
+        per_scrape: samples in the time in which the configuration says that there is one.
     """
+    interval = SCRAPE // per_scrape
     values = [
-        "stale" if number in missing else "0" for number in reversed(range(END // SCRAPE + 1))
+        "stale" if number in missing else "0" for number in reversed(range(END // interval + 1))
     ]
     query = dialect.pods(HONORED, WINDOW)[Value.SAMPLES]
     share = f"({query.text}) / {query.full} / {SAMPLES}"
     inside = f"count(({share}) >= {least} <= {most})"
     test = {
-        "interval": f"{SCRAPE}s",
+        "interval": f"{interval}s",
         "input_series": [{"series": SERIES, "values": " ".join(values)}],
         "promql_expr_test": [
             {"expr": inside, "eval_time": f"{END}s", "exp_samples": [{"labels": "{}", "value": 1}]}
@@ -51,11 +62,8 @@ def seen(folder: Path, dialect: Dialect, missing: set[int], least: float, most: 
     file = folder / "test.yaml"
     document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [test]}
     file.write_text(yaml.safe_dump(document))
-    promtool = build.ensure(Silent(), units=[PROMETHEUS]).programs["promtool"]
-    done = subprocess.run(
-        [promtool, "test", "rules", file], capture_output=True, text=True, check=False
-    )
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    code, output = promtool("test", "rules", file)
+    return output if code else ""
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -77,3 +85,11 @@ def test_of_the_samples_in_a_window_as_many_are_there_as_were_taken(
     """Two and a half samples more or less by the rules, which look back two minutes at each evaluation."""
     slack = 2.6 / SAMPLES
     assert seen(tmp_path, DIALECTS[dialect], missing, share - slack, share + slack) == ""
+
+
+def test_an_evaluation_without_samples_is_missed_however_many_the_others_have(
+    tmp_path: Path,
+) -> None:
+    """Exporters are scraped twice as often as the setting says, and half of the window is missing."""
+    missing = set(range(8, 24))
+    assert seen(tmp_path, DIALECTS["recorded"], missing, 0.5, 0.76, per_scrape=2) == ""

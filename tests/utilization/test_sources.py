@@ -156,7 +156,7 @@ async def test_jobs_that_export_gpus_and_are_not_trusted_are_named(
 async def test_a_job_is_trusted_by_its_whole_name_and_by_the_namespace_of_its_exporters(
     stage: Stage, trust: Trust, wrong: Trouble | None, rules: bool
 ) -> None:
-    recorded = Recorded(every=SCRAPE, over=RULES_OVER, trust=trust)
+    recorded = Recorded(SCRAPE, every=SCRAPE, over=RULES_OVER, trust=trust)
     url = stage.servers["renamed"].url
     source = PrometheusSource(
         url, trust=trust, scrape_seconds=SCRAPE, rules=rules, recorded=recorded

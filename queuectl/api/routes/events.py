@@ -167,9 +167,9 @@ class EventScope:
             self._known |= {name: visible is None or name in visible for name in new}
 
 
-def _data(told: Told, veil: Redactor) -> str:
-    line = veil.line(told.line)
-    return told.data if line is told.line else told_of(line).data
+def _data(sent: Told, redactor: Redactor) -> str:
+    line = redactor.line(sent.line)
+    return sent.data if line is sent.line else told_of(line).data
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,9 @@ class Previewer:
         if gang is None or gang.leaving:
             return None
         cost = costs([gang], snapshot.now)[uid]
-        told = notice(entry, Code.PREEMPTED, snapshot.config.rules)
+        reason = notice(entry, Code.PREEMPTED, snapshot.config.rules)
         work = partial(_planned, snapshot, gang, action, self._cache)
-        return Preview(cost, told, await self._throttle.work_out(work, PATIENCE_SECONDS))
+        return Preview(cost, reason, await self._throttle.work_out(work, PATIENCE_SECONDS))
 
 
 def _planned(

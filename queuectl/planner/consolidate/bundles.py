@@ -85,7 +85,7 @@ def keeps_shape(unit: Unit, node_counts: NodeCounts) -> bool:
 
 
 def bundle(problem: Problem, number: int, placed: PlacedUnit) -> Bundles:
-    """Bundle a unit where it is. ``number`` tells it from the others."""
+    """The bundles of a unit on the nodes that it uses. ``number`` identifies the unit."""
     unit, node_counts = placed
     used = domain_counts(unit, node_counts)
     nodes_with = _contents(node_counts)

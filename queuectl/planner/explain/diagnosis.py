@@ -110,7 +110,7 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
         proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
         finders = _FINDERS if conflict else ()
         if conflict and ctx.head is not None and ask(ctx, past_heads(ctx)).fits:
-            finders = (change_request.higher_priority,)  # StrictFIFO alone is in its way
+            finders = (change_request.higher_priority,)  # only StrictFIFO blocks it
     ways: list[Way] = []
     for finder in finders:
         if ctx.solver.stop.stopped:

@@ -1,6 +1,6 @@
 """Where the pods of one podset go inside a topology, as if there were no others.
 
-Layers, from the first that tells two placements apart: fewest domains from the top level down to nodes, then least
+Two placements are compared layer by layer; the first layer in which they differ decides: fewest domains from the top level down to nodes, then least
 capacity left over in the domains used, from the top down, then topology order. What is left over stays in the largest
 domain used, so that large free blocks stay whole.
 

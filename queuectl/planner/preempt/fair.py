@@ -71,7 +71,7 @@ class Fair:
         inside = [v for v in victims if v not in self.others.owner]
         return self._leave(list(self.others.by_top(victims).items()), inside, [])
 
-    def may_join(self, where: Meeting, theirs: list[int], everyone: Collection[int]) -> bool:
+    def may_join(self, where: Meeting, theirs: list[int], everyone: Collection[int], /) -> bool:
         return any(True for _ in self._ways(where.level, where.top, theirs, list(everyone), []))
 
     def _leave(

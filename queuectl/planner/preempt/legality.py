@@ -42,7 +42,7 @@ class Order(Protocol):
 
     def legal(self, victims: Collection[int]) -> bool: ...
 
-    def may_join(self, where: Meeting, theirs: list[int], everyone: Collection[int]) -> bool:
+    def may_join(self, where: Meeting, theirs: list[int], everyone: Collection[int], /) -> bool:
         """Whether all of ``theirs``, below one member of a common pool, may leave beside the rest of ``everyone``."""
         ...
 
@@ -264,7 +264,7 @@ class Reclaim:
     def legal(self, victims: Collection[int]) -> bool:
         return not any(self._refused(victims))
 
-    def may_join(self, where: Meeting, theirs: list[int], everyone: Collection[int]) -> bool:  # noqa: ARG002
+    def may_join(self, where: Meeting, theirs: list[int], _: Collection[int], /) -> bool:
         bound = [v for v in theirs if v not in self.unordered]
         return not bound or self._may_leave(where.top, bound)
 

@@ -97,7 +97,7 @@ class _Short:
     Attributes:
         nominal: quota of the ClusterQueue itself.
         used: of the ClusterQueue, leases included.
-        most: what it could use if nobody used anything.
+        most: what it could use if nothing were used.
         left: what it may use now.
         borrows_at: unix seconds before which it must not borrow; None = it may.
     """
@@ -138,7 +138,7 @@ class _Short:
 
     @property
     def now(self) -> str:
-        """What is in its way now."""
+        """Which quota it lacks now."""
         if self.pool.parent is None:
             held, all_ = self.say(self.nominal - self.left), self.say(self.nominal)
             return f"needs {self.asks}, {held} of {all_} in use or leased"

@@ -87,7 +87,7 @@ class PrometheusSource:
         )
         self.trusts = str(trust)
         self._raw = Raw(names, trust)
-        self._recorded = recorded or Recorded(trust=trust)
+        self._recorded = recorded or Recorded(scrape_seconds, trust=trust)
         # The rules that are shipped record NVIDIA's metrics; whoever has others says so.
         self._rules = False if rules is None and names != NVIDIA else rules
         self._scrape = scrape_seconds

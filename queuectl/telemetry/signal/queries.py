@@ -127,8 +127,13 @@ class Recorded:
     """
 
     def __init__(
-        self, every: float = 30.0, over: float = 120.0, trust: Trust = NVIDIA_TRUST
+        self,
+        scrape: float = 30.0,
+        every: float = 30.0,
+        over: float = 120.0,
+        trust: Trust = NVIDIA_TRUST,
     ) -> None:
+        self._scrape = scrape
         self._every = every
         self._over = over
         self.smear: Final = over
@@ -173,9 +178,12 @@ class Recorded:
         return {
             Value.BUSY: Query(f"max by ({by}) ({_quantile(busy, window)})"),
             Value.MEAN: Query(f"max by ({by}) (avg_over_time({mean}[{span}]))"),
-            # Each evaluation counts the samples of `over` seconds, so each sample is counted in over/every of them.
+            # Each evaluation counts the samples of `over` seconds, so each sample is counted in over/every of them. Where
+            # they come more often than the setting says, an evaluation that has any is full, and one that has none is not.
             Value.SAMPLES: Query(
-                f"min by ({by}) (sum_over_time({samples}[{span}]))", self._over / self._every
+                f"min by ({by}) (count_over_time({samples}[{span}])"
+                f" * clamp_max(avg_over_time({samples}[{span}]), {self._over / self._scrape}))",
+                self._over / self._every,
             ),
             Value.GPUS: Query(f"min by ({by}) (min_over_time({gpus}[{span}]))"),
             Value.AGE: Query(f"max by ({by}) ({age} + (time() - timestamp({age})))"),

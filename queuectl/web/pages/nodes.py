@@ -150,7 +150,7 @@ def _closed(spot: NodeOccupancy) -> str:
 def routes(site: Site) -> list[Route]:
     """Offer the page, its data, and the list of nodes that a search finds."""
 
-    async def told(request: Request) -> tuple[AccessScope, Plan | None]:
+    async def visible_plan(request: Request) -> tuple[AccessScope, Plan | None]:
         await site.guard.require(request, Right("list", "nodes"))
         sight = await site.sight(request)
         floor = await site.floor()
@@ -158,15 +158,15 @@ def routes(site: Site) -> list[Route]:
         return sight, Plan(floor, topology) if floor is not None else None
 
     async def page(request: Request) -> Response:
-        sight, plan = await told(request)
+        sight, plan = await visible_plan(request)
         return site.page(request, "nodes.html", sight, plan=plan, **_found(plan, request, sight))
 
     async def listed(request: Request) -> Response:
-        sight, plan = await told(request)
+        sight, plan = await visible_plan(request)
         return site.page(request, "_nodes.html", sight, **_found(plan, request, sight))
 
     async def data(request: Request) -> Response:
-        sight, plan = await told(request)
+        sight, plan = await visible_plan(request)
         if plan is None:
             raise Problem(ProblemType.NOT_READY, "this process has not seen the cluster yet")
         body = orjson.dumps(columns(plan, sight))

@@ -1,0 +1,25 @@
+"""The real promtool."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from queuectl.localcluster import build
+from queuectl.localcluster.progress import Silent
+from queuectl.localcluster.versions import PROMETHEUS
+from tests.support.metricnames import ROOT
+
+
+@cache
+def _program() -> Path:
+    return build.ensure(Silent(), units=[PROMETHEUS]).programs["promtool"]
+
+
+def promtool(*arguments: str | Path, text: str = "") -> tuple[int, str]:
+    """Run it in the project's folder with ``text`` as its standard input; its exit code and all that it prints."""
+    done = subprocess.run(
+        [_program(), *arguments], input=text, capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    return done.returncode, done.stdout + done.stderr
