@@ -1,4 +1,4 @@
-"""Nodes, domains and the floor plan as answers. Whose a gang is that the caller may not see is not told."""
+"""Nodes, domains and the cluster map as answers. The workload of a gang that the caller may not see is left out."""
 
 from __future__ import annotations
 
@@ -128,24 +128,29 @@ class FloorView(View):
     workloads: WorkloadColumns
 
 
-def node_view(spot: NodeOccupancy, floor: ClusterMap, visible: Visible) -> NodeView:
+def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visible) -> NodeView:
     """One node with its tenants."""
-    node = spot.node
-    labels = {level.label for layout in floor.layouts for level in layout.levels}
+    node = occupancy.node
+    labels = {level.label for layout in cluster_map.layouts for level in layout.levels}
     return NodeView(
         name=node.name,
         ready=node.ready,
         schedulable=not node.unschedulable,
         domains={label: node.labels[label] for label in sorted(labels & node.labels.keys())},
-        gpus=spot.gpus,
-        free_gpus=spot.free_gpus,
-        fragmented_gpus=spot.fragmented,
+        gpus=occupancy.gpus,
+        free_gpus=occupancy.free_gpus,
+        fragmented_gpus=occupancy.fragmented,
         capacity=_units(node.allocatable),
-        free=_units(spot.free),
-        others=_units(spot.others),
+        free=_units(occupancy.free),
+        others=_units(occupancy.others),
         tenants=[
-            _tenant(floor.gangs[t.gang], t.pods, t.gpus, visible=sees(floor.gangs[t.gang], visible))
-            for t in spot.tenants
+            _tenant(
+                cluster_map.gangs[t.gang],
+                t.pods,
+                t.gpus,
+                visible=sees(cluster_map.gangs[t.gang], visible),
+            )
+            for t in occupancy.tenants
         ],
     )
 
@@ -206,20 +211,27 @@ def _domain(level: str, domain: Domain) -> DomainView:
     )
 
 
-def floor_document(floor: ClusterMap, visible: Visible) -> dict[str, Any]:
+def floor_document(cluster_map: ClusterMap, visible: Visible) -> dict[str, Any]:
     """A :class:`FloorView` as plain JSON: checking 5,000 nodes against the model would take longer than all the rest."""
-    shown = [gang for gang in floor.gangs if sees(gang, visible)]
+    shown = [gang for gang in cluster_map.gangs if sees(gang, visible)]
     place = {id(gang): number for number, gang in enumerate(shown)}
     hidden = len(shown)
-    who = [place.get(id(gang), hidden) for gang in floor.gangs]
-    spots = floor.spots
+    who = [place.get(id(gang), hidden) for gang in cluster_map.gangs]
+    occupancies = cluster_map.occupancies
     return {
-        "names": [spot.node.name for spot in spots],
-        "gpus": [_short(spot.gpus) for spot in spots],
-        "free": [_short(spot.free_gpus) for spot in spots],
-        "status": [0 if spot.open else 1 if spot.node.ready else 2 for spot in spots],
-        "utilization": [_percent(utilization_of(spot.tenants, floor.gangs)) for spot in spots],
-        "who": [list(dict.fromkeys(who[t.gang] for t in spot.tenants)) for spot in spots],
+        "names": [occupancy.node.name for occupancy in occupancies],
+        "gpus": [_short(occupancy.gpus) for occupancy in occupancies],
+        "free": [_short(occupancy.free_gpus) for occupancy in occupancies],
+        "status": [
+            0 if occupancy.open else 1 if occupancy.node.ready else 2 for occupancy in occupancies
+        ],
+        "utilization": [
+            _percent(utilization_of(occupancy.tenants, cluster_map.gangs))
+            for occupancy in occupancies
+        ],
+        "who": [
+            list(dict.fromkeys(who[t.gang] for t in occupancy.tenants)) for occupancy in occupancies
+        ],
         "levels": [
             {
                 "topology": layout.name,
@@ -227,10 +239,10 @@ def floor_document(floor: ClusterMap, visible: Visible) -> dict[str, Any]:
                 "domains": [list(domain.path) for domain in level.domains],
                 "of": list(level.of),
             }
-            for layout in floor.layouts
+            for layout in cluster_map.layouts
             for level in layout.levels
         ],
-        "workloads": _columns(shown, [g for g in floor.gangs if not sees(g, visible)]),
+        "workloads": _columns(shown, [g for g in cluster_map.gangs if not sees(g, visible)]),
     }
 
 

@@ -203,7 +203,7 @@ class ApiStore(Protocol):
 class Lookout(Protocol):
     """Who can look at the cluster: each process that watches it."""
 
-    async def floor(self) -> ClusterMap | None:
+    async def cluster_map(self) -> ClusterMap | None:
         """What stands where, about a second old at most; None while this process does not know yet.
 
         May raise StoreUnavailable.

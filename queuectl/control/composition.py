@@ -97,9 +97,9 @@ class Controller:
         """Which process leads; empty when none does."""
         return await self.supervisor.leader()
 
-    async def floor(self) -> ClusterMap | None:
+    async def cluster_map(self) -> ClusterMap | None:
         """What stands where; None while this process does not know yet."""
-        return await self.supervisor.viewer.floor()
+        return await self.supervisor.viewer.cluster_map()
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         """Pods outside the queues that hold GPUs; None while this process does not know yet."""

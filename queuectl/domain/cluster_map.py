@@ -125,9 +125,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
-    """Everything at one time (unix seconds). ``spots`` are in the order of names."""
+    """Everything at one time (unix seconds). ``occupancies`` are in the order of names."""
 
     at: float
     gangs: tuple[Resident, ...]
-    spots: tuple[NodeOccupancy, ...]
+    occupancies: tuple[NodeOccupancy, ...]
     layouts: tuple[Layout, ...]

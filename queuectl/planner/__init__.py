@@ -1,13 +1,21 @@
 """The planner: one snapshot in, one plan out. Pure; OR-Tools CP-SAT decides every admission.
 
-- :mod:`planning`, :mod:`batch`, :mod:`answer`: the way from snapshot to plan, the walk in queue order
-- :mod:`fleetindex`, :mod:`topology`, :mod:`usage`, :mod:`arena`, :mod:`ledger`: the snapshot as numbers
-- :mod:`flavors`, :mod:`choose`, :mod:`asking`, :mod:`demand`, :mod:`split`: what a gang asks, by flavor
-- :mod:`decide`, :mod:`packing`, :mod:`solve`: where pods can go; fast paths refuse, order and hint, CP-SAT decides
-- :mod:`queueing`, :mod:`leases`, :mod:`owed`: whose turn it is, what quota says, what is kept for whom
-- :mod:`victims` and what losing them costs (:mod:`cost`), :mod:`mending`, :mod:`moving`, :mod:`tidying`
-- :mod:`explain`, :mod:`why`, :mod:`placing`: the answer in words and in node names
-- :mod:`verify`: the independent check of a plan
+Each package is a layer and imports only those below it (the import-linter contract in pyproject.toml). From the top:
+
+- :mod:`explain`: why a pending gang waits, and what would let it start
+- :mod:`cycle`: the turns of one admission cycle
+- :mod:`repair`, :mod:`relocate`, :mod:`consolidate`: running gangs get other nodes
+- :mod:`search`: the flavors and sizes of one gang
+- :mod:`preempt`: which running gangs to evict for one gang
+- :mod:`reasons`: the answers in words
+- :mod:`placement`: whether the pods fit, and on which nodes
+- :mod:`model`: the CP-SAT model of a placement
+- :mod:`capacity`: what is free, at each instant
+- :mod:`order`: whose turn it is
+- :mod:`problem`: the snapshot as numbers
+- :mod:`quota`, :mod:`solver`: the cohort tree, and the interface to CP-SAT
+
+:mod:`verify` checks a plan independently; it shares no code with the rest.
 """
 
 from queuectl.planner.plan_cycle import plan

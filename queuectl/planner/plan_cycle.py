@@ -113,9 +113,13 @@ def _confirm(
     stopped = cycle.solver.stop.stopped
     confirmed = Confirmed(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
     if confirmed.status is Status.FOUND:
-        for kept, node_counts in zip(cycle.state.kept, confirmed.node_counts, strict=True):
-            if any(new is not old for new, old in zip(node_counts, kept.node_counts, strict=True)):
-                cycle.state.move(kept, node_counts)
+        for admission, node_counts in zip(
+            cycle.state.admissions, confirmed.node_counts, strict=True
+        ):
+            if any(
+                new is not old for new, old in zip(node_counts, admission.node_counts, strict=True)
+            ):
+                cycle.state.move(admission, node_counts)
         return repairs
     alarm = confirmed.alarm
     if confirmed.status is Status.REFUTED:

@@ -1,4 +1,4 @@
-"""The floor plan of a snapshot: what stands where, and what is free in which domain."""
+"""The cluster map of a snapshot: which gang is where, and what is free in which domain."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _Seats = list[list[Tenant]]
 _WHOLE: Final = 6  # digits: sevenths of GPUs add up to whole ones
 
 
-def floor_of(
+def cluster_map_of(
     snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache | None = None
 ) -> ClusterMap:
-    """The floor plan. ``uses``: what gangs do with their GPUs, by uid, as far as it is known."""
+    """The cluster map. ``uses``: what gangs do with their GPUs, by uid, as far as it is known."""
     cache = cache or PlannerCache()
     index = index_of(snapshot.fleet, cache)
     gangs, seats = _seated(snapshot, index, uses)
@@ -126,16 +126,16 @@ def _domain(
     path: tuple[str, ...], node_counts: Sequence[NodeOccupancy], gangs: Sequence[Resident]
 ) -> Domain:
     """What its nodes come to together."""
-    takes = [spot for spot in node_counts if spot.open]
-    most = max(takes, key=lambda spot: spot.free_gpus, default=None)
-    tenants = [tenant for spot in node_counts for tenant in spot.tenants]
+    takes = [occupancy for occupancy in node_counts if occupancy.open]
+    most = max(takes, key=lambda occupancy: occupancy.free_gpus, default=None)
+    tenants = [tenant for occupancy in node_counts for tenant in occupancy.tenants]
     return Domain(
         path=path,
         nodes=len(node_counts),
         open=len(takes),
-        gpus=round(sum(spot.gpus for spot in node_counts), _WHOLE),
-        free=round(sum(spot.free_gpus for spot in takes), _WHOLE),
-        fragmented=round(sum(spot.fragmented for spot in takes), _WHOLE),
+        gpus=round(sum(occupancy.gpus for occupancy in node_counts), _WHOLE),
+        free=round(sum(occupancy.free_gpus for occupancy in takes), _WHOLE),
+        fragmented=round(sum(occupancy.fragmented for occupancy in takes), _WHOLE),
         largest=(most.node.name, most.free_gpus) if most is not None else None,
         gangs=len({tenant.gang for tenant in tenants}),
         utilization=utilization_of(tenants, gangs),

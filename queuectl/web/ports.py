@@ -44,7 +44,7 @@ class PageStore(ApiStore, Protocol):
 class Scene(Protocol):
     """Who can look at the cluster: each process that watches it. Both may raise StoreUnavailable."""
 
-    async def floor(self) -> ClusterMap | None:
+    async def cluster_map(self) -> ClusterMap | None:
         """What stands where, about a second old at most; None while this process does not know yet."""
 
     @property

@@ -128,9 +128,9 @@ class Site:
         """The cluster as planning would see it; None while this process does not know."""
         return await self._scene.picture() if self._scene is not None else None
 
-    async def floor(self) -> ClusterMap | None:
+    async def cluster_map(self) -> ClusterMap | None:
         """What stands where; None while this process does not know."""
-        return await self._scene.floor() if self._scene is not None else None
+        return await self._scene.cluster_map() if self._scene is not None else None
 
     def page(
         self,

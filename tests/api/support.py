@@ -43,7 +43,7 @@ from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShap
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.files.what_if import WhatIf
 from queuectl.planner.cache import PlannerCache
-from queuectl.reports.cluster_map import floor_of
+from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
 
@@ -107,7 +107,7 @@ class FixedLookout:
         self.known = known
         self.held = held
 
-    async def floor(self) -> ClusterMap | None:
+    async def cluster_map(self) -> ClusterMap | None:
         return self.known
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
@@ -129,8 +129,8 @@ class LookingOut:
     async def _look(self) -> ClusterView | None:
         return ClusterView(self.snapshot) if self.snapshot is not None else None
 
-    async def floor(self) -> ClusterMap | None:
-        return floor_of(self.snapshot, {}) if self.snapshot is not None else None
+    async def cluster_map(self) -> ClusterMap | None:
+        return cluster_map_of(self.snapshot, {}) if self.snapshot is not None else None
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         return () if self.snapshot is not None else None

@@ -15,7 +15,7 @@ from queuectl.domain.identity import Caller, Right
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.reports.cluster_map import floor_of
+from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to
 from tests.api.support import FixedHealth, FixedLookout
@@ -32,7 +32,7 @@ def of(namespace: str, uid: str, where: dict[str, int]) -> Admitted:
 
 GANGS = [of("team", "mine", {"n00": 2, "n01": 1}), of("other", "theirs", {"n01": 1, "n05": 1})]
 USES = {"mine": GangUse("mine", 1, UseState.ACTIVE, 0.0, 0.0, 0.456, 1.0, "")}
-FLOOR = floor_of(world(NODES, [], GANGS), USES)
+FLOOR = cluster_map_of(world(NODES, [], GANGS), USES)
 
 
 class Rights:
@@ -45,8 +45,8 @@ class Rights:
         return right.resource == "nodes" or right.namespace == self.namespace
 
 
-def app_of(floor: ClusterMap | None) -> FastAPI:
-    lookout = FixedLookout(floor)
+def app_of(cluster_map: ClusterMap | None) -> FastAPI:
+    lookout = FixedLookout(cluster_map)
     return create_app(MemoryStore(), FixedHealth(), Metrics().registry, lookout=lookout)
 
 
@@ -161,7 +161,7 @@ async def test_a_floor_that_is_the_same_is_not_sent_again(client: httpx2.AsyncCl
 async def test_a_floor_that_changed_has_another_tag() -> None:
     async with talking_to(app_of(FLOOR)) as client:
         before = (await client.get("/api/v1/floor")).headers["ETag"]
-    fuller = floor_of(world(NODES, [], [*GANGS, of("team", "new", {"n07": 1})]), USES)
+    fuller = cluster_map_of(world(NODES, [], [*GANGS, of("team", "new", {"n07": 1})]), USES)
     async with talking_to(app_of(fuller)) as client:
         answer = await client.get("/api/v1/floor", headers={"If-None-Match": before})
     assert answer.status_code == 200

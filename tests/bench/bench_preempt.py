@@ -18,7 +18,7 @@ from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.bounds import parts_of, sums
-from queuectl.planner.preempt.candidates import Bench
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.find import Victims, candidate_sets, find_victims
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import GangRequest, request_of
@@ -78,27 +78,29 @@ LINES = (
 # -- the order to compare with
 
 
-def in_queue_order(problem: Problem, request: GangRequest, bench: Bench) -> list[int] | None:
+def in_queue_order(
+    problem: Problem, request: GangRequest, table: CandidateTable
+) -> list[int] | None:
     """Lowest priority first, newest first, until it fits; then back in reverse whoever is not needed."""
     fits = _fits(problem, request)
     order = sorted(
-        range(bench.size), key=lambda i: (int(bench.rank[i]), -bench.gangs[i].started_at)
+        range(table.size), key=lambda i: (int(table.rank[i]), -table.gangs[i].started_at)
     )
     free = problem.later.copy()
     taken: list[int] = []
     for gang_at in order:
         if fits(free):
             break
-        _move(free, problem, bench.gangs[gang_at], 1)
+        _move(free, problem, table.gangs[gang_at], 1)
         taken.append(gang_at)
     if not fits(free):
         return None
     for gang_at in list(reversed(taken)):
-        _move(free, problem, bench.gangs[gang_at], -1)
+        _move(free, problem, table.gangs[gang_at], -1)
         if fits(free):
             taken.remove(gang_at)
         else:
-            _move(free, problem, bench.gangs[gang_at], 1)
+            _move(free, problem, table.gangs[gang_at], 1)
     return taken
 
 
@@ -154,9 +156,9 @@ def measure(line: Line, *, compare: bool) -> Measured:
         done.proved += answer.proof is Proof.OPTIMAL
         done.ours.append(_layers(answer))
         if compare and not line.several and not line.lenders:
-            bench = candidate_sets(open_state(problem), request, queue)[0][0].bench
-            taken = in_queue_order(problem, request, bench) or []
-            costs = [bench.cost(i) for i in taken]
+            table = candidate_sets(open_state(problem), request, queue)[0][0].table
+            taken = in_queue_order(problem, request, table) or []
+            costs = [table.cost(i) for i in taken]
             worst = max((c.priority for c in costs), default=0)
             done.theirs.append((worst, sum(c.lost_work for c in costs), len(costs)))
     return done

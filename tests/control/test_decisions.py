@@ -53,7 +53,7 @@ async def test_cycles_that_find_nothing_new_leave_no_record(database_url: str) -
         cycle = loop._pen.cycle
 
         def planned() -> bool:
-            loop._bell.plan()
+            loop._wakeup.plan()
             return loop._pen.cycle > cycle + 5
 
         await world.until(planned, "five more plans")

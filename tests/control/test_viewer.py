@@ -92,9 +92,9 @@ def leader(world: Rig) -> Viewer:
     return made(world, world.loop._mirror, leads=True)
 
 
-def without_time(floor: ClusterMap | None) -> ClusterMap:
-    assert floor is not None
-    return replace(floor, at=0.0)
+def without_time(cluster_map: ClusterMap | None) -> ClusterMap:
+    assert cluster_map is not None
+    return replace(cluster_map, at=0.0)
 
 
 async def test_a_standby_shows_what_the_leader_shows(database_url: str) -> None:
@@ -104,13 +104,13 @@ async def test_a_standby_shows_what_the_leader_shows(database_url: str) -> None:
         await world.until_state(big, State.RUNNING)
         await world.until_state(small, State.RUNNING)
         async with standby(world) as other:
-            shown = without_time(await other.floor())
-            assert shown == without_time(await leader(world).floor())
+            shown = without_time(await other.cluster_map())
+            assert shown == without_time(await leader(world).cluster_map())
     assert [(g.workload.name, g.gpus, g.cluster_queue) for g in shown.gangs] == [
         ("big", 24, "pool"),
         ("small", 16, "pool"),
     ]
-    assert sum(spot.free_gpus for spot in shown.spots) == 24
+    assert sum(occupancy.free_gpus for occupancy in shown.occupancies) == 24
 
 
 async def test_a_standby_shows_what_gangs_do_as_the_leader_says(database_url: str) -> None:
@@ -144,10 +144,10 @@ async def test_a_gang_that_the_last_plan_started_counts_where_somebody_asks_who_
 
 async def test_a_standby_follows_what_the_leader_commits(database_url: str) -> None:
     async with rig(database_url, 4) as world, standby(world) as other:
-        assert without_time(await other.floor()).gangs == ()
+        assert without_time(await other.cluster_map()).gangs == ()
         uid = world.cluster.submit(gang("Job", "late", 2))
         await world.until_state(uid, State.RUNNING)
-        assert [g.workload.uid for g in without_time(await other.floor()).gangs] == [uid]
+        assert [g.workload.uid for g in without_time(await other.cluster_map()).gangs] == [uid]
 
 
 async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
@@ -244,7 +244,7 @@ async def test_a_standby_says_why_a_gang_waits(database_url: str) -> None:
 async def test_nothing_is_known_before_the_watch_has_listed_everything(database_url: str) -> None:
     async with rig(database_url, 1) as world:
         early = made(world, Mirror({}), leads=False, watches=False)
-        assert await early.floor() is None
+        assert await early.cluster_map() is None
         assert await early.diagnose("anybody") is None
 
 
@@ -253,7 +253,7 @@ async def test_who_asks_within_the_second_gets_the_same(
 ) -> None:
     monkeypatch.setattr(viewing, "LOOK_SECONDS", 60.0)
     async with rig(database_url, 2) as world, standby(world) as other:
-        first, second = await asyncio.gather(other.floor(), other.floor())
+        first, second = await asyncio.gather(other.cluster_map(), other.cluster_map())
         assert first is second
 
 
@@ -300,7 +300,7 @@ async def test_a_standby_and_the_leader_know_pods_outside_the_queues(database_ur
         }
         world.cluster.server.create("pods", pod)
         async with standby(world) as other:
-            (spot,) = without_time(await other.floor()).spots
+            (occupancy,) = without_time(await other.cluster_map()).occupancies
             await world.until(
                 lambda: (
                     world.loop is not None and world.loop.loaded and world.loop.books.unmanaged()
@@ -312,4 +312,4 @@ async def test_a_standby_and_the_leader_know_pods_outside_the_queues(database_ur
         assert await early.unmanaged() is None
     held = UnmanagedPod("default", "notebook", "n0", 3.0, None)
     assert listed == [(held,), (held,)]
-    assert (spot.free_gpus, spot.others["nvidia.com/gpu"]) == (5, 3)
+    assert (occupancy.free_gpus, occupancy.others["nvidia.com/gpu"]) == (5, 3)

@@ -96,5 +96,5 @@ def test_a_place_that_others_took_meanwhile_is_not() -> None:
 def test_a_place_found_for_other_pods_is_not() -> None:
     chooser, request = at_its_turn(ROOMY)
     foreseen_on_b(chooser, request)
-    other = replace(request, units=(replace(request.units[0], preferred=0),))
+    other = replace(request, podset_groups=(replace(request.podset_groups[0], preferred=0),))
     assert on(chooser, chooser.decide(other)) == ["a"]

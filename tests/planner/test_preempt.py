@@ -208,7 +208,7 @@ def test_a_search_cut_short_still_evicts_nobody_in_vain(snapshot: Snapshot) -> N
             continue
         assert not verify(snapshot, plan_of(snapshot, request, answer))
         victims = evicted(answer) or set()
-        if len({p.shape for p in request.pods}) > 1 or len(request.units) > 1:
+        if len({p.shape for p in request.pods}) > 1 or len(request.podset_groups) > 1:
             continue  # a greedy packing of several shapes may miss that fewer would do
         for needed in victims:
             fewer = frozenset(victims - {needed})
@@ -367,7 +367,7 @@ def test_higher_priorities_stay_while_lower_ones_are_undecided_until_the_budget_
     ranks: list[int] = []
 
     def gives_up(search: preempt_search.Search, goals: object) -> Found:
-        ranks.append(search.bench.size)
+        ranks.append(search.table.size)
         return Found(proved=False)
 
     monkeypatch.setattr(preempt_search.Search, "run", gives_up)

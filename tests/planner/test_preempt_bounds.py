@@ -57,9 +57,9 @@ def _judged(snapshot: Snapshot) -> tuple[Deficit, Ints, int]:
     flavors = (dict.fromkeys(snapshot.pending[0].workload.podsets[0].shape.requests, FLAVOR),)
     request = request_of(problem, snapshot.pending[0], main, flavors)
     state = open_state(problem)
-    bench = candidate_sets(state, request, main)[0][0].bench
+    table = candidate_sets(state, request, main)[0][0].table
     (part,) = parts_of(request)
-    deficit = deficit_of(part, part.counts[0][0], state.later.free, bench)
+    deficit = deficit_of(part, part.counts[0][0], state.later.free, table)
     answer = find_victims(state, request, main, Solver(snapshot.limits))
     assert answer is not None
-    return deficit, bench.lost, sum(victim.cost.lost_work for victim in answer.victims)
+    return deficit, table.lost, sum(victim.cost.lost_work for victim in answer.victims)

@@ -34,7 +34,7 @@ def bare(made: Plan) -> Plan:
     return replace(made, stats={})
 
 
-def _with_all_kept(snapshot: Snapshot) -> State:
+def _with_all_admitted(snapshot: Snapshot) -> State:
     """As if every waiting gang had been started, whether it has the quota or not."""
     problem = survey(snapshot)
     state = open_state(problem)
@@ -44,7 +44,7 @@ def _with_all_kept(snapshot: Snapshot) -> State:
         requests = workload.podsets[0].shape.requests
         flavors = ({r: flavor for r, flavor in FLAVORS.items() if requests[r]},)
         request = request_of(problem, pending, queue, flavors)
-        state.keep(TentativeAdmission(request, ()))
+        state.admit(TentativeAdmission(request, ()))
     return state
 
 
@@ -53,11 +53,11 @@ def test_the_quota_model_holds_everybody_exactly_where_each_has_quota_beside_the
     for seed in range(300):
         snapshot = contest(seed)
         some = tuple(p for p in snapshot.pending if random.Random(seed).random() < 0.6)
-        state = _with_all_kept(replace(snapshot, pending=some))
+        state = _with_all_admitted(replace(snapshot, pending=some))
         fits = all(
-            not need or state.now.quota.left(kept.request.queue or "", row) >= 0
-            for kept in state.kept
-            for row, need in kept.request.charges.items()
+            not need or state.now.quota.left(admission.request.queue or "", row) >= 0
+            for admission in state.admissions
+            for row, need in admission.request.charges.items()
         )
         solver = Solver(snapshot.limits)
         assert confirm(state, solver).status is (Status.FOUND if fits else Status.REFUTED)
@@ -75,7 +75,7 @@ def test_the_quota_model_knows_limits_of_borrowing_and_lending(
     ]
     for started in range(1, 6):
         waiting = [gpus(f"g{number}", 1, "a") for number in range(started)]
-        state = _with_all_kept(quota_only(queues, waiting))
+        state = _with_all_admitted(quota_only(queues, waiting))
         status = confirm(state, Solver(SolverLimits())).status
         assert status is (Status.FOUND if started <= holds else Status.REFUTED)
 

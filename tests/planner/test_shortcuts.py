@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain.context import context_of
-from queuectl.planner.explain.others_leave import bench_without
+from queuectl.planner.explain.others_leave import table_without
 from queuectl.planner.explain.relaxation import as_it_is, requests
 from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide
@@ -69,18 +69,18 @@ def test_a_small_model_that_leaves_most_gangs_out_finds_no_other_answer(
 def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.DataObject) -> None:
     """It is found to fit the nodes cut out for it after some gangs have left exactly when it is on all nodes."""
     problem = survey(snapshot)
-    bench = bench_without(problem, frozenset())
+    table = table_without(problem, frozenset())
     prepared = begin(problem)
     pending = next(turns(prepared))
     turn = context_of(prepared.cycle, pending)
     for request in requests(turn, as_it_is(turn)):
         free, solver = prepared.cycle.state.later.free, Solver(snapshot.limits)
-        search = Search(request, free, bench, EvictionConstraints(bench, []), solver)
+        search = Search(request, free, table, EvictionConstraints(table, []), solver)
         gone = (
-            data.draw(st.frozensets(st.integers(0, bench.size - 1))) if bench.size else frozenset()
+            data.draw(st.frozensets(st.integers(0, table.size - 1))) if table.size else frozenset()
         )
-        after = free + bench.freed(free.shape[1], bench.mask(gone))
+        after = free + table.freed(free.shape[1], table.mask(gone))
         node_counts = find(request, after, partial(caps, after))
         useful = search.useful(search.deficits, WHOLE)
-        stage = stage_of(request, free, bench, useful)
-        assert stage.fits(bench.mask(gone)) is (node_counts is not None)
+        stage = stage_of(request, free, table, useful)
+        assert stage.fits(table.mask(gone)) is (node_counts is not None)

@@ -23,7 +23,7 @@ from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.consolidate.bundles import bundle
 from queuectl.planner.consolidate.tidy import may_move
 from queuectl.planner.consolidate.tidy_model import TidyModel
-from queuectl.planner.placement.measure import Wholes, placed_units, score
+from queuectl.planner.placement.measure import Wholes, placed_podset_groups, score
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import request_of
 from queuectl.planner.solver.solver import Model
@@ -70,7 +70,7 @@ def kept_of(problem: Problem, made: Plan) -> list[TentativeAdmission]:
 
 def measured(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:
     problem = survey(snapshot)
-    return score(Wholes(problem), placed_units(kept_of(problem, made)))
+    return score(Wholes(problem), placed_podset_groups(kept_of(problem, made)))
 
 
 def domains(snapshot: Snapshot, made: Plan) -> dict[str, dict[str, int]]:
@@ -282,7 +282,7 @@ def test_where_the_gangs_stand_is_a_solution_of_the_model(snapshot: Snapshot) ->
     """So the model refuses nothing that is real, and its hint is complete."""
     problem = survey(snapshot)
     kept = kept_of(problem, untidied(snapshot))
-    placed = placed_units(kept)
+    placed = placed_podset_groups(kept)
     if not placed:
         return
     units = [bundle(problem, n, each) for n, each in enumerate(placed)]

@@ -20,7 +20,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
-from queuectl.reports.cluster_map import floor_of
+from queuectl.reports.cluster_map import cluster_map_of
 from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.web.records import CONFIGURATION, keep_records
@@ -58,17 +58,17 @@ class Scene:
         self.snapshot: Snapshot | None = snapshot
         self.uses = uses
         self.cache = PlannerCache()
-        self._floor: ClusterMap | None = None
+        self._cluster_map: ClusterMap | None = None
 
     async def picture(self) -> Snapshot | None:
         return self.snapshot
 
-    async def floor(self) -> ClusterMap | None:
+    async def cluster_map(self) -> ClusterMap | None:
         if self.snapshot is None:
             return None
-        if self._floor is None:
-            self._floor = floor_of(self.snapshot, self.uses)
-        return self._floor
+        if self._cluster_map is None:
+            self._cluster_map = cluster_map_of(self.snapshot, self.uses)
+        return self._cluster_map
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Nodes, domains, and the floor plan: what is free, and who is where. Each replica that watches the cluster answers."""
+"""Nodes, domains, and the cluster map: what is free, and which gang is where. Each replica that watches the cluster answers."""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -61,20 +61,20 @@ def add_routes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None
     """Offer the paths. ``lookout``: None where nobody watches the cluster."""
     _nodes(routes, guard, lookout)
     _domains(routes, guard, lookout)
-    _floor(routes, guard, lookout)
+    _cluster_map(routes, guard, lookout)
 
 
 class OnceForEach:
-    """What is made of a floor, kept until there is another: made once for all who ask the same of it."""
+    """What is made of one cluster map, kept until there is another one: made once for all requests that ask the same of it."""
 
     def __init__(self) -> None:
-        self._floor: ClusterMap | None = None
+        self._cluster_map: ClusterMap | None = None
         self._made: dict[Any, Any] = {}
 
-    def made(self, floor: ClusterMap, key: Hashable, make: Callable[[], _Made]) -> _Made:
+    def made(self, cluster_map: ClusterMap, key: Hashable, make: Callable[[], _Made]) -> _Made:
         """What ``make`` gives, or gave before. ``key``: what is asked; the same is always made in the same way."""
-        if self._floor is not floor:
-            self._floor, self._made = floor, {}
+        if self._cluster_map is not cluster_map:
+            self._cluster_map, self._made = cluster_map, {}
         if key not in self._made:
             self._made[key] = make()
         found: _Made = self._made[key]
@@ -87,17 +87,17 @@ async def known(lookout: Lookout | None) -> ClusterMap:
     Raises:
         Problem: not-known-yet.
     """
-    floor = await lookout.floor() if lookout is not None else None
-    if floor is None:
+    cluster_map = await lookout.cluster_map() if lookout is not None else None
+    if cluster_map is None:
         raise not_known_yet()
-    return floor
+    return cluster_map
 
 
-async def visible_in(guard: Guard, request: Request, floor: ClusterMap) -> Visible:
+async def visible_in(guard: Guard, request: Request, cluster_map: ClusterMap) -> Visible:
     """The namespaces of tenants whose workloads the caller may list."""
 
     async def namespaces() -> Iterable[str]:
-        return {gang.workload.namespace for gang in floor.gangs}
+        return {gang.workload.namespace for gang in cluster_map.gangs}
 
     return await guard.visible(request, "list", "workloads", namespaces)
 
@@ -120,24 +120,24 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         cursor: Cursor = None,
     ) -> NodePageView:
         after = name_before(cursor)
-        floor = await known(lookout)
-        visible = await visible_in(guard, request, floor)
+        cluster_map = await known(lookout)
+        visible = await visible_in(guard, request, cluster_map)
         labels = [tuple(each.split("=", 1)) for each in domain or ()]
         found: list[NodeOccupancy] = []
-        for spot in floor.spots:
-            if spot.node.name <= after or (free is not None and not _has(spot, free)):
+        for occupancy in cluster_map.occupancies:
+            if occupancy.node.name <= after or (free is not None and not _has(occupancy, free)):
                 continue
-            if any(spot.node.labels.get(label) != value for label, value in labels):
+            if any(occupancy.node.labels.get(label) != value for label, value in labels):
                 continue
-            if search and not _matches(spot, floor, visible, search.lower()):
+            if search and not _matches(occupancy, cluster_map, visible, search.lower()):
                 continue
-            found.append(spot)
+            found.append(occupancy)
             if len(found) > limit:
                 break
         page = found[:limit]
         more = len(found) > limit
         return NodePageView(
-            items=[node_view(spot, floor, visible) for spot in page],
+            items=[node_view(occupancy, cluster_map, visible) for occupancy in page],
             next_cursor=cursor_after(page[-1].node.name) if more else None,
         )
 
@@ -150,22 +150,27 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         dependencies=[guard.needs("get", "nodes")],
     )
     async def get_node(request: Request, name: Name) -> NodeView:
-        floor = await known(lookout)
-        spot = next((spot for spot in floor.spots if spot.node.name == name), None)
-        if spot is None:
+        cluster_map = await known(lookout)
+        occupancy = next(
+            (occupancy for occupancy in cluster_map.occupancies if occupancy.node.name == name),
+            None,
+        )
+        if occupancy is None:
             raise Problem(P.NOT_FOUND, f"there is no node {name}")
-        return node_view(spot, floor, await visible_in(guard, request, floor))
+        return node_view(occupancy, cluster_map, await visible_in(guard, request, cluster_map))
 
 
-def _has(spot: NodeOccupancy, gpus: float) -> bool:
-    return spot.open and spot.free_gpus >= gpus
+def _has(occupancy: NodeOccupancy, gpus: float) -> bool:
+    return occupancy.open and occupancy.free_gpus >= gpus
 
 
-def _matches(spot: NodeOccupancy, floor: ClusterMap, visible: Visible, text: str) -> bool:
+def _matches(
+    occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visible, text: str
+) -> bool:
     """Names that the caller may not see are not looked at either: a search must not tell them."""
-    if text in spot.node.name.lower():
+    if text in occupancy.node.name.lower():
         return True
-    gangs = (floor.gangs[tenant.gang] for tenant in spot.tenants)
+    gangs = (cluster_map.gangs[tenant.gang] for tenant in occupancy.tenants)
     return any(sees(gang, visible) and text in gang.workload.ref.lower() for gang in gangs)
 
 
@@ -185,20 +190,20 @@ def _domains(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         dependencies=[guard.needs("list", "nodes")],
     )
     async def list_domains(topology: OfTopology = None) -> Response:
-        floor = await known(lookout)
-        wanted = [layout for layout in floor.layouts if topology in (None, layout.name)]
+        cluster_map = await known(lookout)
+        wanted = [layout for layout in cluster_map.layouts if topology in (None, layout.name)]
         if topology is not None and not wanted:
             raise Problem(P.NOT_FOUND, f"there is no Topology {topology}")
-        content = kept.made(floor, topology, partial(body, wanted))
+        content = kept.made(cluster_map, topology, partial(body, wanted))
         return Response(content, media_type="application/json")
 
 
-def _floor(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
+def _cluster_map(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
     kept = OnceForEach()
 
-    def body(floor: ClusterMap, visible: Visible) -> tuple[bytes, str]:
+    def body(cluster_map: ClusterMap, visible: Visible) -> tuple[bytes, str]:
         """The answer and its tag."""
-        content = orjson.dumps(floor_document(floor, visible))
+        content = orjson.dumps(floor_document(cluster_map, visible))
         return content, hashlib.blake2b(content, digest_size=12).hexdigest()
 
     @routes.get(
@@ -211,10 +216,10 @@ def _floor(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         dependencies=[guard.needs("list", "nodes")],
     )
     async def get_floor(request: Request, if_none_match: IfNoneMatch = None) -> Response:
-        floor = await known(lookout)
-        visible = await visible_in(guard, request, floor)
+        cluster_map = await known(lookout)
+        visible = await visible_in(guard, request, cluster_map)
         seen = None if visible is None else frozenset(visible)
-        content, tag = kept.made(floor, seen, partial(body, floor, visible))
+        content, tag = kept.made(cluster_map, seen, partial(body, cluster_map, visible))
         headers = {"ETag": etag(tag), "Cache-Control": "private, no-cache"}
         if unchanged(tag, if_none_match):
             return Response(status_code=304, headers=headers)

@@ -51,7 +51,7 @@ class LedgerWriter:
         metrics: Metrics,
         actuator: Actuator,
         teller: EventRecorder,
-        bell: Wakeup,
+        wakeup: Wakeup,
         epoch: int,
     ) -> None:
         self.epoch = epoch
@@ -62,7 +62,7 @@ class LedgerWriter:
         self._metrics = metrics
         self._actuator = actuator
         self._teller = teller
-        self._bell = bell
+        self._wakeup = wakeup
         self._ahead: asyncio.Task[None] | None = None  # observations on their way to the database
 
     async def reload(self) -> None:
@@ -183,4 +183,4 @@ class LedgerWriter:
         self._teller.tell(changes)
         self._actuator.poke(change.after.uid for change in changes)
         if self._mirror.touched:
-            self._bell.ring()
+            self._wakeup.ring()

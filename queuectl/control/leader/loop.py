@@ -85,7 +85,7 @@ class Loop:
             clock,
             look_fresh_seconds=settings.utilization.fresh_seconds,
         )
-        self._bell = Wakeup()
+        self._wakeup = Wakeup()
         self._stop = StopSignal()
         self._diagnoser = Diagnoser(throttle, cache)
         self._plan_at = 0.0  # of the event loop's clock; no cycle before it
@@ -120,9 +120,9 @@ class Loop:
         """
         news = self.books.looked(uses)
         if news.plan_again:
-            self._bell.plan()
+            self._wakeup.plan()
         elif news.due:
-            self._bell.ring()
+            self._wakeup.ring()
 
     def _placed(self, uid: str) -> None:
         """A pod of this workload was let go to its node just now."""
@@ -133,7 +133,7 @@ class Loop:
     def _refused(self, uid: str) -> None:
         """The API server refuses a write of this workload."""
         self._mirror.touched.add(uid)
-        self._bell.ring()
+        self._wakeup.ring()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a gang that waited at the last plan does not start; None for any other."""
@@ -144,7 +144,7 @@ class Loop:
         if self.loaded:
             entries = filter(None, map(self.books.ledger.get, touched))
             self._actuator.poke([entry.uid for entry in entries if entry.state in _LIVE])
-        self._bell.ring()
+        self._wakeup.ring()
 
     async def check(self) -> Checked:
         """Check every invariant of every workload. May raise StoreUnavailable."""
@@ -172,13 +172,13 @@ class Loop:
             metrics=self._metrics,
             actuator=self._actuator,
             teller=teller,
-            bell=self._bell,
+            wakeup=self._wakeup,
             epoch=epoch,
         )
         self._planning = Planning(
             books=self.books,
             pen=self._pen,
-            bell=self._bell,
+            wakeup=self._wakeup,
             metrics=self._metrics,
             clock=self._clock,
             consultation=self._diagnoser,
@@ -233,9 +233,9 @@ class Loop:
     async def _cycle_for_ever(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
-            await self._bell.heard()
+            await self._wakeup.heard()
             await asyncio.sleep(max(self._settings.debounce_seconds, self._plan_at - clock()))
-            self._bell.answer()
+            self._wakeup.answer()
             self._pen.cycle += 1
             try:
                 with cycle_context(self._pen.cycle):
@@ -254,20 +254,20 @@ class Loop:
 
     async def _cycle(self) -> None:
         """One round: write what was observed, then plan if anything a plan depends on has changed."""
-        bell, observer = self._bell, self.books.observer
+        wakeup, observer = self._wakeup, self.books.observer
         with self._metrics.stage(Stage.OBSERVE):
             seen = observer.look(self.books.config, self._clock())
-        bell.plan_due |= seen.plan_again
+        wakeup.plan_due |= seen.plan_again
         while observer.told:
             log.warning("job_left_alone", why=observer.told.pop())
         idle = self.books.of_idle_gangs(seen.changes)
-        bell.plan_due |= any(change.after.state is State.EVICTING for change in idle)
+        wakeup.plan_due |= any(change.after.state is State.EVICTING for change in idle)
         if self._inbox:
             await self._carry_out([*seen.changes, *idle])
         else:
             self._pen.write_ahead([*seen.changes, *idle])
-        if bell.plan_due:
-            bell.plan_due = False
+        if wakeup.plan_due:
+            wakeup.plan_due = False
             await self._plan()
         else:
             await self._pen.written()
@@ -314,10 +314,10 @@ class Loop:
             self.books.barred,
         )
         await self._pen.commit([*observed, *changes], None, answers)
-        self._bell.plan_due |= bool(changes)
+        self._wakeup.plan_due |= bool(changes)
         self._inbox = bool(commands)  # then there may be more
         if self._inbox:
-            self._bell.ring()
+            self._wakeup.ring()
         else:
             self._inbox_read.set()
 
@@ -325,7 +325,7 @@ class Loop:
         async with self._reading:
             await self._pen.reload()
         self._inbox = True
-        self._bell.plan()
+        self._wakeup.plan()
 
     async def configuration_changed(self) -> None:
         """The API wrote configuration: read what it wrote and plan again."""
@@ -336,13 +336,13 @@ class Loop:
             self.books.tally.learn(used)
             self.books.configure(changes)
         self._show_use(self._clock())
-        self._bell.plan()
+        self._wakeup.plan()
 
     async def commands_added(self) -> None:
         """Somebody asked for something: return when all that was asked is answered."""
         self._inbox = True
         self._inbox_read.clear()
-        self._bell.ring()
+        self._wakeup.ring()
         await self._inbox_read.wait()
 
     async def _tick(self) -> None:
@@ -354,12 +354,12 @@ class Loop:
             ledger = self.books.ledger
             self._mirror.unschedulable.intersection_update(ledger.uids(*State))
             if any(e.lease and e.lease.expires_at <= now for e in ledger.entries(State.RESERVED)):
-                self._bell.plan()
+                self._wakeup.plan()
             if self._planning.exposes(now) or self.books.quota_turns(now):
-                self._bell.plan()
-            if due or self._bell.plan_due:
+                self._wakeup.plan()
+            if due or self._wakeup.plan_due:
                 self._mirror.touched |= due
-                self._bell.ring()
+                self._wakeup.ring()
             if self.books.tally.due(now):
                 await self._sample(now)
 
@@ -373,7 +373,7 @@ class Loop:
         else:
             self.books.tally.written(used)
         self._show_use(now)
-        self._bell.plan()
+        self._wakeup.plan()
 
     def _show_use(self, now: float) -> None:
         past = self.books.tally.past_use(now)

@@ -67,7 +67,7 @@ class Planning:
         *,
         books: LeaderState,
         pen: LedgerWriter,
-        bell: Wakeup,
+        wakeup: Wakeup,
         metrics: Metrics,
         clock: Clock,
         consultation: Diagnoser,
@@ -78,7 +78,7 @@ class Planning:
         """``defragment_seconds``: between two searches for gangs to move; 0: each plan may search."""
         self._books = books
         self._pen = pen
-        self._bell = bell
+        self._wakeup = wakeup
         self._metrics = metrics
         self._clock = clock
         self._consultation = consultation
@@ -108,7 +108,7 @@ class Planning:
             return await self._discard(snapshot, decision, violations)
         self._consultation.planned(snapshot, decision)
         if any(map(self._worth_more, decision.pending)):
-            self._bell.plan_by(RETRY_SECONDS)
+            self._wakeup.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
         self._exposed_at = next_turn(snapshot, decision)
@@ -178,7 +178,7 @@ class Planning:
             log.error("plan_refused_by_verifier", violation=str(violation))
         if violations:
             await self._keep(snapshot, decision, violations)
-        self._bell.plan_by(RETRY_SECONDS)
+        self._wakeup.plan_by(RETRY_SECONDS)
         return "plan discarded: " + ("cut by the wall clock" if decision.cut else "verification")
 
     async def _keep(
@@ -202,7 +202,7 @@ class Planning:
         rest = self._defragment_seconds
         self._seek_at = now + rest
         if rest:
-            self._bell.plan_in(rest)
+            self._wakeup.plan_in(rest)
 
     def _count(self, snapshot: Snapshot, decision: Plan, changes: list[Change]) -> None:
         """What of a plan was committed."""

@@ -30,7 +30,7 @@ from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.reports.cluster_map import floor_of
+from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -93,7 +93,7 @@ class Viewer:
         # Taken before the other, never after: looking does not wait for a plan.
         self._planning = asyncio.Lock()
         self._seen: tuple[float, ClusterView] | None = None
-        self._floor: tuple[ClusterView, ClusterMap] | None = None
+        self._cluster_map: tuple[ClusterView, ClusterMap] | None = None
         self._throttle = throttle
         self._diagnoser = Diagnoser(throttle, cache)
         self._consulted: float | None = None
@@ -109,16 +109,18 @@ class Viewer:
         async with self._lock:
             return await self._look(asked)
 
-    async def floor(self) -> ClusterMap | None:
+    async def cluster_map(self) -> ClusterMap | None:
         """What stands where; None while this process does not know yet. May raise StoreUnavailable."""
         async with self._lock:
             seen = await self._look(_now() - LOOK_SECONDS)
             if seen is None:
                 return None
-            if self._floor is None or self._floor[0] is not seen:
-                made = await asyncio.to_thread(floor_of, seen.snapshot, seen.uses, self._cache)
-                self._floor = (seen, made)
-            return self._floor[1]
+            if self._cluster_map is None or self._cluster_map[0] is not seen:
+                made = await asyncio.to_thread(
+                    cluster_map_of, seen.snapshot, seen.uses, self._cache
+                )
+                self._cluster_map = (seen, made)
+            return self._cluster_map[1]
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         """Pods outside the queues that hold GPUs; None while this process does not know yet. May raise StoreUnavailable."""

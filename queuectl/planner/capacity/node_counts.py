@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.problem.request import GangRequest, Pods, Unit
+from queuectl.planner.problem.request import GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints
 
 NodeCounts: TypeAlias = tuple[
@@ -32,12 +32,12 @@ class TentativeAdmission:
     node_counts: NodeCounts
     fixed: bool = False
 
-    def per_unit(self) -> Iterator[tuple[Unit, NodeCounts]]:
-        """Each unit of its demand with the spots of that unit's pods."""
+    def per_podset_group(self) -> Iterator[tuple[PodSetGroup, NodeCounts]]:
+        """Each podset group of its demand with the spots of that podset group's pods."""
         at = 0
-        for unit in self.request.units:
-            yield unit, self.node_counts[at : at + len(unit.pods)]
-            at += len(unit.pods)
+        for podset_group in self.request.podset_groups:
+            yield podset_group, self.node_counts[at : at + len(podset_group.pods)]
+            at += len(podset_group.pods)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

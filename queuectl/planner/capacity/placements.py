@@ -41,8 +41,12 @@ def placement_of(
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             name = problem.index.nodes[node].name
             row[name] = row.get(name, 0) + count * pods.size
-    trees = {p.podset: unit.tree for unit in request.units for p in unit.pods}
-    fallback = request.units[0].tree if request.units else None
+    trees = {
+        p.podset: podset_group.tree
+        for podset_group in request.podset_groups
+        for p in podset_group.pods
+    }
+    fallback = request.podset_groups[0].tree if request.podset_groups else None
     podsets = request.pending.workload.podsets
     placed = tuple(
         PodSetPlacement(

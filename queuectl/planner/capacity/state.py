@@ -45,7 +45,7 @@ class State:
 
     Attributes:
         instants: in the order of time. While ``free`` is the same at all of them, it is one matrix.
-        kept: gangs that this plan starts.
+        admissions: gangs that this plan starts.
         gone: uids that this plan evicts or repairs.
         leaving: gangs that leave, by uid; those that this plan evicts are among them.
         released: ClusterQueues of which quota was given back.
@@ -56,14 +56,14 @@ class State:
 
     problem: Problem
     instants: Sequence[Instant]
-    kept: list[TentativeAdmission] = field(default_factory=list)
+    admissions: list[TentativeAdmission] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     leaving: dict[str, Admitted] = field(init=False)
     released: list[str] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     owed: Ints | None = None
     quota_open: QuotaUse = field(init=False)
-    _moved: Ints | None = None  # use of the kept gangs that can move, once asked for
+    _moved: Ints | None = None  # use of the admitted gangs that can move, once asked for
     _free: Ints | None = None
     _caps: dict[int, tuple[int, Ints]] = field(default_factory=dict)
     _log: list[Ints] = field(default_factory=list)
@@ -109,13 +109,13 @@ class State:
         now: Ints = self.now.free[:, nodes]
         return now if self.owed is None else now - self.owed[:, nodes]
 
-    def free_without_kept(self) -> Ints:
-        """(R, N) free if the kept gangs that can move were nowhere."""
+    def free_without_admissions(self) -> Ints:
+        """(R, N) free if the admitted gangs that can move were nowhere."""
         if self._moved is None:
             self._moved = np.zeros_like(self.now.free)
-            for kept in self.kept:
-                if not kept.fixed:
-                    give_back(self._moved, kept.request.pods, kept.node_counts)
+            for admission in self.admissions:
+                if not admission.fixed:
+                    give_back(self._moved, admission.request.pods, admission.node_counts)
         return self.free() + self._moved
 
     def caps(self, shape: Shape) -> Ints:
@@ -204,31 +204,31 @@ class State:
 
     # What starts.
 
-    def keep(self, kept: TentativeAdmission) -> None:
+    def admit(self, admission: TentativeAdmission) -> None:
         """Start a gang: it uses capacity and quota at every instant."""
-        self.kept.append(kept)
-        self._place(kept, -1)
-        self._charge(kept.request, 1, self.instants)
+        self.admissions.append(admission)
+        self._place(admission, -1)
+        self._charge(admission.request, 1, self.instants)
 
-    def drop(self, kept: TentativeAdmission) -> None:
+    def withdraw(self, admission: TentativeAdmission) -> None:
         """The opposite: it does not start after all."""
-        self.kept.remove(kept)
-        self._place(kept, 1)
-        self._charge(kept.request, -1, self.instants)
+        self.admissions.remove(admission)
+        self._place(admission, 1)
+        self._charge(admission.request, -1, self.instants)
 
-    def move(self, kept: TentativeAdmission, node_counts: NodeCounts) -> None:
-        """Place a kept gang elsewhere; its quota stays as it is."""
-        self.lift(kept)
-        self.put(kept, node_counts)
+    def move(self, admission: TentativeAdmission, node_counts: NodeCounts) -> None:
+        """Place an admitted gang elsewhere; its quota stays as it is."""
+        self.lift(admission)
+        self.put(admission, node_counts)
 
-    def lift(self, kept: TentativeAdmission) -> None:
-        """Take a kept gang off its nodes until it is put elsewhere; until then only what is free may be asked."""
-        self._place(kept, 1)
+    def lift(self, admission: TentativeAdmission) -> None:
+        """Take an admitted gang off its nodes until it is put elsewhere; until then only what is free may be asked."""
+        self._place(admission, 1)
 
-    def put(self, kept: TentativeAdmission, node_counts: NodeCounts) -> None:
+    def put(self, admission: TentativeAdmission, node_counts: NodeCounts) -> None:
         """Place a gang that was lifted."""
-        kept.node_counts = node_counts
-        self._place(kept, -1)
+        admission.node_counts = node_counts
+        self._place(admission, -1)
 
     # What leaves.
 
@@ -336,12 +336,12 @@ class State:
             for instant in self.instants[1:]:
                 instant.quota.add(row, -sign * amount)
 
-    def _place(self, kept: TentativeAdmission, sign: int) -> None:
+    def _place(self, admission: TentativeAdmission, sign: int) -> None:
         matrices = {id(instant.free): instant.free for instant in self.instants}
-        for nodes, amounts in use_of_counts(kept.request.pods, kept.node_counts):
+        for nodes, amounts in use_of_counts(admission.request.pods, admission.node_counts):
             for matrix in matrices.values():
                 matrix[:, nodes] += sign * amounts
-            if self._moved is not None and not kept.fixed:
+            if self._moved is not None and not admission.fixed:
                 self._moved[:, nodes] -= sign * amounts
             self._touch(nodes)
 

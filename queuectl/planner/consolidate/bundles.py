@@ -1,6 +1,6 @@
-"""Units as consolidation sees them: what shares a node stays together, what shares a domain goes on sharing one.
+"""PodSet groups as consolidation sees them: what shares a node stays together, what shares a domain goes on sharing one.
 
-The pods that a unit has on one node become one pod, a *bundle*. Whatever is done with bundles, the unit never needs more
+The pods that a podset group has on one node become one pod, a *bundle*. Whatever is done with bundles, the podset group never needs more
 nodes than before; and as it is required to share the domain that it shares now, never more domains of that level either.
 """
 
@@ -14,30 +14,30 @@ import numpy as np
 from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.quantity import total
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.placement.measure import PlacedUnit, domain_counts
+from queuectl.planner.placement.measure import PlacedPodSetGroup, domain_counts
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.problem import Problem, Shape
-from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
+from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints
 
-Content: TypeAlias = tuple[int, ...]  # pods of each podset of the unit in one bundle
+Content: TypeAlias = tuple[int, ...]  # pods of each podset of the podset group in one bundle
 
-_OWN_KEYS: Final = 1 << 40  # shape keys of scattered units, apart from those of the arena
+_OWN_KEYS: Final = 1 << 40  # shape keys of scattered podset groups, apart from those of the arena
 _ANY_NODE: Final = NodeRules(tolerations=(Toleration(operator="Exists"),))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Bundles:
-    """One unit as consolidation sees it.
+    """One podset group as consolidation sees it.
 
     Attributes:
-        unit: its bundles as pods, required to share a domain where it shares one now.
+        podset_group: its bundles as pods, required to share a domain where it shares one now.
         contents: of each of these pods.
         node_counts: where the bundles are.
-        used: domains the unit uses per level, nodes last.
+        used: domains the podset group uses per level, nodes last.
     """
 
-    unit: Unit
+    podset_group: PodSetGroup
     contents: tuple[Content, ...]
     node_counts: NodeCounts
     used: tuple[int, ...]
@@ -53,7 +53,7 @@ class Bundles:
         return np.concatenate([nodes for nodes, _ in self.node_counts])
 
     def unbundled(self, node_counts: NodeCounts) -> NodeCounts:
-        """Where the unit's own pods stand when its bundles stand on ``node_counts``."""
+        """Where the podset group's own pods stand when its bundles stand on ``node_counts``."""
         found = []
         for podset in range(len(self.contents[0])):
             per_node: dict[int, int] = {}
@@ -66,28 +66,30 @@ class Bundles:
         return tuple(found)
 
 
-def keeps_shape(unit: Unit, node_counts: NodeCounts) -> bool:
-    """Whether slices stay whole and even spreads even wherever the bundles of a unit go.
+def keeps_shape(podset_group: PodSetGroup, node_counts: NodeCounts) -> bool:
+    """Whether slices stay whole and even spreads even wherever the bundles of a podset group go.
 
-    They do within one node, and where the unit stays in one domain of a level: slices of that level or a coarser one, and
+    They do within one node, and where the podset group stays in one domain of a level: slices of that level or a coarser one, and
     an even spread over domains of it. Other slices and spreads say more of where pods sit than bundles know.
     """
-    used = domain_counts(unit, node_counts)
+    used = domain_counts(podset_group, node_counts)
     if used[-1] == 1:
         return True
     together = max((at for at, count in enumerate(used[:-1]) if count == 1), default=ANYWHERE)
-    held = next((at for at in levels_to_try(unit) if at == ANYWHERE or used[at] == 1), ANYWHERE)
+    held = next(
+        (at for at in levels_to_try(podset_group) if at == ANYWHERE or used[at] == 1), ANYWHERE
+    )
     return all(
         all(level <= together for level, _ in pods.slices)
         and not (pods.balanced and held >= together)
-        for pods in unit.pods
+        for pods in podset_group.pods
     )
 
 
-def bundle(problem: Problem, number: int, placed: PlacedUnit) -> Bundles:
-    """The bundles of a unit on the nodes that it uses. ``number`` identifies the unit."""
-    unit, node_counts = placed
-    used = domain_counts(unit, node_counts)
+def bundle(problem: Problem, number: int, placed: PlacedPodSetGroup) -> Bundles:
+    """The bundles of a podset group on the nodes that it uses. ``number`` identifies the podset group."""
+    podset_group, node_counts = placed
+    used = domain_counts(podset_group, node_counts)
     nodes_with = _contents(node_counts)
     level = max((at for at, count in enumerate(used[:-1]) if count == 1), default=ANYWHERE)
     if used[-1] == 1:
@@ -95,12 +97,12 @@ def bundle(problem: Problem, number: int, placed: PlacedUnit) -> Bundles:
     scattered = used[-2:-1] > (1,)
     pods, where = [], []
     for at, (content, nodes) in enumerate(sorted(nodes_with.items(), reverse=True)):
-        shape = _shape(problem, unit, content)
+        shape = _shape(problem, podset_group, content)
         if scattered:
             shape = replace(shape, key=_OWN_KEYS + (number << 16) + at)
         pods.append(Pods(at, len(nodes), shape))
         where.append((np.array(nodes, dtype=np.int64), np.ones(len(nodes), dtype=np.int64)))
-    bundled = Unit(unit.tree, tuple(pods), level, unit.preferred)
+    bundled = PodSetGroup(podset_group.tree, tuple(pods), level, podset_group.preferred)
     return Bundles(bundled, tuple(sorted(nodes_with, reverse=True)), tuple(where), used)
 
 
@@ -116,9 +118,11 @@ def _contents(node_counts: NodeCounts) -> dict[Content, list[int]]:
     return found
 
 
-def _shape(problem: Problem, unit: Unit, content: Content) -> Shape:
+def _shape(problem: Problem, podset_group: PodSetGroup, content: Content) -> Shape:
     """All pods of one bundle as one pod; equal for equal bundles."""
-    inside = [(p.shape, count) for p, count in zip(unit.pods, content, strict=True) if count]
+    inside = [
+        (p.shape, count) for p, count in zip(podset_group.pods, content, strict=True) if count
+    ]
     requests = total(shape.requests * count for shape, count in inside)
     eligible = np.logical_and.reduce([shape.eligible for shape, _ in inside])
     return problem.shape(requests, _ANY_NODE, frozenset(), eligible, lasting=True)

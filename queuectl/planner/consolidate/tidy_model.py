@@ -1,7 +1,7 @@
 """The model of consolidation: gangs that start anyway, placed so that less is scattered and more is left whole.
 
-The model builder over bundles, with three additions. A unit in several racks gets a variable per rack, and per coarser domain,
-that says whether it is used. Whole free nodes to be kept are pods of one more class that no unit asks for: they take part in
+The model builder over bundles, with three additions. A podset group in several racks gets a variable per rack, and per coarser domain,
+that says whether it is used. Whole free nodes to be kept are pods of one more class that no podset group asks for: they take part in
 every capacity row. And a whole free rack is kept if all its nodes are.
 """
 
@@ -36,14 +36,14 @@ class Use(NamedTuple):
 
 @dataclass(eq=False)
 class TidyModel:
-    """The model of some units on some nodes of a free matrix, hinted with where they are.
+    """The model of some podset groups on some nodes of a free matrix, hinted with where they are.
 
     Attributes:
-        free: (R, N) without any of the units.
+        free: (R, N) without any of the podset groups.
         nodes: indexes of the nodes they may use.
     """
 
-    units: Sequence[Bundles]
+    podset_groups: Sequence[Bundles]
     free: Ints
     nodes: Ints
     wholes: Wholes
@@ -52,10 +52,12 @@ class TidyModel:
     _sorts: list[int] = field(default_factory=list)  # pod classes that stand for whole nodes
     _racks: list[tuple[int, list[int], int]] = field(default_factory=list)  # kept, nodes, size
     _uses: list[Use] = field(default_factory=list)
-    _vain: list[int] = field(default_factory=list)  # whether a unit misses its preferred level
+    _vain: list[int] = field(
+        default_factory=list
+    )  # whether a podset group misses its preferred level
 
     def __post_init__(self) -> None:
-        self.classes = Classes([u.unit for u in self.units], self.free, self.nodes)
+        self.classes = Classes([u.podset_group for u in self.podset_groups], self.free, self.nodes)
         self._add_whole_nodes()
         self.built = ModelBuilder(self.classes)
         self._add_scattered()
@@ -67,7 +69,7 @@ class TidyModel:
     def model(self) -> Model:
         return self.built.model
 
-    # Whole nodes as pods that no unit asks for.
+    # Whole nodes as pods that no podset group asks for.
 
     def _add_whole_nodes(self) -> None:
         classes, problem = self.classes, self.wholes.problem
@@ -83,13 +85,13 @@ class TidyModel:
         rows = (self.built.pods[number] for number in self._sorts)
         return [row[at] for row in rows for at in node_classes if at in row]
 
-    # Scattered units: which domains they use.
+    # Scattered podset groups: which domains they use.
 
     def _add_scattered(self) -> None:
         by_level: dict[int, list[int]] = {}
         reach: dict[int, int] = {}
         for group in self.classes.groups:
-            bundled = self.units[group.units[0]]
+            bundled = self.podset_groups[group.podset_groups[0]]
             if bundled.scattered:
                 for level, variables in self._add_uses(group, bundled):
                     by_level.setdefault(level, []).extend(variables)
@@ -103,13 +105,13 @@ class TidyModel:
             self.layers.append(Layer(variables, [coeff] * len(variables), reach))
 
     def _add_uses(self, group: GroupClass, bundled: Bundles) -> Iterator[tuple[int, list[int]]]:
-        """Level by level from the racks up, the variables that say which domains one unit uses."""
-        tree, below = bundled.unit.tree, dict[int, Use]()
-        for level in range(tree.depth - 1, bundled.unit.required, -1):
+        """Level by level from the racks up, the variables that say which domains one podset group uses."""
+        tree, below = bundled.podset_group.tree, dict[int, Use]()
+        for level in range(tree.depth - 1, bundled.podset_group.required, -1):
             uses = self._add_above(tree, level, below) if below else self._add_racks(group, level)
             variables = [use.variable for use in uses.values()]
             self.model.at_most(variables, [1] * len(variables), bundled.used[level])
-            if level == bundled.unit.preferred and bundled.used[level] > 1:
+            if level == bundled.podset_group.preferred and bundled.used[level] > 1:
                 self._add_vain(variables, bundled.used[level])
             self._uses.extend(uses.values())
             below = uses
@@ -163,10 +165,10 @@ class TidyModel:
         self._layer([whole for whole, _, _ in self._racks], -1, len(self._racks))
 
     def _hint(self) -> list[int]:
-        values = self.built.values_of([u.node_counts for u in self.units])
+        values = self.built.values_of([u.node_counts for u in self.podset_groups])
         used = np.zeros(self.wholes.problem.size, dtype=np.bool_)
-        for unit in self.units:
-            used[unit.nodes] = True
+        for podset_group in self.podset_groups:
+            used[podset_group.nodes] = True
         for number in self._sorts:
             left = self.classes.pods[number][0].eligible & ~used
             for node_class, variable in self.built.pods[number].items():

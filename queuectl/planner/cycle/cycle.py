@@ -230,7 +230,7 @@ class AdmissionCycle:
 
     def _admit(self, admission: TentativeAdmission) -> None:
         workload = admission.request.pending.workload
-        self.state.keep(admission)
+        self.state.admit(admission)
         self.limits.take(workload)
         self.heads.order.start(workload, admission.request.charges)
         self.refused.pop(workload.uid, None)  # refuted before, and considered again

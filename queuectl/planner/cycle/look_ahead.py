@@ -1,6 +1,6 @@
 """Searches that look ahead: where room runs out, those who come later are placed with the gang at hand by one model.
 
-On a fleet that is nearly full every other gang starts only if some kept before it move, and each would be a search of its
+On a fleet that is nearly full every other gang starts only if some admitted before it move, and each would be a search of its
 own over the same gangs. So the first of these searches asks for a place for those behind it as well: all of whom counting
 does not say that they will find none. Each still gets its turn; what is found here is a place that is waiting for it, believed
 if it is free when its turn comes. Nobody is refused for want of one, so who starts is the same, found by fewer searches.
@@ -26,9 +26,9 @@ from queuectl.planner.problem.topology import Ints
 from queuectl.planner.search.flavor_choice import FlavorChooser
 from queuectl.planner.solver.solver import Solver, Status
 
-_MOST: Final = 48  # gangs in one model, kept ones included
+_MOST: Final = 48  # gangs in one model, admitted ones included
 _LEAST: Final = (
-    2  # of those behind: for one alone a model of all that are kept takes longer than it saves
+    2  # of those behind: for one alone a model of all that are admitted takes longer than it saves
 )
 _LOOKED_AT: Final = 64  # gangs that wait, to find those to place
 _FULL: Final = 4  # counting must refuse one in so many of them; where it refuses fewer there is room enough for all
@@ -65,7 +65,7 @@ class LookAhead(FlavorChooser):
     def decide(self, request: GangRequest) -> Decision:
         uid = request.pending.workload.uid
         foreseen, node_counts = self.places.pop(uid, (None, ()))
-        known = foreseen is not None and foreseen.units is request.units
+        known = foreseen is not None and foreseen.podset_groups is request.podset_groups
         if known and fits(self.state.free(), request.pods, node_counts):
             self.cycle.moved.add(uid)
             return Decision(Status.FOUND, node_counts)
@@ -98,7 +98,7 @@ class LookAhead(FlavorChooser):
         self, movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, most: int
     ) -> list[GangRequest]:
         """Those behind whom counting does not refuse beside the ones before; none where there is room enough."""
-        load = Load.of([*(kept.request for kept in movable), request], free)
+        load = Load.of([*(admission.request for admission in movable), request], free)
         later: list[GangRequest] = []
         refused = 0
         for each in islice(self._waiting(request), _LOOKED_AT):
@@ -129,7 +129,7 @@ class LookAhead(FlavorChooser):
             kind = cycle.classes.of(pending, queue)
             if kind.refusal is None and kind.requests:
                 choice, asked = kind.requests[0]
-                if asked.units and cycle.heads.ahead(queue, choice) is None:
+                if asked.podset_groups and cycle.heads.ahead(queue, choice) is None:
                     yield GangRequest(
-                        pending, asked.units, asked.charges, asked.flavors, asked.queue
+                        pending, asked.podset_groups, asked.charges, asked.flavors, asked.queue
                     )

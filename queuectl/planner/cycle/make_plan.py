@@ -30,11 +30,11 @@ def make_plan(
     starting = sorted(cycle.starting.values(), key=lambda k: place(k.request.pending.workload))
     started = [
         Admission(
-            kept.request.pending.workload.uid,
-            placement_of(problem, kept.request, kept.node_counts),
-            proof=_sure(cycle, kept.request.pending.workload.uid),
+            admission.request.pending.workload.uid,
+            placement_of(problem, admission.request, admission.node_counts),
+            proof=_sure(cycle, admission.request.pending.workload.uid),
         )
-        for kept in starting
+        for admission in starting
     ]
     refused = map(cycle.refused.get, (p.workload.uid for p in in_order))
     waiting = [r if r.lease is None else _waits(cycle, r) for r in refused if r is not None]

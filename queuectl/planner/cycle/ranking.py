@@ -1,4 +1,4 @@
-"""Which ClusterQueue's head is next, given what was kept so far.
+"""Which ClusterQueue's head is next, given what is admitted so far.
 
 *By borrowing* (Kueue's order): one that does not borrow goes before one that does, and one that borrows from nearer before
 one that borrows from further up its cohorts; then priority, past use of the ClusterQueue, time queued and uid.
@@ -115,7 +115,7 @@ _Key: TypeAlias = tuple[int, Rank]
 
 
 class ByBorrowing(Generic[R]):
-    """Amounts kept only grow until quota comes free, so a stale key is never too large."""
+    """Amounts used only grow until quota comes free, so a stale key is never too large."""
 
     def __init__(self, cycle: AdmissionCycle) -> None:
         self._heads = _Heads(cycle)

@@ -96,7 +96,7 @@ class Refutations:
             self._searched = kind, self.cycle.solver.calls
 
     def learn(self, pending: Pending, queue: ClusterQueue | None) -> None:
-        """Its turn is over: keep what was proved, unless it is nothing that may be kept."""
+        """Its turn is over: store what was proved, if later cycles may rely on it."""
         root = self._root(queue.name if queue is not None else None)
         if root in self._stirred:
             return
@@ -148,7 +148,7 @@ class Refutations:
         """Whether one of these trees has a say in what is proved of such a gang."""
         if not trees:
             return False
-        takes_nodes = any(request.units for _, request in found.requests)
+        takes_nodes = any(request.podset_groups for _, request in found.requests)
         return takes_nodes or self._root(queue.name if queue is not None else None) in trees
 
     def _root(self, queue: str | None) -> Pool | None:

@@ -17,7 +17,7 @@ from queuectl.planner.model.counts import Counts
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.partial import as_placed
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import ANYWHERE, Pods, Unit, request_of
+from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup, request_of
 from queuectl.planner.problem.topology import Ints
 
 
@@ -57,14 +57,14 @@ def _uneven(problem: Problem, workload: Workload, placement: Placement) -> Itera
     placed = [placement.of(podset.name) for podset in workload.podsets]
     flavors = tuple(dict(p.flavors) if p is not None else {} for p in placed)
     request = request_of(problem, pending, None, flavors, lasting=True)
-    for unit in request.units:
+    for podset_group in request.podset_groups:
         rows = {
             pods.podset: _per_node(problem, placement, workload.podsets[pods.podset].name)
-            for pods in unit.pods
+            for pods in podset_group.pods
         }
-        level = _level(unit, np.flatnonzero(sum(rows.values())))
-        for pods in unit.pods:
-            if pods.balanced and not _even(unit, level, pods, rows[pods.podset]):
+        level = _level(podset_group, np.flatnonzero(sum(rows.values())))
+        for pods in podset_group.pods:
+            if pods.balanced and not _even(podset_group, level, pods, rows[pods.podset]):
                 yield workload.podsets[pods.podset].name
 
 
@@ -77,10 +77,10 @@ def _per_node(problem: Problem, placement: Placement, podset: str) -> Ints:
     return row
 
 
-def _level(unit: Unit, nodes: Ints) -> int:
-    """The finest level, of those the unit prefers or requires, at which it stands in one domain."""
-    tree = unit.tree
-    for level in levels_to_try(unit):
+def _level(podset_group: PodSetGroup, nodes: Ints) -> int:
+    """The finest level, of those the podset group prefers or requires, at which it stands in one domain."""
+    tree = podset_group.tree
+    for level in levels_to_try(podset_group):
         if level == ANYWHERE:
             break
         if len(nodes if level == tree.depth else np.unique(tree.domain[level][nodes])) <= 1:
@@ -88,8 +88,8 @@ def _level(unit: Unit, nodes: Ints) -> int:
     return ANYWHERE
 
 
-def _even(unit: Unit, level: int, pods: Pods, per_node: Ints) -> bool:
-    tree, below = unit.tree, level + 1
+def _even(podset_group: PodSetGroup, level: int, pods: Pods, per_node: Ints) -> bool:
+    tree, below = podset_group.tree, level + 1
     if level == tree.depth:
         return True
     sums = per_node if below == tree.depth else tree.sums(below, per_node)

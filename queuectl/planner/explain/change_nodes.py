@@ -32,7 +32,7 @@ from queuectl.planner.explain.relaxation import (
 )
 from queuectl.planner.explain.remedy import finish, largest, offer
 from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.reasons.words import level_of, some
 from queuectl.planner.solver.solver import Status
@@ -80,10 +80,14 @@ def _mask(ctx: Context, nodes: Sequence[int]) -> Mask:
 
 def _choices(request: GangRequest, out: Mask, free: Ints) -> Iterator[list[int]]:
     """Candidate nodes, the most useful last: of the domains that need fewest first, then of the whole fleet."""
-    if not request.units:
+    if not request.podset_groups:
         return
-    unit = max(request.units, key=lambda u: (u.required, u.pods[0].count))
-    pods = unit.bundle if unit.on_one_node and unit.bundle is not None else unit.pods[0]
+    podset_group = max(request.podset_groups, key=lambda u: (u.required, u.pods[0].count))
+    pods = (
+        podset_group.bundle
+        if podset_group.on_one_node and podset_group.bundle is not None
+        else podset_group.pods[0]
+    )
     room = caps(free, pods.shape)
     gain = np.where(out, room, 0)
     useful = np.flatnonzero(np.where(out, sum(caps(free, p.shape) for p in request.pods), 0))
@@ -91,8 +95,8 @@ def _choices(request: GangRequest, out: Mask, free: Ints) -> Iterator[list[int]]
     def by_gain(nodes: Ints) -> list[int]:
         return sorted(nodes.tolist(), key=lambda i: (gain[i], -i))
 
-    if unit.required != ANYWHERE and not unit.on_one_node:
-        domain = unit.tree.domain[unit.required]
+    if podset_group.required != ANYWHERE and not podset_group.on_one_node:
+        domain = podset_group.tree.domain[podset_group.required]
         fewest: list[tuple[int, int]] = []
         for d in np.unique(domain[useful][domain[useful] >= 0]).tolist():
             inside = domain == d
@@ -145,14 +149,18 @@ def more_nodes(ctx: Context) -> Iterator[Way]:
     if quota_alone(ctx):
         return
     state = state_under(ctx, past_heads(ctx))
-    choices = [request for request in requests(ctx, past_heads(ctx)) if request.units]
+    choices = [request for request in requests(ctx, past_heads(ctx)) if request.podset_groups]
     for request in choices:
         best = _best(ctx, state, request)
         if best is None:
             continue
         site, count, least = best
         change = AddNodes(site.like.name, count, dict(site.labels))
-        where = f" in {level_of(_unit(request))} {site.domain}" if site.domain is not None else ""
+        where = (
+            f" in {level_of(_podset_group(request))} {site.domain}"
+            if site.domain is not None
+            else ""
+        )
         message = f"add {counted(count, 'node')} like {site.like.name}{where}"
         details = {"count": count, "like": site.like.name, "domain": site.domain}
         least &= len(choices) == 1 and not ctx.movable  # moved, gangs before it might spare a node
@@ -174,27 +182,27 @@ def _best(ctx: Context, state: State, request: GangRequest) -> tuple[_Site, int,
     return (*best, best[1] <= sites[0].bound) if best is not None else None
 
 
-def _unit(request: GangRequest) -> Unit:
-    """The unit that is hardest to place: the finest level, then the most pods."""
-    return max(request.units, key=lambda u: (u.required, sum(p.count for p in u.pods)))
+def _podset_group(request: GangRequest) -> PodSetGroup:
+    """The podset group that is hardest to place: the finest level, then the most pods."""
+    return max(request.podset_groups, key=lambda u: (u.required, sum(p.count for p in u.pods)))
 
 
 def _sites(ctx: Context, request: GangRequest, free: Ints) -> Iterator[_Site]:
-    unit, index = _unit(request), ctx.problem.index
-    tree, level = unit.tree, unit.required
+    podset_group, index = _podset_group(request), ctx.problem.index
+    tree, level = podset_group.tree, podset_group.required
     useful = np.zeros(free.shape[1], dtype=np.bool_)
     for pods in request.pods:
         columns = pods.shape.columns
         useful |= pods.shape.eligible & np.all([free[c] > 0 for c in columns], axis=0)
     anywhere = np.flatnonzero(useful)
-    fits = [caps(free, pods.shape) for pods in unit.pods]
-    for like in _kinds(ctx, unit):
-        gains = _gains(ctx, unit, like)
+    fits = [caps(free, pods.shape) for pods in podset_group.pods]
+    for like in _kinds(ctx, podset_group):
+        gains = _gains(ctx, podset_group, like)
         if gains is None:
             continue
-        if level == ANYWHERE or unit.on_one_node:
+        if level == ANYWHERE or podset_group.on_one_node:
             there = [int(row.sum()) for row in fits]
-            lacks = 1 if unit.on_one_node else _lacks(unit, gains, there)
+            lacks = 1 if podset_group.on_one_node else _lacks(podset_group, gains, there)
             yield _Site(lacks, anywhere, like)
             continue
         own = tree.domain[level][index.position[like.name]]
@@ -202,15 +210,15 @@ def _sites(ctx: Context, request: GangRequest, free: Ints) -> Iterator[_Site]:
         for domain, path in enumerate(tree.names[level]):
             labels = () if domain == own else tuple(zip(tree.levels, path, strict=False))
             inside = tree.domain[level][anywhere] == domain
-            members = anywhere[inside] if len(request.units) == 1 else anywhere
-            lacks = _lacks(unit, gains, held[domain].tolist())
+            members = anywhere[inside] if len(request.podset_groups) == 1 else anywhere
+            lacks = _lacks(podset_group, gains, held[domain].tolist())
             yield _Site(lacks, members, like, labels, path[-1])
 
 
-def _kinds(ctx: Context, unit: Unit) -> list[Node]:
-    """One node of each kind that the unit's first pods may use, the most common kinds first."""
+def _kinds(ctx: Context, podset_group: PodSetGroup) -> list[Node]:
+    """One node of each kind that the podset group's first pods may use, the most common kinds first."""
     index = ctx.problem.index
-    at = np.flatnonzero(index.lasting_mask(unit.pods[0].shape.rules))
+    at = np.flatnonzero(index.lasting_mask(podset_group.pods[0].shape.rules))
     if not len(at):
         return []
     _, first, counts = np.unique(
@@ -220,25 +228,25 @@ def _kinds(ctx: Context, unit: Unit) -> list[Node]:
     return [index.nodes[i] for i in at[first[order]].tolist()]
 
 
-def _gains(ctx: Context, unit: Unit, like: Node) -> tuple[int, ...] | None:
-    """Of each of the unit's pods, how many fit one empty node of the kind; None when such a node could not be used."""
+def _gains(ctx: Context, podset_group: PodSetGroup, like: Node) -> tuple[int, ...] | None:
+    """Of each of the podset group's pods, how many fit one empty node of the kind; None when such a node could not be used."""
     new = AddNodes(like.name, 1, {}).nodes(like)[0]
     room = ctx.problem.index.vector(like.allocatable)
-    shapes = [pods.shape for pods in unit.pods]
+    shapes = [pods.shape for pods in podset_group.pods]
     if (
         room is None
         or any(shape.rules.refusal(new) is not None or not shape.columns for shape in shapes)
-        or any(not new.labels.get(level) for level in unit.tree.levels)
+        or any(not new.labels.get(level) for level in podset_group.tree.levels)
     ):
         return None
     gains = tuple(min(int(room[c] // shape.vector[c]) for c in shape.columns) for shape in shapes)
     return gains if any(gains) else None
 
 
-def _lacks(unit: Unit, gains: tuple[int, ...], held: list[int]) -> int:
+def _lacks(podset_group: PodSetGroup, gains: tuple[int, ...], held: list[int]) -> int:
     """Nodes that a domain must gain at least, by the pods of one shape it lacks; ``held``: of each, what it has room for."""
     least = 1
-    for pods, gain, there in zip(unit.pods, gains, held, strict=True):
+    for pods, gain, there in zip(podset_group.pods, gains, held, strict=True):
         missing = pods.count - there
         if missing > 0:
             least = max(least, -(-missing // gain) if gain else _MOST + 1)
@@ -247,12 +255,16 @@ def _lacks(unit: Unit, gains: tuple[int, ...], held: list[int]) -> int:
 
 def _enough(ctx: Context, state: State, request: GangRequest, site: _Site, most: int) -> int | None:
     """The fewest new nodes there, up to ``most``; galloping from the bound, then by halving."""
-    unit = request.units[0]
+    podset_group = request.podset_groups[0]
     if site.bound > most:
         return None
-    if len(request.units) == len(unit.pods) == 1 and not unit.on_one_node and not unit.sliced:
+    if (
+        len(request.podset_groups) == len(podset_group.pods) == 1
+        and not podset_group.on_one_node
+        and not podset_group.sliced
+    ):
         return site.bound  # pods all alike, nothing nested: they fit wherever the floor sums do
-    if unit.on_one_node:
+    if podset_group.on_one_node:
         most = min(most, 1)
     low, step = site.bound - 1, 1
     count = site.bound

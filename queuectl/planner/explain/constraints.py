@@ -32,7 +32,7 @@ from queuectl.planner.explain.relaxation import (
 )
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.words import amount, asked_by, requests_of, room_of, scarcest, some
@@ -230,19 +230,23 @@ def _rules(ctx: Context) -> _Said:
 
 def _topology(ctx: Context) -> _Said:
     request = next(iter(_requests(ctx)), None)
-    bound = [u for u in request.units if u.required != ANYWHERE or _sliced(u)] if request else []
+    bound = (
+        [u for u in request.podset_groups if u.required != ANYWHERE or _sliced(u)]
+        if request
+        else []
+    )
     if not bound:
         podsets = ctx.pending.workload.podsets
         levels = sorted({level for p in podsets if p.topology for level in p.topology.levels})
         return f"topology: it asks for {', '.join(levels) or 'one domain'}", {"levels": levels}
     free = state_under(ctx, as_it_is(ctx)).free()
-    rooms = [room_of(unit, free) for unit in bound]
+    rooms = [room_of(podset_group, free) for podset_group in bound]
     tight = next((room for room in rooms if room.short), rooms[0])
-    return f"topology: it {asked_by(tight.unit)}; {tight.sentence}", tight.details
+    return f"topology: it {asked_by(tight.podset_group)}; {tight.sentence}", tight.details
 
 
-def _sliced(unit: Unit) -> bool:
-    return any(p.slices or p.size > 1 for p in unit.pods)
+def _sliced(podset_group: PodSetGroup) -> bool:
+    return any(p.slices or p.size > 1 for p in podset_group.pods)
 
 
 def _shape(ctx: Context) -> _Said:
@@ -273,7 +277,7 @@ def _order(ctx: Context) -> _Said:
     leased = [uid for uid, r in ctx.cycle.refused.items() if r.lease is not None]
     heads = ctx.cycle.heads.heads.get(ctx.queue.name, []) if ctx.queue is not None else []
     behind = [head.ref for head in heads]
-    names = [kept.request.pending.workload.ref for kept in ctx.cycle.state.kept]
+    names = [admission.request.pending.workload.ref for admission in ctx.cycle.state.admissions]
     names += [ctx.refs[uid] for uid in leased]
     parts = [f"StrictFIFO keeps it behind {some(behind)}"] if behind else []
     if names:
@@ -343,7 +347,7 @@ def _fleet(ctx: Context) -> _Said:
             for name, need, has in short
         ]
         return f"fleet: {'; '.join(parts)}", details
-    seen = max((len(u.tree.order) for r in _requests(ctx) for u in r.units), default=size)
+    seen = max((len(u.tree.order) for r in _requests(ctx) for u in r.podset_groups), default=size)
     if seen < size:
         details["inTopology"] = seen
         text = f"fleet: only {seen} of {counted(size, 'node')} carry every label of the topology"

@@ -127,7 +127,7 @@ class Context:
     @cached_property
     def movable(self) -> bool:
         """Whether a gang that starts before it could as well start elsewhere."""
-        return any(not kept.fixed for kept in self.cycle.state.kept)
+        return any(not admission.fixed for admission in self.cycle.state.admissions)
 
     def queue_of(self, gang: Admitted) -> ClusterQueue | None:
         """The ClusterQueue of a running gang."""
@@ -169,8 +169,8 @@ class Context:
                 state.owe(reservation_of(problem, known.request, known.node_counts, still))
 
         owe(Limit.LEASE)
-        for kept in self.cycle.state.kept if Limit.ORDER in holders else ():
-            state.keep(kept)
+        for admission in self.cycle.state.admissions if Limit.ORDER in holders else ():
+            state.admit(admission)
         owe(Limit.ORDER)
         return state
 
@@ -195,7 +195,7 @@ def context_of(cycle: AdmissionCycle, pending: Pending) -> Context:
 
 def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
     """By kind of holder, what is held at the turn of this gang; its own reservation, if any, is released."""
-    reserved, own, kept = (_empty(cycle) for _ in range(3))
+    reserved, own, started = (_empty(cycle) for _ in range(3))
     running = open_state(cycle.problem)
     for gang in _evicted(cycle):
         running.evict(gang)
@@ -204,9 +204,9 @@ def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
         part.hold(request, node_counts)
         if name in cycle.state.reservations:
             part.reservations[name] = cycle.state.reservations[name]
-    for gang_kept in cycle.state.kept:
-        kept.keep(gang_kept)
-    parts = [_held_in(state) for state in (running, reserved, own, kept)]
+    for admission in cycle.state.admissions:
+        started.admit(admission)
+    parts = [_held_in(state) for state in (running, reserved, own, started)]
     order = _held_in(cycle.state).less(*parts)
     return {Limit.RUNNING: parts[0], Limit.LEASE: parts[1], Limit.ORDER: order}
 
@@ -257,7 +257,7 @@ def _workloads(snapshot: Snapshot) -> Iterator[Workload]:
 def _varies(cycle: AdmissionCycle) -> bool:
     """Whether a gang that starts, or is repaired, can do so elsewhere or in another flavor after a change."""
     queues = cycle.problem.snapshot.config.cluster_queues
-    named = {kept.request.queue for kept in cycle.state.kept} - {None}
+    named = {admission.request.queue for admission in cycle.state.admissions} - {None}
     return bool(cycle.problem.usage.broken) or any(
         len(group.flavors) > 1 for name in named if name for group in queues[name].groups
     )

@@ -27,7 +27,7 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, state_under
 from queuectl.planner.explain.remedy import finish, offer
-from queuectl.planner.preempt.candidates import Bench, rows_of
+from queuectl.planner.preempt.candidates import CandidateTable, rows_of
 from queuectl.planner.preempt.cost import ages_of, layers
 from queuectl.planner.preempt.find import Blocked
 from queuectl.planner.preempt.rules import why_not
@@ -124,11 +124,11 @@ def others_end(ctx: Context) -> Iterator[Way]:
     state, queue = state_under(ctx, past_heads(ctx)), ctx.queue or ClusterQueue("")
     least, proved = None, True
     for request in requests(ctx, past_heads(ctx)):
-        bench, found = _exits(ctx, state, request, queue)
+        table, found = _exits(ctx, state, request, queue)
         proved &= found.proved
         if found.victims:
-            chosen = [bench.gangs[v] for v in sorted(found.victims)]
-            loss = layers(queue.victim_order, [bench.cost(v) for v in found.victims])
+            chosen = [table.gangs[v] for v in sorted(found.victims)]
+            loss = layers(queue.victim_order, [table.cost(v) for v in found.victims])
             least = min(least or (loss, chosen), (loss, chosen), key=itemgetter(0))
     if least is not None:
         yield from _ending(ctx, tuple(least[1]), least=proved)
@@ -154,23 +154,28 @@ def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Itera
 
 def _exits(
     ctx: Context, state: State, request: GangRequest, queue: ClusterQueue
-) -> tuple[Bench, Found]:
+) -> tuple[CandidateTable, Found]:
     """The search for them under one choice of flavors; equal gangs share it."""
 
-    def search() -> tuple[Bench, Found]:
+    def search() -> tuple[CandidateTable, Found]:
         gone = {gang.workload.uid for gang in ctx.snapshot.admitted}
         gone -= {gang.workload.uid for gang in ctx.staying}
-        bench = ctx.problem.once(bench_without, frozenset(gone))
+        table = ctx.problem.once(table_without, frozenset(gone))
         solver = _Patient(ctx.solver.limits, ctx.solver.stop)
-        found = Blocked(state, request, queue, solver, bench).solve()
+        found = Blocked(state, request, queue, solver, table).solve()
         ctx.solver.cut |= solver.cut
-        return bench, found
+        return table, found
 
-    key = (request.units, request.pending.budget, queue.name, *sorted(request.charges.items()))
+    key = (
+        request.podset_groups,
+        request.pending.budget,
+        queue.name,
+        *sorted(request.charges.items()),
+    )
     return ctx.once(key, search)
 
 
-def bench_without(problem: Problem, gone: frozenset[str]) -> Bench:
+def table_without(problem: Problem, gone: frozenset[str]) -> CandidateTable:
     """All that runs but for these uids, as if any policy allowed to evict it."""
     staying = (gang for gang in problem.snapshot.admitted if gang.workload.uid not in gone)
     gangs = sorted(staying, key=lambda g: (g.workload.priority, g.workload.uid))
@@ -182,7 +187,7 @@ def bench_without(problem: Problem, gone: frozenset[str]) -> Bench:
         for row, amount in problem.usage.charges(gang):
             charged.setdefault(row, [0] * len(gangs))[i] += amount
     quota = {row: np.array(amounts, dtype=np.int64) for row, amounts in charged.items()}
-    return Bench(
+    return CandidateTable(
         tuple(gangs),
         rank.astype(np.int64) + 1,
         ages_of(gangs).lost_work(problem.snapshot.now, everyone),

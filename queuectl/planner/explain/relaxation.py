@@ -142,7 +142,7 @@ def _decide(ctx: Context, relaxed: Relaxation, state: State, request: GangReques
 
     if relaxed.gone:
         return search()
-    key = (relaxed.holders, relaxed.moving, request.units, request.pending.budget)
+    key = (relaxed.holders, relaxed.moving, request.podset_groups, request.pending.budget)
     return ctx.once(key, search)
 
 
@@ -214,7 +214,7 @@ def _fits_in_pieces(ctx: Context, state: State, request: GangRequest, *, well: b
 
     Gangs before it stay where they are. A search that ends open counts as no.
     """
-    if not request.units:
+    if not request.podset_groups:
         return True
     index, free = state.problem.index, np.maximum(state.free(), 0)
     groups = _alike(request)
@@ -230,7 +230,7 @@ def _fits_in_pieces(ctx: Context, state: State, request: GangRequest, *, well: b
 def _alike(request: GangRequest) -> Ints:
     """A number per node, (N,): equal for nodes that nothing of the request distinguishes, -1 for nodes it cannot use."""
     shapes = [p.shape for p in request.pods]
-    trees = {id(u.tree): u.tree for u in request.units}.values()
+    trees = {id(u.tree): u.tree for u in request.podset_groups}.values()
     columns = [shape.eligible.astype(np.int64) for shape in dict.fromkeys(shapes)]
     columns += [tree.domain[-1] for tree in trees if tree.depth]  # the finest implies the others
     usable = np.logical_or.reduce([shape.eligible for shape in shapes])

@@ -58,8 +58,10 @@ def of_cycle(cycle: AdmissionCycle) -> Known:
     problem = cycle.problem
     return Known(
         {
-            kept.request.pending.workload.uid: placement_of(problem, kept.request, kept.node_counts)
-            for kept in cycle.state.kept
+            admission.request.pending.workload.uid: placement_of(
+                problem, admission.request, admission.node_counts
+            )
+            for admission in cycle.state.admissions
         }
     )
 

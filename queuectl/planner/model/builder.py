@@ -2,12 +2,12 @@
 
 Groups of rows, each optional but the first three:
 
-- *units*: every unit of a group class is in one domain of its required level;
+- *podset groups*: every podset group of a group class is in one domain of its required level;
 - *flow*: in each domain, the pods on its nodes are those asked there and those asked above it, level by level to the root;
 - *capacity*: what pods take of a node class is free there, or freed by gangs that leave;
 - *slices*: pods of a domain of a slice's level make whole slices;
 - *patterns*: in node classes that do not pack by sums, exact rows (:mod:`queuectl.planner.model.patterns`);
-- *exits*: gangs that may leave what they hold. A unit with an owner is placed if its owner leaves, one without in any case;
+- *exits*: gangs that may leave what they hold. A podset group with an owner is placed if its owner leaves, one without in any case;
 - *quota* (:mod:`queuectl.planner.model.quota_rows`);
 - *objective*: layers, first to last, as weighted sums.
 
@@ -33,7 +33,7 @@ from queuectl.planner.solver.solver import LARGEST, Model
 Row: TypeAlias = dict[int, int]  # node class or domain -> variable
 Terms: TypeAlias = dict[int, int]  # variable -> coefficient
 
-STAYS = -1  # the owner of a unit that is placed in any case
+STAYS = -1  # the owner of a podset group that is placed in any case
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -45,7 +45,7 @@ class Exits:
         gang: per row, whose it is. Shape (M,).
         node: per row, where. Shape (M,).
         use: per row, what it holds there. Shape (R, M).
-        owners: per unit of the model, the gang that must be placed there if it leaves; STAYS where that depends on none.
+        owners: per podset group of the model, the gang that must be placed there if it leaves; STAYS where that depends on none.
     """
 
     gangs: Sequence[int]
@@ -89,7 +89,7 @@ class ModelBuilder:
 
     Attributes:
         pods: per pod class, node class to the variable that counts its pods there.
-        units: per group class, domain to the variable that counts its units there.
+        podset_groups: per group class, domain to the variable that counts its podset groups there.
         exits: gang to the variable that says whether it leaves.
         patterns: of the node classes that have exact rows.
     """
@@ -115,13 +115,13 @@ class ModelBuilder:
         self._leaving = exits
         self.exits = {g: self.model.var(0, 1) for g in exits.gangs} if exits is not None else {}
         self.pods: list[Row] = [{} for _ in classes.pods]
-        self.units: list[Row] = [{} for _ in classes.groups]
+        self.podset_groups: list[Row] = [{} for _ in classes.groups]
         self.patterns: dict[int, Exact] = {}
         self._derived: list[tuple[int, list[int], list[int], int]] = []
         self._add_pods()
-        for group, row in zip(classes.groups, self.units, strict=True):
+        for group, row in zip(classes.groups, self.podset_groups, strict=True):
             if group.level != ANYWHERE:
-                self._add_units(group, row)
+                self._add_podset_groups(group, row)
         for number in range(len(classes.pods)):
             self._add_flow(number)
             self._add_slices(number)
@@ -143,12 +143,12 @@ class ModelBuilder:
             for node_class in np.flatnonzero(most).tolist():
                 row[node_class] = self.model.var(0, int(most[node_class]))
 
-    # Units, and what of them must be placed.
+    # PodSet groups, and what of them must be placed.
 
-    def _add_units(self, group: GroupClass, row: Row) -> None:
-        """Units per domain of their required level; all that must be placed are somewhere."""
+    def _add_podset_groups(self, group: GroupClass, row: Row) -> None:
+        """PodSet groups per domain of their required level; all that must be placed are somewhere."""
         starts = self.classes.trees[group.tree].starts[group.level]
-        most = np.full(len(starts), len(group.units), dtype=np.int64)
+        most = np.full(len(starts), len(group.podset_groups), dtype=np.int64)
         for number, count in group.pods:
             np.minimum(most, self.classes.holding(number, group.level) // count, out=most)
         for domain in np.flatnonzero(most).tolist():
@@ -159,11 +159,11 @@ class ModelBuilder:
         self.model.equal(variables, [1] * len(row) + [-c for c in terms.values()], constant)
 
     def _placed(self, group: GroupClass) -> tuple[int, Terms]:
-        """How many units of a class are placed: so many in any case, and those of gangs that leave."""
+        """How many podset groups of a class are placed: so many in any case, and those of gangs that leave."""
         if self._leaving is None:
-            return len(group.units), {}
+            return len(group.podset_groups), {}
         terms: Terms = {}
-        owners = [self._leaving.owners[unit] for unit in group.units]
+        owners = [self._leaving.owners[podset_group] for podset_group in group.podset_groups]
         for owner in owners:
             if owner != STAYS:
                 variable = self.exits[owner]
@@ -218,9 +218,9 @@ class ModelBuilder:
         return passed
 
     def _asked(self, number: int, level: int) -> dict[int, tuple[int, Terms]]:
-        """Pods of a class asked in each domain of a level: so many in any case, and by units that choose it or are placed."""
+        """Pods of a class asked in each domain of a level: so many in any case, and by podset groups that choose it or are placed."""
         asked: dict[int, tuple[int, Terms]] = {}
-        for group, row in zip(self.classes.groups, self.units, strict=True):
+        for group, row in zip(self.classes.groups, self.podset_groups, strict=True):
             count = group.count(number)
             if not count or group.level != level:
                 continue
@@ -306,27 +306,27 @@ class ModelBuilder:
     # Between placements and values.
 
     def values_of(self, node_counts: Sequence[NodeCounts]) -> list[int]:
-        """The values all variables take under a placement of the units, where no gang leaves."""
+        """The values all variables take under a placement of the podset groups, where no gang leaves."""
         classes, values = self.classes, [0] * len(self.model.bounds)
-        for group, row in zip(classes.groups, self.units, strict=True):
-            for unit in group.units:
-                of_unit = self._as_asked(unit, node_counts[unit])
-                for (number, _), (nodes, counts) in zip(group.pods, of_unit, strict=True):
+        for group, row in zip(classes.groups, self.podset_groups, strict=True):
+            for podset_group in group.podset_groups:
+                of_podset_group = self._as_asked(podset_group, node_counts[podset_group])
+                for (number, _), (nodes, counts) in zip(group.pods, of_podset_group, strict=True):
                     for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
                         node_class = classes.class_of(node)
                         assert node_class is not None
                         values[self.pods[number][node_class]] += count
                 if group.level != ANYWHERE:
                     domain = classes.trees[group.tree].domain[group.level]
-                    values[row[int(domain[of_unit[0][0][0]])]] += 1
+                    values[row[int(domain[of_podset_group[0][0][0]])]] += 1
         for variable, others, coeffs, size in self._derived:
             values[variable] = (
                 sum(k * values[v] for v, k in zip(others, coeffs, strict=True)) // size
             )
         return values
 
-    def _as_asked(self, unit: int, node_counts: NodeCounts) -> NodeCounts:
-        if not self.classes.units[unit].on_one_node:
+    def _as_asked(self, podset_group: int, node_counts: NodeCounts) -> NodeCounts:
+        if not self.classes.podset_groups[podset_group].on_one_node:
             return node_counts
         return ((node_counts[0][0][:1], np.ones(1, dtype=np.int64)),)
 

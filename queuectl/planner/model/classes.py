@@ -1,7 +1,7 @@
 """What a model need not tell apart: pods alike, groups of podsets alike, nodes alike.
 
 - A *pod class* is a shape in one topology.
-- A *group class* is a number of equal units: the same pod classes and counts, topology and required level.
+- A *group class* is a number of equal podset groups: the same pod classes and counts, topology and required level.
 - A *node class* holds nodes with the same domains in every topology involved and the same eligibility for every shape. A node
   that a gang may leave is a class of its own.
 
@@ -21,7 +21,7 @@ import numpy as np
 from queuectl.planner.model.bounds import LARGEST, bounds
 from queuectl.planner.model.counts import Counts
 from queuectl.planner.problem.problem import Shape, caps
-from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
+from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Tree
 
 PodClass: TypeAlias = tuple[Shape, int]  # shape, tree number
@@ -29,24 +29,24 @@ PodClass: TypeAlias = tuple[Shape, int]  # shape, tree number
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupClass:
-    """Equal units.
+    """Equal podset groups.
 
     Attributes:
         tree: number of their topology.
         level: index of the domain that the pods of each share; ANYWHERE when they need not share one.
-        pods: of each unit, (number of the pod class, count).
+        pods: of each podset group, (number of the pod class, count).
         only: the one domain of ``level`` that they may use; ANYWHERE: any.
-        units: their numbers.
+        podset_groups: their numbers.
     """
 
     tree: int
     level: int
     pods: tuple[tuple[int, int], ...]
     only: int
-    units: tuple[int, ...]
+    podset_groups: tuple[int, ...]
 
     def count(self, pod_class: int) -> int:
-        """Pods of a class in each unit."""
+        """Pods of a class in each podset group."""
         return sum(count for number, count in self.pods if number == pod_class)
 
 
@@ -64,28 +64,32 @@ class Limits(NamedTuple):
     columns: Ints
 
 
-def asked_pods(unit: Unit) -> tuple[Pods, ...]:
-    """What a model places for a unit: its pods, or all of them as one where they share a node."""
-    return (unit.bundle,) if unit.on_one_node and unit.bundle is not None else unit.pods
+def asked_pods(podset_group: PodSetGroup) -> tuple[Pods, ...]:
+    """What a model places for a podset group: its pods, or all of them as one where they share a node."""
+    return (
+        (podset_group.bundle,)
+        if podset_group.on_one_node and podset_group.bundle is not None
+        else podset_group.pods
+    )
 
 
 @dataclass(eq=False)
 class Classes:
-    """Units to be placed together on a free matrix, in classes.
+    """PodSet groups to be placed together on a free matrix, in classes.
 
     Attributes:
-        units: in the order their pods are handed out.
+        podset_groups: in the order their pods are handed out.
         free: (R, N).
         nodes: the nodes that may be used; None for all that can hold any of the pods.
         emptied: (R, N) free once all gangs have left that may leave; None: none may.
         held: nodes that a gang may leave.
-        only: unit to the one domain of its required level that it may use.
+        only: podset group to the one domain of its required level that it may use.
         members: per node class, node indexes.
         fits: pods of each class that fit each node class, (pod classes, node classes).
         asked: pods of each class in all.
     """
 
-    units: Sequence[Unit]
+    podset_groups: Sequence[PodSetGroup]
     free: Ints
     nodes: Ints | None = None
     emptied: Ints | None = None
@@ -99,27 +103,29 @@ class Classes:
     fits: Ints = field(init=False)
 
     def __post_init__(self) -> None:
-        self._group_units()
+        self._classify_podset_groups()
         self._group_nodes()
 
-    def _group_units(self) -> None:
+    def _classify_podset_groups(self) -> None:
         numbers: dict[tuple[int, int], int] = {}
         alike: dict[tuple[int, int, tuple[tuple[int, int], ...], int], list[int]] = {}
-        for number, unit in enumerate(self.units):
-            tree = self._tree(unit.tree)
+        for number, podset_group in enumerate(self.podset_groups):
+            tree = self._tree(podset_group.tree)
             pods = []
-            for p in asked_pods(unit):
+            for p in asked_pods(podset_group):
                 key = (p.shape.key, tree)
                 if key not in numbers:
                     numbers[key] = len(self.pods)
                     self.pods.append((p.shape, tree))
                 pods.append((numbers[key], p.count))
-            level = ANYWHERE if unit.on_one_node else unit.required
+            level = ANYWHERE if podset_group.on_one_node else podset_group.required
             only = self.only.get(number, ANYWHERE)
             alike.setdefault((tree, level, tuple(pods), only), []).append(number)
-        self.groups = [GroupClass(*key, tuple(units)) for key, units in alike.items()]
+        self.groups = [
+            GroupClass(*key, tuple(podset_groups)) for key, podset_groups in alike.items()
+        ]
         self.asked = [
-            sum(group.count(number) * len(group.units) for group in self.groups)
+            sum(group.count(number) * len(group.podset_groups) for group in self.groups)
             for number in range(len(self.pods))
         ]
 
@@ -164,7 +170,7 @@ class Classes:
         self._there = np.maximum(self.free[:, ordered], 0)
 
     def add(self, shape: Shape, most: Ints) -> int:
-        """One more pod class, of which no unit asks for any; ``most``: pods per node class. Its number is returned."""
+        """One more pod class, of which no podset group asks for any; ``most``: pods per node class. Its number is returned."""
         self.pods.append((shape, 0))
         self.asked.append(int(most.sum()))
         self.fits = np.vstack([self.fits, most])

@@ -1,4 +1,4 @@
-"""From a solution of the model to placements: pods on nodes, then pods to units."""
+"""From a solution of the model to placements: pods on nodes, then pods to podset groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Packing: TypeAlias = dict[int, dict[int, Ints]]  # node class -> pod class -> po
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The answer to one model. When FOUND, ``node_counts`` and the ``domains`` of their required levels, per unit in order."""
+    """The answer to one model. When FOUND, ``node_counts`` and the ``domains`` of their required levels, per podset group in order."""
 
     status: Status
     node_counts: tuple[NodeCounts, ...] = ()
@@ -74,24 +74,26 @@ def _pack(
 
 
 def hand_out(built: ModelBuilder, values: Sequence[int], packing: Packing) -> Placed:
-    """Give the packed pods to the units, finest required level first: what they leave is enough for the coarser."""
+    """Give the packed pods to the podset groups, finest required level first: what they leave is enough for the coarser."""
     classes = built.classes
     left = [np.zeros(classes.free.shape[1], dtype=np.int64) for _ in classes.pods]
     for node_class, by_pod_class in packing.items():
         for number, placed in by_pod_class.items():
             left[number][classes.members[node_class]] = placed
     node_counts: dict[int, NodeCounts] = {}
-    domains = [ANYWHERE] * len(classes.units)
+    domains = [ANYWHERE] * len(classes.podset_groups)
     for at in sorted(range(len(classes.groups)), key=lambda at: -classes.groups[at].level):
         group = classes.groups[at]
-        chosen = [d for d, v in built.units[at].items() for _ in range(values[v])]
-        for place, unit in enumerate(group.units):
+        chosen = [d for d, v in built.podset_groups[at].items() for _ in range(values[v])]
+        for place, podset_group in enumerate(group.podset_groups):
             if group.level != ANYWHERE:
-                domains[unit] = chosen[place]
-            nodes = _nodes(classes, group, domains[unit])
+                domains[podset_group] = chosen[place]
+            nodes = _nodes(classes, group, domains[podset_group])
             taken = tuple(_take(left[number], nodes, count) for number, count in group.pods)
-            node_counts[unit] = _as_placed(classes, unit, taken)
-    in_order = tuple(node_counts[unit] for unit in range(len(classes.units)))
+            node_counts[podset_group] = _as_placed(classes, podset_group, taken)
+    in_order = tuple(
+        node_counts[podset_group] for podset_group in range(len(classes.podset_groups))
+    )
     return Placed(Status.FOUND, in_order, tuple(domains))
 
 
@@ -112,8 +114,8 @@ def _take(left: Ints, nodes: Ints, count: int) -> tuple[Ints, Ints]:
     return used, shares
 
 
-def _as_placed(classes: Classes, unit: int, taken: NodeCounts) -> NodeCounts:
-    asked = classes.units[unit]
+def _as_placed(classes: Classes, podset_group: int, taken: NodeCounts) -> NodeCounts:
+    asked = classes.podset_groups[podset_group]
     if not asked.on_one_node:
         return taken
     node = taken[0][0]

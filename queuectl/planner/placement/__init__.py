@@ -1,1 +1,1 @@
-"""Where the pods of one gang, or of all kept gangs together, can go: fast paths, bounds, and the CP-SAT models."""
+"""Where the pods of one gang, or of all gangs that a plan admits together, can go: fast paths, bounds, and the CP-SAT models."""

@@ -1,6 +1,6 @@
-"""Refusing by counting: many questions about what is free without the kept gangs, each a few sums.
+"""Refusing by counting: many questions about what is free without the gangs that the plan admits, each a few sums.
 
-Two proofs that a gang finds no place beside others, wherever those stand: for one of its units no domain has room even alone;
+Two proofs that a gang finds no place beside others, wherever those stand: for one of its podset groups no domain has room even alone;
 or all pods together exceed all nodes together, by the plain sums and by :mod:`queuectl.planner.model.bounds`.
 """
 
@@ -16,25 +16,25 @@ from queuectl.planner.model.bounds import LARGEST, overfull
 from queuectl.planner.model.classes import asked_pods
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.problem import Shape, caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask
 
 
 def refuted_by_sums(request: GangRequest, free: Ints) -> bool:
-    """Whether floor sums alone exclude every domain for some unit."""
-    return any(not _some_domain_holds(unit, free) for unit in request.units)
+    """Whether floor sums alone exclude every domain for some podset group."""
+    return any(not _some_domain_holds(podset_group, free) for podset_group in request.podset_groups)
 
 
-def held(unit: Unit, pods: Pods, level: int, free: Ints) -> Ints:
+def held(podset_group: PodSetGroup, pods: Pods, level: int, free: Ints) -> Ints:
     """Pods that fit each domain of a level by themselves, in whole slices; the whole fleet for ANYWHERE."""
-    return Capacity(unit.tree, caps(free, pods.shape), pods.slices).holding(level)
+    return Capacity(podset_group.tree, caps(free, pods.shape), pods.slices).holding(level)
 
 
-def _some_domain_holds(unit: Unit, free: Ints) -> bool:
-    level = ANYWHERE if unit.on_one_node else unit.required
+def _some_domain_holds(podset_group: PodSetGroup, free: Ints) -> bool:
+    level = ANYWHERE if podset_group.on_one_node else podset_group.required
     holds: Mask | None = None
-    for pods in asked_pods(unit):
-        enough = held(unit, pods, level, free) >= pods.count
+    for pods in asked_pods(podset_group):
+        enough = held(podset_group, pods, level, free) >= pods.count
         holds = enough if holds is None else holds & enough
     return holds is None or bool(holds.any())
 
@@ -66,8 +66,8 @@ class Load:
         """So many gangs more."""
         counts: dict[Shape, int] = {}  # gangs come in many, shapes in few
         for request in requests:
-            for unit in request.units:
-                for pods in asked_pods(unit):
+            for podset_group in request.podset_groups:
+                for pods in asked_pods(podset_group):
                     counts[pods.shape] = counts.get(pods.shape, 0) + pods.count
         for shape, count in counts.items():
             self.put(shape.vector, count, shape.eligible)

@@ -1,6 +1,6 @@
 """Whether a demand fits, by what is cheapest and still a proof: floor sums, a witness, CP-SAT.
 
-A witness decides "yes". "No" needs a proof: the floor sums of one unit of equal pods, floor sums that exclude every domain,
+A witness decides "yes". "No" needs a proof: the floor sums of one podset group of equal pods, floor sums that exclude every domain,
 or an infeasible model. A limit that ends the search is neither.
 """
 
@@ -34,7 +34,7 @@ class Decision:
     Attributes:
         status: FOUND, REFUTED (proved), UNKNOWN or DEFECT.
         node_counts: where its pods go, when FOUND.
-        moved: kept gangs that must be placed elsewhere for it, and where.
+        moved: admitted gangs that must be placed elsewhere for it, and where.
         alarm: what broke, when DEFECT.
     """
 
@@ -45,7 +45,7 @@ class Decision:
 
 
 Opening: TypeAlias = Callable[[Sequence[TentativeAdmission], GangRequest, Ints], Decision | None]
-"""A search tried before all others, on the kept gangs that may move and on what is free without them; None: it does not tell."""
+"""A search tried before all others, on the admitted gangs that may move and on what is free without them; None: it does not tell."""
 
 
 def place(request: GangRequest, free: Ints, solver: Solver) -> Decision:
@@ -65,7 +65,7 @@ def decide(
     *,
     opening: Opening | None = None,
 ) -> Decision:
-    """Whether a demand fits together with everything kept so far, moving kept gangs if that is what it takes.
+    """Whether a demand fits together with all that is admitted so far, moving admitted gangs if that is what it takes.
 
     Args:
         state: with them.
@@ -79,7 +79,7 @@ def decide(
     movable = _movable(state)
     if several.exact(request) and not movable:
         return Decision(Status.REFUTED)
-    free = state.free_without_kept()
+    free = state.free_without_admissions()
     if _refuted_by_counting(movable, request, free):
         return Decision(Status.REFUTED)
     opened = opening(movable, request, free) if opening is not None else None
@@ -88,7 +88,7 @@ def decide(
 
 def _movable(state: State) -> list[TentativeAdmission]:
     """Kept gangs that may be placed elsewhere."""
-    return [k for k in state.kept if not k.fixed and k.request.units]
+    return [k for k in state.admissions if not k.fixed and k.request.podset_groups]
 
 
 def _search(
@@ -135,18 +135,18 @@ def _refuted_by_counting(
 def _in_the_way(
     movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints
 ) -> Iterator[list[TentativeAdmission]]:
-    """Kept gangs on the domains right above nodes that are the roomiest for the demand's first unit: on one, on more.
+    """Kept gangs on the domains right above nodes that are the roomiest for the demand's first podset group: on one, on more.
 
     All of them are left out: that is another question.
     """
-    unit = request.units[0]
-    tree, pods = unit.tree, asked_pods(unit)
+    podset_group = request.podset_groups[0]
+    tree, pods = podset_group.tree, asked_pods(podset_group)
     if not tree.depth:
         return
     fine = tree.depth - 1
-    room = np.min([held(unit, p, fine, free) / p.count for p in pods], axis=0)
-    if ANYWHERE < unit.required < fine:
-        above = tree.domain[unit.required][tree.order[tree.starts[fine]]]
+    room = np.min([held(podset_group, p, fine, free) / p.count for p in pods], axis=0)
+    if ANYWHERE < podset_group.required < fine:
+        above = tree.domain[podset_group.required][tree.order[tree.starts[fine]]]
         best = np.argmax(np.bincount(above, weights=room))
         room = np.where(above == best, room, 0)
     roomiest = np.argsort(-room, kind="stable")
@@ -162,23 +162,23 @@ def _in_the_way(
 
 def _free_without(state: State, near: Sequence[TentativeAdmission]) -> Ints:
     free = state.free().copy()
-    for kept in near:
-        give_back(free, kept.request.pods, kept.node_counts)
+    for admission in near:
+        give_back(free, admission.request.pods, admission.node_counts)
     return free
 
 
 def _ask_solver(
     movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, solver: Solver
 ) -> Decision:
-    """Joint model of the kept gangs and the new one, on what is free without any of them."""
+    """Joint model of the admitted gangs and the new one, on what is free without any of them."""
     if solver.ended():
         return Decision(Status.UNKNOWN)
     made = arrange(movable, [request], free, solver, request.pending.budget)
     if made.status is not Status.FOUND:
         return Decision(made.status, alarm=made.alarm)
     left = free.copy()
-    for kept, node_counts in zip(movable, made.kept, strict=True):
-        take(left, kept.request.pods, node_counts)
+    for admission, node_counts in zip(movable, made.moved, strict=True):
+        take(left, admission.request.pods, node_counts)
     return Decision(
         Status.FOUND, several.narrowed(request, left, made.new[0]), moved(movable, made)
     )
@@ -188,15 +188,19 @@ def moved(
     movable: Sequence[TentativeAdmission], made: Arrangement
 ) -> tuple[tuple[TentativeAdmission, NodeCounts], ...]:
     """The gangs that are elsewhere now, and where."""
-    pairs = zip(movable, made.kept, strict=True)
+    pairs = zip(movable, made.moved, strict=True)
     return tuple(
-        (kept, node_counts) for kept, node_counts in pairs if node_counts is not kept.node_counts
+        (admission, node_counts)
+        for admission, node_counts in pairs
+        if node_counts is not admission.node_counts
     )
 
 
 def narrow(state: State, uids: Container[str]) -> None:
     """Place each of these gangs in fewer domains, where that is found beside all others."""
-    for kept in state.kept:
-        if kept.request.pending.workload.uid in uids and not kept.fixed:
-            state.lift(kept)
-            state.put(kept, several.narrowed(kept.request, state.free(), kept.node_counts))
+    for admission in state.admissions:
+        if admission.request.pending.workload.uid in uids and not admission.fixed:
+            state.lift(admission)
+            state.put(
+                admission, several.narrowed(admission.request, state.free(), admission.node_counts)
+            )

@@ -19,7 +19,7 @@ from queuectl.planner.solver.solver import Model, Solver, Status
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """FOUND with node counts per kept gang, or what went wrong."""
+    """FOUND with node counts per admitted gang, or what went wrong."""
 
     status: Status
     node_counts: tuple[NodeCounts, ...] = ()
@@ -27,21 +27,25 @@ class Confirmed:
 
 
 def confirm(state: State, solver: Solver) -> Confirmed:
-    """Have CP-SAT accept the placements of all kept gangs, which it gets as a hint.
+    """Have CP-SAT accept the placements of all admitted gangs, which it gets as a hint.
 
     It may use the nodes that they are on. If its solution is another one, they are placed from the model instead. Where gangs
     take no nodes, its solution also holds the quota of all gangs.
     """
-    requests = [kept.request for kept in state.kept]
-    units = [unit for request in requests for unit in request.units]
+    requests = [admission.request for admission in state.admissions]
+    podset_groups = [podset_group for request in requests for podset_group in request.podset_groups]
     model, classes, hint = Model(), None, list[int]()
-    if units:
-        used = np.unique(np.concatenate([nodes for k in state.kept for nodes, _ in k.node_counts]))
-        classes = Classes(units, _free_there(state, used), used)
+    if podset_groups:
+        used = np.unique(
+            np.concatenate([nodes for k in state.admissions for nodes, _ in k.node_counts])
+        )
+        classes = Classes(podset_groups, _free_there(state, used), used)
         built = ModelBuilder(classes, tight=False)
         model = built.model
-        hint = built.values_of([part for kept in state.kept for _, part in kept.per_unit()])
-    if not all(request.units for request in requests):
+        hint = built.values_of(
+            [part for admission in state.admissions for _, part in admission.per_podset_group()]
+        )
+    if not all(request.podset_groups for request in requests):
         _add_quota(state, model, hint)
     if model.bounds:
         model.hint = hint
@@ -53,23 +57,23 @@ def confirm(state: State, solver: Solver) -> Confirmed:
             parts = per_request(requests, answer.node_counts)
             gangs = tuple(tuple(spot for part in each for spot in part) for each in parts)
             return Confirmed(answer.status, gangs, answer.alarm)
-    return Confirmed(Status.FOUND, tuple(kept.node_counts for kept in state.kept))
+    return Confirmed(Status.FOUND, tuple(admission.node_counts for admission in state.admissions))
 
 
 def _free_there(state: State, nodes: Ints) -> Ints:
-    """(R, N) free without any kept gang on these nodes, among which are all they are on; nothing elsewhere."""
+    """(R, N) free without any admitted gang on these nodes, among which are all they are on; nothing elsewhere."""
     free = np.zeros(state.now.free.shape, dtype=np.int64)
     free[:, nodes] = state.free()[:, nodes]
-    for kept in state.kept:
-        give_back(free, kept.request.pods, kept.node_counts)
+    for admission in state.admissions:
+        give_back(free, admission.request.pods, admission.node_counts)
     return free
 
 
 def _add_quota(state: State, model: Model, hint: list[int]) -> None:
     charged = Counter(
-        (kept.request.queue, tuple(sorted(kept.request.charges.items())))
-        for kept in state.kept
-        if kept.request.queue is not None
+        (admission.request.queue, tuple(sorted(admission.request.charges.items())))
+        for admission in state.admissions
+        if admission.request.queue is not None
     )
     rows = QuotaRows(model, state.now.quota, hint)
     for (queue, charges), gangs in sorted(charged.items()):

@@ -22,7 +22,7 @@ from queuectl.planner.model.builder import ModelBuilder
 from queuectl.planner.model.classes import Classes
 from queuectl.planner.model.readback import Placed, hand_out, pack_all
 from queuectl.planner.placement import several
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Outcome, Solver, Status
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def place_jointly(classes: Classes, solver: Solver, budget: int = 0) -> Placed:
-    """Whether all units of the classes fit together, and where."""
+    """Whether all podset groups of the classes fit together, and where."""
     exact: set[int] = set()
     while True:
         built = ModelBuilder(classes, exact)
@@ -47,10 +47,10 @@ def place_jointly(classes: Classes, solver: Solver, budget: int = 0) -> Placed:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Whether all gangs fit together; when FOUND, the node counts of the kept ones and of the new ones, in order."""
+    """Whether all gangs fit together; when FOUND, the node counts of the movable ones and of the new ones, in order."""
 
     status: Status
-    kept: tuple[NodeCounts, ...] = ()
+    moved: tuple[NodeCounts, ...] = ()
     new: tuple[NodeCounts, ...] = ()
     alarm: str = ""
 
@@ -69,7 +69,7 @@ def arrange(
     The model chooses the domains. Kept gangs that can stay where they are do.
 
     Args:
-        movable: gangs kept so far that may be placed elsewhere.
+        movable: gangs admitted so far that may be placed elsewhere.
         new: gangs to be placed besides.
         free: (R, N).
         solver: of the plan.
@@ -77,7 +77,9 @@ def arrange(
         roughly: the others are placed where the model puts them, not where each is best in the domains chosen for it.
     """
     requests = [*(k.request for k in movable), *new]
-    answer = place_jointly(Classes([u for r in requests for u in r.units], free), solver, budget)
+    answer = place_jointly(
+        Classes([u for r in requests for u in r.podset_groups], free), solver, budget
+    )
     if answer.status is not Status.FOUND:
         return Arrangement(answer.status, alarm=answer.alarm)
     found = [_joined(parts) for parts in per_request(requests, answer.node_counts)]
@@ -90,27 +92,29 @@ def arrange(
         if at < len(movable) and fits(left, request.pods, movable[at].node_counts):
             found[at] = movable[at].node_counts
         elif not roughly:
-            within = [_inside(u, d) for u, d in zip(request.units, domains, strict=True)]
+            within = [_inside(u, d) for u, d in zip(request.podset_groups, domains, strict=True)]
             found[at] = several.first(request, left, within) or found[at]
         take(left, request.pods, found[at])
     return Arrangement(Status.FOUND, tuple(found[: len(movable)]), tuple(found[len(movable) :]))
 
 
-def per_request(requests: Sequence[GangRequest], per_unit: Sequence[T]) -> Iterator[Sequence[T]]:
-    """What there is for each unit, gang by gang."""
+def per_request(
+    requests: Sequence[GangRequest], per_podset_group: Sequence[T]
+) -> Iterator[Sequence[T]]:
+    """What there is for each podset group, gang by gang."""
     at = 0
     for request in requests:
-        yield per_unit[at : at + len(request.units)]
-        at += len(request.units)
+        yield per_podset_group[at : at + len(request.podset_groups)]
+        at += len(request.podset_groups)
 
 
 def _joined(parts: Sequence[NodeCounts]) -> NodeCounts:
     return tuple(spot for part in parts for spot in part)
 
 
-def _inside(unit: Unit, domain: int) -> Mask | None:
-    """The nodes of the domain chosen for a unit; None without a required level."""
+def _inside(podset_group: PodSetGroup, domain: int) -> Mask | None:
+    """The nodes of the domain chosen for a podset group; None without a required level."""
     if domain == ANYWHERE:
         return None
-    inside: Mask = unit.tree.domain[unit.required] == domain
+    inside: Mask = podset_group.tree.domain[podset_group.required] == domain
     return inside

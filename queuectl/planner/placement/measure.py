@@ -2,8 +2,8 @@
 
 One tuple, less is better, from the first entry that tells two sets apart:
 
-- domains used, summed over the gangs' units, level by level from the top; then nodes used likewise;
-- units that have a preferred level and do not sit in one domain of it;
+- domains used, summed over the gangs' podset groups, level by level from the top; then nodes used likewise;
+- podset groups that have a preferred level and do not sit in one domain of it;
 - whole free nodes broken into. A node is *whole and free* when it is ready, no gang holds a slot on it and none of its
   devices is used; strangers that take no device (log shippers, exporters) do not count;
 - whole free racks broken into: domains of the finest level above the node whose ready nodes are all whole and free.
@@ -22,15 +22,17 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.problem.problem import COMMON, Problem
-from queuectl.planner.problem.request import ANYWHERE, Unit
+from queuectl.planner.problem.request import ANYWHERE, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
-PlacedUnit: TypeAlias = tuple[Unit, NodeCounts]  # a unit and where its pods are
+PlacedPodSetGroup: TypeAlias = tuple[
+    PodSetGroup, NodeCounts
+]  # a podset group and where its pods are
 
 
-def placed_units(kept: Iterable[TentativeAdmission]) -> list[PlacedUnit]:
-    """Every unit of some gangs, with its share of their spots."""
-    return [each for gang in kept for each in gang.per_unit()]
+def placed_podset_groups(admissions: Iterable[TentativeAdmission]) -> list[PlacedPodSetGroup]:
+    """Every podset group of some gangs, with its share of their spots."""
+    return [each for gang in admissions for each in gang.per_podset_group()]
 
 
 def nodes_of(node_counts: NodeCounts) -> Ints:
@@ -38,15 +40,17 @@ def nodes_of(node_counts: NodeCounts) -> Ints:
     return np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
 
 
-def domain_counts(unit: Unit, node_counts: NodeCounts) -> tuple[int, ...]:
-    """Domains a unit uses at each level, nodes last."""
+def domain_counts(podset_group: PodSetGroup, node_counts: NodeCounts) -> tuple[int, ...]:
+    """Domains a podset group uses at each level, nodes last."""
     nodes = np.concatenate([nodes for nodes, _ in node_counts])
-    return tuple(len({*of.tolist()}) for of in (*(row[nodes] for row in unit.tree.domain), nodes))
+    return tuple(
+        len({*of.tolist()}) for of in (*(row[nodes] for row in podset_group.tree.domain), nodes)
+    )
 
 
-def prefers_in_vain(unit: Unit, used: Sequence[int]) -> bool:
-    """Whether a unit of these domain_counts misses the level it prefers."""
-    return unit.preferred != ANYWHERE and used[unit.preferred] > 1
+def prefers_in_vain(podset_group: PodSetGroup, used: Sequence[int]) -> bool:
+    """Whether a podset group of these domain_counts misses the level it prefers."""
+    return podset_group.preferred != ANYWHERE and used[podset_group.preferred] > 1
 
 
 def device_columns(problem: Problem) -> list[int]:
@@ -90,13 +94,13 @@ class Wholes:
         free: Mask = (whole == there) & (there > 0)
         return free
 
-    def broken(self, placed: Sequence[PlacedUnit]) -> tuple[int, int]:
+    def broken(self, placed: Sequence[PlacedPodSetGroup]) -> tuple[int, int]:
         """Whole free nodes and racks that these placements break into."""
         used = np.zeros(self.problem.size, dtype=np.bool_)
         trees: dict[int, Tree] = {}
-        for unit, node_counts in placed:
+        for podset_group, node_counts in placed:
             used[nodes_of(node_counts)] = True
-            trees[id(unit.tree)] = unit.tree
+            trees[id(podset_group.tree)] = podset_group.tree
         racks = 0
         for tree in trees.values():
             if tree.depth:
@@ -105,13 +109,16 @@ class Wholes:
         return int((used & self.nodes).sum()), racks
 
 
-def score(wholes: Wholes, placed: Sequence[PlacedUnit]) -> tuple[int, ...]:
+def score(wholes: Wholes, placed: Sequence[PlacedPodSetGroup]) -> tuple[int, ...]:
     """The whole measure; see the module. Topologies of different depth are aligned at the top."""
-    used = [domain_counts(unit, node_counts) for unit, node_counts in placed]
-    depth = max((unit.tree.depth for unit, _ in placed), default=0)
+    used = [domain_counts(podset_group, node_counts) for podset_group, node_counts in placed]
+    depth = max((podset_group.tree.depth for podset_group, _ in placed), default=0)
     levels = [0] * depth
     for row in used:
         for level, count in enumerate(row[:-1]):
             levels[level] += count
-    vain = sum(prefers_in_vain(unit, row) for (unit, _), row in zip(placed, used, strict=True))
+    vain = sum(
+        prefers_in_vain(podset_group, row)
+        for (podset_group, _), row in zip(placed, used, strict=True)
+    )
     return (*levels, sum(row[-1] for row in used), vain, *wholes.broken(placed))

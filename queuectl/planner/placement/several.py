@@ -3,8 +3,8 @@
 A witness proves that a gang fits. None proves nothing, unless all pods of the gang are alike, where
 :mod:`queuectl.planner.placement.single` is exact.
 
-Several podsets, of one unit or of several, are tried in one domain: the tightest of those that have room by sums, the finest
-levels first, each podset near those placed before it. Units that need not share a domain are also placed each for itself, and
+Several podsets, of one podset group or of several, are tried in one domain: the tightest of those that have room by sums, the finest
+levels first, each podset near those placed before it. PodSet groups that need not share a domain are also placed each for itself, and
 the narrower of the placements counts.
 """
 
@@ -22,7 +22,7 @@ from queuectl.planner.placement.measure import domain_counts, prefers_in_vain
 from queuectl.planner.placement.regions import regions
 from queuectl.planner.placement.single import Capacity, Filled
 from queuectl.planner.problem.problem import Shape, caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, Unit
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 CapsOf: TypeAlias = Callable[[Shape], Ints]
@@ -31,9 +31,12 @@ Order: TypeAlias = Sequence[int]
 
 
 def exact(request: GangRequest) -> bool:
-    """Whether "no witness" is a proof: one unit whose pods are all alike, or all on one node."""
-    units = request.units
-    return not units or (len(units) == 1 and (len(units[0].pods) == 1 or units[0].on_one_node))
+    """Whether "no witness" is a proof: one podset group whose pods are all alike, or all on one node."""
+    podset_groups = request.podset_groups
+    return not podset_groups or (
+        len(podset_groups) == 1
+        and (len(podset_groups[0].pods) == 1 or podset_groups[0].on_one_node)
+    )
 
 
 def find(
@@ -48,9 +51,9 @@ def find(
         request: the gang under one choice of flavors.
         free: (R, N).
         caps_of: pods of a shape that fit each node of ``free``.
-        within: per unit, the nodes it is confined to; None for no bounds.
+        within: per podset group, the nodes it is confined to; None for no bounds.
     """
-    search = _Search(request, free, caps_of, within or [None] * len(request.units))
+    search = _Search(request, free, caps_of, within or [None] * len(request.podset_groups))
     if not search.competing:
         return search.first()
     if any(int(f.sum()) < p.count for f, p in zip(search.fits, request.pods, strict=True)):
@@ -64,8 +67,8 @@ def find(
 def first(
     request: GangRequest, free: Ints, within: Sequence[Mask | None] | None = None
 ) -> NodeCounts | None:
-    """The first placement met: each unit where it alone is best."""
-    bounds = within or [None] * len(request.units)
+    """The first placement met: each podset group where it alone is best."""
+    bounds = within or [None] * len(request.podset_groups)
     return _Search(request, free, lambda shape: caps(free, shape), bounds).first()
 
 
@@ -92,39 +95,45 @@ def narrowed(request: GangRequest, free: Ints, found: NodeCounts) -> NodeCounts:
 
 
 def one_tree(request: GangRequest) -> bool:
-    """Whether all units are of one topology."""
-    return all(unit.tree is request.units[0].tree for unit in request.units)
+    """Whether all podset groups are of one topology."""
+    return all(
+        podset_group.tree is request.podset_groups[0].tree for podset_group in request.podset_groups
+    )
 
 
 def width(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
     """How many domains a gang of one topology uses; of two placements the lesser is narrower.
 
     Returns:
-        Units that miss the level they prefer; the domains that each unit uses, summed, level by level from the top and nodes
+        PodSet groups that miss the level they prefer; the domains that each podset group uses, summed, level by level from the top and nodes
         last; those that the gang uses, each counted once, likewise.
     """
     rows, vain, at = [], 0, 0
-    for unit in request.units:
-        rows.append(domain_counts(unit, node_counts[at : at + len(unit.pods)]))
-        vain += prefers_in_vain(unit, rows[-1])
-        at += len(unit.pods)
-    return (vain, *map(sum, zip(*rows, strict=True)), *domain_counts(request.units[0], node_counts))
+    for podset_group in request.podset_groups:
+        rows.append(domain_counts(podset_group, node_counts[at : at + len(podset_group.pods)]))
+        vain += prefers_in_vain(podset_group, rows[-1])
+        at += len(podset_group.pods)
+    return (
+        vain,
+        *map(sum, zip(*rows, strict=True)),
+        *domain_counts(request.podset_groups[0], node_counts),
+    )
 
 
-def levels_to_try(unit: Unit) -> Iterator[int]:
+def levels_to_try(podset_group: PodSetGroup) -> Iterator[int]:
     """The preferred level, then coarser ones up to what is required."""
-    yield from range(unit.preferred, unit.required, -1)
-    yield unit.required
+    yield from range(podset_group.preferred, podset_group.required, -1)
+    yield podset_group.required
 
 
 @dataclass(eq=False)
 class _Search:
-    """Packings of all units of one gang.
+    """Packings of all podset groups of one gang.
 
     Attributes:
         free: (R, n); all nodes, or some of them.
         caps_of: pods of a shape that fit each node of ``free``.
-        within: per unit, the nodes it is confined to; None for no bounds.
+        within: per podset group, the nodes it is confined to; None for no bounds.
     """
 
     request: GangRequest
@@ -135,7 +144,7 @@ class _Search:
     @property
     def competing(self) -> bool:
         """Whether it has several podsets, all of one topology."""
-        several = len(self.request.units) > 1 or not exact(self.request)
+        several = len(self.request.podset_groups) > 1 or not exact(self.request)
         return several and one_tree(self.request)
 
     @cached_property
@@ -143,22 +152,24 @@ class _Search:
         """Per podset, pods that fit each node by themselves."""
         return [
             _inside(self.caps_of(p.shape), mask)
-            for unit, mask in zip(self.request.units, self.within, strict=True)
-            for p in unit.pods
+            for podset_group, mask in zip(self.request.podset_groups, self.within, strict=True)
+            for p in podset_group.pods
         ]
 
     @cached_property
     def hardest(self) -> Order:
-        """The units: finer required level first, then the larger share of what is free; ties as asked."""
-        units = self.request.units
-        if len(units) == 1:
+        """The podset groups: finer required level first, then the larger share of what is free; ties as asked."""
+        podset_groups = self.request.podset_groups
+        if len(podset_groups) == 1:
             return (0,)
-        sizes = _sizes(self.free, [unit.pods for unit in units])
-        return sorted(range(len(units)), key=lambda i: (-units[i].required, -sizes[i]))
+        sizes = _sizes(self.free, [podset_group.pods for podset_group in podset_groups])
+        return sorted(
+            range(len(podset_groups)), key=lambda i: (-podset_groups[i].required, -sizes[i])
+        )
 
     def useful(self) -> Ints:
         """Nodes that hold any of its pods, in topology order."""
-        order = self.request.units[0].tree.order
+        order = self.request.podset_groups[0].tree.order
         fitting: Mask = np.logical_or.reduce([f > 0 for f in self.fits])
         return order[fitting[order]]
 
@@ -170,7 +181,7 @@ class _Search:
         return _Search(request, free, lambda shape: caps(free, shape), unbounded)
 
     def first(self) -> NodeCounts | None:
-        """The first placement met, each unit for itself, the hardest first or last."""
+        """The first placement met, each podset group for itself, the hardest first or last."""
         ways = (self.pack(order) for order in self._orders())
         return next((found for found in ways if found is not None), None)
 
@@ -181,13 +192,13 @@ class _Search:
 
     def narrowest(self, found: NodeCounts) -> NodeCounts:
         """The narrowest placement met, ``found`` included. Podsets that are spread evenly are not drawn together."""
-        if len(self.request.units) == 1 or any(p.balanced for p in self.request.pods):
+        if len(self.request.podset_groups) == 1 or any(p.balanced for p in self.request.pods):
             return found
         return min((found, *self._close()), key=lambda each: width(self.request, each))
 
     def _close(self) -> Iterator[NodeCounts]:
-        """Placements of all units in one domain, of the finest level where there is any; and one of each for itself."""
-        tree, pods = self.request.units[0].tree, self.request.pods
+        """Placements of all podset groups in one domain, of the finest level where there is any; and one of each for itself."""
+        tree, pods = self.request.podset_groups[0].tree, self.request.pods
         near = np.zeros(self.free.shape[1], dtype=np.bool_)
         for mask in regions(tree, ANYWHERE, pods, self.fits, self.free):
             close = [self.pack(order, near.copy(), mask) for order in self._orders()]
@@ -201,34 +212,34 @@ class _Search:
     def pack(
         self, order: Order, near: Mask | None = None, inside: Mask | None = None
     ) -> NodeCounts | None:
-        """All units in this order.
+        """All podset groups in this order.
 
         Args:
-            order: of the units.
+            order: of the podset groups.
             near: nodes near which they are placed, those placed before among them; None: each where it is best alone.
             inside: nodes that all are confined to.
         """
         scratch = _Scratch(self.free, self.caps_of, near)
         placed: dict[int, NodeCounts] = {}
         for number in order:
-            unit = self.request.units[number]
-            found = scratch.place(unit, _both(self.within[number], inside))
+            podset_group = self.request.podset_groups[number]
+            found = scratch.place(podset_group, _both(self.within[number], inside))
             if found is None:
                 return None
             placed[number] = found
             if len(placed) < len(order):
-                scratch.take(unit.pods, found)
+                scratch.take(podset_group.pods, found)
         return tuple(spot for number in range(len(order)) for spot in placed[number])
 
 
 @dataclass(eq=False)
 class _Scratch:
-    """What is free while units are placed one after the other.
+    """What is free while podset groups are placed one after the other.
 
     Attributes:
         free: (R, n), copied before the first change.
         caps_of: pods of a shape that fit each node of ``free``.
-        near: nodes near which units are placed; None: each where it is best alone.
+        near: nodes near which podset groups are placed; None: each where it is best alone.
     """
 
     free: Ints
@@ -237,7 +248,7 @@ class _Scratch:
     _own: bool = False
 
     def take(self, pods: Sequence[Pods], node_counts: NodeCounts) -> None:
-        """The next unit finds less by these pods, and is placed near them."""
+        """The next podset group finds less by these pods, and is placed near them."""
         if not self._own:
             self.free, self._own = self.free.copy(), True
             self.caps_of = lambda shape: caps(self.free, shape)
@@ -246,33 +257,38 @@ class _Scratch:
             for nodes, _ in node_counts:
                 self.near[nodes] = True
 
-    def place(self, unit: Unit, within: Mask | None) -> NodeCounts | None:
-        """Where the pods of a unit go, at the finest level it prefers or must share; None when nothing is found."""
-        found = (self._at(unit, level, within) for level in levels_to_try(unit))
+    def place(self, podset_group: PodSetGroup, within: Mask | None) -> NodeCounts | None:
+        """Where the pods of a podset group go, at the finest level it prefers or must share; None when nothing is found."""
+        found = (self._at(podset_group, level, within) for level in levels_to_try(podset_group))
         return next((each for each in found if each is not None), None)
 
-    def _at(self, unit: Unit, level: int, within: Mask | None) -> NodeCounts | None:
-        if unit.bundle is not None and level == unit.tree.depth:
-            spot = self._podset(unit.tree, level, unit.bundle, within)
+    def _at(self, podset_group: PodSetGroup, level: int, within: Mask | None) -> NodeCounts | None:
+        if podset_group.bundle is not None and level == podset_group.tree.depth:
+            spot = self._podset(podset_group.tree, level, podset_group.bundle, within)
             if spot is None:
                 return None
-            return tuple((spot[0], np.array([p.count])) for p in unit.pods)
-        if len(unit.pods) == 1:
-            spot = self._podset(unit.tree, level, unit.pods[0], within)
+            return tuple((spot[0], np.array([p.count])) for p in podset_group.pods)
+        if len(podset_group.pods) == 1:
+            spot = self._podset(podset_group.tree, level, podset_group.pods[0], within)
             return None if spot is None else (spot,)
-        return self._together(unit, level, within)
+        return self._together(podset_group, level, within)
 
-    def _together(self, unit: Unit, level: int, within: Mask | None) -> NodeCounts | None:
+    def _together(
+        self, podset_group: PodSetGroup, level: int, within: Mask | None
+    ) -> NodeCounts | None:
         """Several podsets in one domain of a level, the hardest first or last."""
-        fits = [_inside(self.caps_of(p.shape), within) for p in unit.pods]
-        sizes = _sizes(self.free, [(replace(p, count=1),) for p in unit.pods])
-        hardest = sorted(range(len(unit.pods)), key=lambda i: -sizes[i])
-        for mask in regions(unit.tree, level, unit.pods, fits, self.free):
+        fits = [_inside(self.caps_of(p.shape), within) for p in podset_group.pods]
+        sizes = _sizes(self.free, [(replace(p, count=1),) for p in podset_group.pods])
+        hardest = sorted(range(len(podset_group.pods)), key=lambda i: -sizes[i])
+        for mask in regions(podset_group.tree, level, podset_group.pods, fits, self.free):
             inside = _both(within, mask)
-            ways = (self._in_turn(unit, level, order, inside) for order in (hardest, hardest[::-1]))
+            ways = (
+                self._in_turn(podset_group, level, order, inside)
+                for order in (hardest, hardest[::-1])
+            )
             narrowest = min(
                 (found for found in ways if found is not None),
-                key=lambda found: domain_counts(unit, found),
+                key=lambda found: domain_counts(podset_group, found),
                 default=None,
             )
             if narrowest is not None:
@@ -280,18 +296,18 @@ class _Scratch:
         return None
 
     def _in_turn(
-        self, unit: Unit, level: int, order: Order, within: Mask | None
+        self, podset_group: PodSetGroup, level: int, order: Order, within: Mask | None
     ) -> NodeCounts | None:
-        """The podsets of a unit in this order, each near those before."""
+        """The podsets of a podset group in this order, each near those before."""
         near = np.zeros(self.free.shape[1], dtype=np.bool_)
         scratch = _Scratch(self.free, self.caps_of, near if self.near is None else self.near.copy())
         placed: dict[int, Spot] = {}
         for number in order:
-            spot = scratch._podset(unit.tree, level, unit.pods[number], within)
+            spot = scratch._podset(podset_group.tree, level, podset_group.pods[number], within)
             if spot is None:
                 return None
             placed[number] = spot
-            scratch.take((unit.pods[number],), (spot,))
+            scratch.take((podset_group.pods[number],), (spot,))
         return tuple(placed[number] for number in range(len(order)))
 
     def _podset(self, tree: Tree, level: int, pods: Pods, within: Mask | None) -> Spot | None:
@@ -389,20 +405,25 @@ def on_nodes(
     Args:
         request: the gang.
         nodes: node indexes.
-        within: per unit, the nodes of the fleet it is confined to; None for no bounds.
+        within: per podset group, the nodes of the fleet it is confined to; None for no bounds.
     """
-    tree = request.units[0].tree.within(nodes)
-    bounds = within if within is not None else [None] * len(request.units)
-    units = (_on(tree, nodes, unit, mask) for unit, mask in zip(request.units, bounds, strict=True))
-    return replace(request, units=tuple(units))
+    tree = request.podset_groups[0].tree.within(nodes)
+    bounds = within if within is not None else [None] * len(request.podset_groups)
+    podset_groups = (
+        _on(tree, nodes, podset_group, mask)
+        for podset_group, mask in zip(request.podset_groups, bounds, strict=True)
+    )
+    return replace(request, podset_groups=tuple(podset_groups))
 
 
-def _on(tree: Tree, nodes: Ints, unit: Unit, within: Mask | None) -> Unit:
-    """A unit on the tree of some nodes, its shapes confined as it was."""
+def _on(tree: Tree, nodes: Ints, podset_group: PodSetGroup, within: Mask | None) -> PodSetGroup:
+    """A podset group on the tree of some nodes, its shapes confined as it was."""
 
     def there(pods: Pods) -> Pods:
         eligible = pods.shape.eligible if within is None else pods.shape.eligible & within
         return replace(pods, shape=replace(pods.shape, eligible=eligible[nodes]))
 
-    bundle = there(unit.bundle) if unit.bundle is not None else None
-    return replace(unit, tree=tree, pods=tuple(map(there, unit.pods)), bundle=bundle)
+    bundle = there(podset_group.bundle) if podset_group.bundle is not None else None
+    return replace(
+        podset_group, tree=tree, pods=tuple(map(there, podset_group.pods)), bundle=bundle
+    )

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuectl.planner.placement.single import Capacity
-from queuectl.planner.preempt.candidates import Bench
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.problem.problem import Shape, caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 Floats = NDArray[np.float64]
@@ -35,12 +35,12 @@ _PAIRS: Final = 60_000  # of a place and a gang that blocks it; more are not wor
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Part:
-    """Pods that must share one domain of ``level`` (``ANYWHERE`` = none): count per shape, and the units they are of."""
+    """Pods that must share one domain of ``level`` (``ANYWHERE`` = none): count per shape, and the podset groups they are of."""
 
     tree: Tree
     level: int
     counts: tuple[tuple[Shape, int], ...]
-    units: tuple[int, ...]
+    podset_groups: tuple[int, ...]
 
     @property
     def domains(self) -> tuple[Ints, int]:
@@ -67,26 +67,28 @@ class Part:
 
 
 def parts_of(request: GangRequest) -> tuple[Part, ...]:
-    """Units as parts; those free to go anywhere in the same tree become one."""
+    """PodSet groups as parts; those free to go anywhere in the same tree become one."""
     parts: list[Part] = []
     anywhere: dict[Tree, list[int]] = {}
-    for number, unit in enumerate(request.units):
-        level, counts = _counts(unit)
+    for number, podset_group in enumerate(request.podset_groups):
+        level, counts = _counts(podset_group)
         if level == ANYWHERE:
-            anywhere.setdefault(unit.tree, []).append(number)
+            anywhere.setdefault(podset_group.tree, []).append(number)
         else:
-            parts.append(Part(unit.tree, level, _merged(counts), (number,)))
-    for tree, units in anywhere.items():
-        together = [pair for number in units for pair in _counts(request.units[number])[1]]
-        parts.append(Part(tree, ANYWHERE, _merged(together), tuple(units)))
+            parts.append(Part(podset_group.tree, level, _merged(counts), (number,)))
+    for tree, podset_groups in anywhere.items():
+        together = [
+            pair for number in podset_groups for pair in _counts(request.podset_groups[number])[1]
+        ]
+        parts.append(Part(tree, ANYWHERE, _merged(together), tuple(podset_groups)))
     return tuple(parts)
 
 
-def _counts(unit: Unit) -> tuple[int, list[tuple[Shape, int]]]:
-    """A unit on one node is one large pod that may go anywhere."""
-    if unit.on_one_node and unit.bundle is not None:
-        return ANYWHERE, [(unit.bundle.shape, 1)]
-    return unit.required, [(p.shape, p.count) for p in unit.pods]
+def _counts(podset_group: PodSetGroup) -> tuple[int, list[tuple[Shape, int]]]:
+    """A podset group on one node is one large pod that may go anywhere."""
+    if podset_group.on_one_node and podset_group.bundle is not None:
+        return ANYWHERE, [(podset_group.bundle.shape, 1)]
+    return podset_group.required, [(p.shape, p.count) for p in podset_group.pods]
 
 
 def _merged(counts: list[tuple[Shape, int]]) -> tuple[tuple[Shape, int], ...]:
@@ -232,27 +234,27 @@ class Places:
         return useful
 
 
-def deficit_of(part: Part, shape: Shape, free: Ints, bench: Bench) -> Deficit:
-    """The deficit of one shape of a part, all candidates of the bench considered; ``free`` (R, N) is what is free before."""
+def deficit_of(part: Part, shape: Shape, free: Ints, table: CandidateTable) -> Deficit:
+    """The deficit of one shape of a part, all candidates of the table considered; ``free`` (R, N) is what is free before."""
     count = dict(part.counts)[shape]
     domain, domains = part.domains
-    after = free + bench.freed(free.shape[1])
+    after = free + table.freed(free.shape[1])
     cap, most = caps(free, shape), caps(after, shape)
     viable = part.holding(shape, most) >= count
     delta = np.where((domain >= 0) & viable[domain], most - cap, 0)
     need = count - sums(domain, domains, cap)
     columns = list(shape.columns)
-    rows = bench.rows.select(delta[bench.rows.node] > 0)
+    rows = table.rows.select(delta[table.rows.node] > 0)
     rows = rows.select((rows.use[columns] > 0).sum(axis=0) > 0)
     ask, use = shape.vector[columns][:, None], rows.use[columns]
     rest = ((after[columns][:, rows.node] - use) // ask).min(axis=0, initial=np.iinfo(np.int64).max)
     without = np.clip(rest - cap[rows.node], 0, delta[rows.node])
-    key = domain[rows.node] * max(bench.size, 1) + rows.gang
+    key = domain[rows.node] * max(table.size, 1) + rows.gang
     pairs, at = np.unique(key, return_inverse=True)
     gain: Floats = np.zeros(len(pairs))
     np.add.at(gain, at, _gains(free[columns], ask, cap, delta, rows.node, use))
     pairs, gain = pairs[gain > 0], gain[gain > 0]
-    offers = (pairs // max(bench.size, 1), pairs % max(bench.size, 1), gain)
+    offers = (pairs // max(table.size, 1), pairs % max(table.size, 1), gain)
     return Deficit(
         shape, count, cap, delta, domain, need, viable, rows.gang, rows.node, without, offers
     )

@@ -1,6 +1,6 @@
 """Running gangs as arrays, for the search for victims.
 
-The *roster* holds the gangs of some ClusterQueues that are not protected, and is built once per problem; the *bench* of one blocked gang
+*RunningGangs* are the gangs of some ClusterQueues that are not protected; the list is built once per problem; the *CandidateTable* of one blocked gang
 is the part of it that the rules (:mod:`queuectl.planner.preempt.rules`) and this plan leave, with costs. Rows are (gang, node) pairs:
 what leaves a node with which gang.
 
@@ -31,7 +31,7 @@ from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.quota.tree import QuotaRow
 
 
-class Candidates(Enum):
+class EvictionScope(Enum):
     """Which gangs are asked to leave for a gang that waits."""
 
     LEGAL = auto()  # gangs that the preemption policies name, and idle gangs
@@ -105,7 +105,7 @@ def may_evict(problem: Problem, workload: Workload, queue: ClusterQueue | None) 
 
 Charges: TypeAlias = Mapping[
     int, tuple[tuple[QuotaRow, int], ...]
-]  # gang of a bench to what it is charged
+]  # gang of a table to what it is charged
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -121,7 +121,7 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Roster:
+class RunningGangs:
     """Staying gangs of some ClusterQueues that some gang may evict now, by priority, then uid.
 
     Attributes:
@@ -147,7 +147,7 @@ class Roster:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Bench:
+class CandidateTable:
     """The gangs one preemptor may evict, C of them, numbered by priority, then uid.
 
     Attributes:
@@ -193,10 +193,10 @@ class Bench:
             np.add.at(into, rows.node, amounts)
         return sums
 
-    def lowest(self, rank: int) -> Bench:
+    def lowest(self, rank: int) -> CandidateTable:
         """The gangs up to a rank; they keep their numbers."""
         size = int(np.searchsorted(self.rank, rank, side="right"))
-        return Bench(
+        return CandidateTable(
             self.gangs[:size],
             self.rank[:size],
             self.lost[:size],
@@ -210,40 +210,40 @@ class Bench:
         return chosen
 
 
-def staying(state: State, roster: Roster) -> Mask:
-    """Those of a roster whom this plan has not evicted or repaired."""
+def staying(state: State, running: RunningGangs) -> Mask:
+    """Those of a list of running gangs whom this plan has not evicted or repaired."""
     if not state.gone:
-        return np.ones(len(roster.gangs), dtype=np.bool_)
-    return np.array([g.workload.uid not in state.gone for g in roster.gangs], dtype=np.bool_)
+        return np.ones(len(running.gangs), dtype=np.bool_)
+    return np.array([g.workload.uid not in state.gone for g in running.gangs], dtype=np.bool_)
 
 
-def bench_of(roster: Roster, legal: Mask, now: float) -> Bench:
-    """Those of a roster whom one gang may evict; they keep their order."""
+def table_of(running: RunningGangs, legal: Mask, now: float) -> CandidateTable:
+    """Those of a list of running gangs whom one gang may evict; they keep their order."""
     if not legal.any():
         none = np.zeros(0, dtype=np.int64)
-        rows = Rows(none, none, np.zeros((len(roster.rows.use), 0), dtype=np.int64))
-        return Bench((), none, none, rows, dict.fromkeys(roster.quota, none))
+        rows = Rows(none, none, np.zeros((len(running.rows.use), 0), dtype=np.int64))
+        return CandidateTable((), none, none, rows, dict.fromkeys(running.quota, none))
     chosen = np.flatnonzero(legal)
     number = np.cumsum(legal) - 1
-    rows = roster.rows.select(legal[roster.rows.gang])
-    _, rank = np.unique(roster.priority[chosen], return_inverse=True)
-    present = set(roster.owner[chosen].tolist())
-    owners = {name for name, at in roster.queues.items() if at in present}
-    return Bench(
-        tuple(roster.gangs[i] for i in chosen),
+    rows = running.rows.select(legal[running.rows.gang])
+    _, rank = np.unique(running.priority[chosen], return_inverse=True)
+    present = set(running.owner[chosen].tolist())
+    owners = {name for name, at in running.queues.items() if at in present}
+    return CandidateTable(
+        tuple(running.gangs[i] for i in chosen),
         rank.astype(np.int64) + 1,
-        roster.ages.lost_work(now, legal)[chosen],
+        running.ages.lost_work(now, legal)[chosen],
         Rows(number[rows.gang], rows.node, rows.use),
-        {row: amounts[chosen] for row, amounts in roster.quota.items() if row[0] in owners},
+        {row: amounts[chosen] for row, amounts in running.quota.items() if row[0] in owners},
     )
 
 
-def roster_of(problem: Problem, queues: tuple[str, ...]) -> Roster:
-    """The roster of some ClusterQueues, built once per arena."""
+def running_gangs(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
+    """The running gangs of some ClusterQueues, built once per problem."""
     return problem.once(_enroll, queues)
 
 
-def _enroll(problem: Problem, queues: tuple[str, ...]) -> Roster:
+def _enroll(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
     numbered = {name: at for at, name in enumerate(queues)}
     found = sorted(
         _candidates(problem, numbered),
@@ -255,7 +255,7 @@ def _enroll(problem: Problem, queues: tuple[str, ...]) -> Roster:
     for i, gang in enumerate(gangs):
         for row, amount in problem.usage.charges(gang):
             charged.setdefault(row, []).append((i, amount))
-    return Roster(
+    return RunningGangs(
         numbered,
         tuple(gangs),
         np.array([owner for _, owner in found], dtype=np.int64),

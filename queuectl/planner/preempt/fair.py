@@ -134,7 +134,7 @@ class Fair:
                     use, theirs, victim, others.meeting(victim).below[:1], alone=not self.unbound
                 )
                 for victim in theirs
-                if others.returning.threatens(others.bench.gangs[victim])
+                if others.returning.threatens(others.table.gangs[victim])
             )
 
     def _stay_out(self, top: Pool, theirs: list[int], ours: Rank) -> bool:
@@ -144,7 +144,7 @@ class Fair:
             return all(
                 others.with_back(use, theirs, victim, lambda: ours <= share_of(top, use).rank)
                 for victim in theirs
-                if others.returning.threatens(others.bench.gangs[victim])
+                if others.returning.threatens(others.table.gangs[victim])
             )
 
     def _inside(self, gang: int, level: int) -> bool:
@@ -199,7 +199,7 @@ class Fair:
 
     def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
         """Too many below one pool, as long as the preemptor's share does not fall any further."""
-        everyone = range(self.others.bench.size)
+        everyone = range(self.others.table.size)
         bound = [v for v in victims if v not in self.unordered]
         for (level, top), theirs in self.others.by_top(bound).items():
             now = [v for v in victims if self._inside(v, level)]

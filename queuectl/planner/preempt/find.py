@@ -30,9 +30,9 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.bounds import parts_of
 from queuectl.planner.preempt.candidates import (
-    Bench,
-    Candidates,
-    bench_of,
+    CandidateTable,
+    EvictionScope,
+    table_of,
 )
 from queuectl.planner.preempt.cost import Goal, complete, goals, layers
 from queuectl.planner.preempt.fair import Fair
@@ -80,7 +80,7 @@ def find_victims(
     request: GangRequest,
     queue: ClusterQueue,
     solver: Solver,
-    candidates: Candidates = Candidates.LEGAL,
+    candidates: EvictionScope = EvictionScope.LEGAL,
 ) -> Victims | None:
     """The least legal victims after whose exit ``request`` fits; None = proved that no legal set helps.
 
@@ -96,7 +96,7 @@ def find_victims(
         answers: list[Victims] = []
         for candidate_set in together:
             found = Blocked(
-                state, request, queue, solver, candidate_set.bench, candidate_set
+                state, request, queue, solver, candidate_set.table, candidate_set
             ).solve()
             if found.victims is not None:
                 answers.append(_answer(state, request, candidate_set, found))
@@ -121,15 +121,15 @@ def patient(request: GangRequest, solver: Solver) -> bool:
 def _answer(
     state: State, request: GangRequest, candidate_set: CandidateSet, found: Found
 ) -> Victims:
-    bench = candidate_set.bench
+    table = candidate_set.table
     victims = sorted(found.victims or ())
     free = state.later.free
     if victims:
-        free = free + bench.freed(free.shape[1], bench.mask(victims))
+        free = free + table.freed(free.shape[1], table.mask(victims))
     node_counts = find(request, free, lambda shape: caps(free, shape))
     uid = request.pending.workload.uid
     evicted = (
-        Preemption(bench.gangs[v].workload.uid, uid, bench.cost(v), candidate_set.reason(v).value)
+        Preemption(table.gangs[v].workload.uid, uid, table.cost(v), candidate_set.reason(v).value)
         for v in victims
     )
     proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
@@ -146,7 +146,7 @@ class Blocked:
     request: GangRequest
     queue: ClusterQueue
     solver: Solver
-    bench: Bench
+    table: CandidateTable
     candidate_set: CandidateSet | None = None
 
     def __post_init__(self) -> None:
@@ -158,7 +158,7 @@ class Blocked:
         least = self._least_rank()
         proved = True
         for rank in self._ranks(least) if least is not None else ():
-            found = self._search(self.bench.lowest(rank))
+            found = self._search(self.table.lowest(rank))
             found.proved &= proved
             if found.victims is not None:
                 return found
@@ -169,7 +169,7 @@ class Blocked:
 
     def _ranks(self, least: int) -> Iterable[int]:
         """Priorities to which candidates are limited, one after the other; 0 = no gang leaves."""
-        highest = int(self.bench.rank.max(initial=0))
+        highest = int(self.table.rank.max(initial=0))
         if self._keys()[0] is VictimKey.MAX_PRIORITY:
             return range(least, highest + 1)
         return (0, highest) if least == 0 < highest else (highest,)
@@ -177,15 +177,15 @@ class Blocked:
     def _keys(self) -> tuple[VictimKey, ...]:
         return complete(self.queue.victim_order)
 
-    def _goals(self, bench: Bench) -> list[Goal]:
+    def _goals(self, table: CandidateTable) -> list[Goal]:
         keys = self._keys()
         return list(
-            goals(bench.lost, bench.rank, keys[1:] if keys[0] is VictimKey.MAX_PRIORITY else keys)
+            goals(table.lost, table.rank, keys[1:] if keys[0] is VictimKey.MAX_PRIORITY else keys)
         )
 
     def _least_rank(self) -> int | None:
         """The lowest priority up to which the floor sums allow the gang; None = not even with all candidates gone."""
-        low, high = 0, int(self.bench.rank.max(initial=0))
+        low, high = 0, int(self.table.rank.max(initial=0))
         if not self._conceivable(high):
             return None
         while low < high:
@@ -197,25 +197,25 @@ class Blocked:
         return low
 
     def _conceivable(self, rank: int) -> bool:
-        bench = self.bench.lowest(rank)
-        if any(frees.sum() < amount for amount, frees in self._terms(bench).deficits):
+        table = self.table.lowest(rank)
+        if any(frees.sum() < amount for amount, frees in self._terms(table).deficits):
             return False
-        free = self.free + bench.freed(self.free.shape[1]) if bench.size else self.free
+        free = self.free + table.freed(self.free.shape[1]) if table.size else self.free
         return all(part.may_hold(free) for part in self.parts)
 
-    def _terms(self, bench: Bench) -> EvictionConstraints:
+    def _terms(self, table: CandidateTable) -> EvictionConstraints:
         """What must come free of quota, and who may leave together."""
         if self.candidate_set is not None:
-            return self.candidate_set.terms(bench)
+            return self.candidate_set.terms(table)
         if self.request.queue is None:
-            return EvictionConstraints(bench, [])
+            return EvictionConstraints(table, [])
         shortfall = shortfall_of(self.state, self.request, self.request.queue)
-        return EvictionConstraints(bench, shortfall.deficits(bench.quota, bench.size), shortfall)
+        return EvictionConstraints(table, shortfall.deficits(table.quota, table.size), shortfall)
 
-    def _search(self, bench: Bench) -> Found:
-        terms = self._terms(bench)
-        search = Search(self.request, self.free, bench, terms, self.solver, self.parts)
-        found = search.run(self._goals(bench))
+    def _search(self, table: CandidateTable) -> Found:
+        terms = self._terms(table)
+        search = Search(self.request, self.free, table, terms, self.solver, self.parts)
+        found = search.run(self._goals(table))
         found.proved &= terms.certain
         return found
 
@@ -228,7 +228,7 @@ class CandidateSet:
     """Candidates that may be evicted on the same terms.
 
     Attributes:
-        bench: the candidates, C of them.
+        table: the candidates, C of them.
         rules: the rules that name them, the first that does counts.
         kinds: the number of the rule of each. Shape (C,).
         borrows: whether the preemptor's queue may use more than its nominal quota then.
@@ -236,7 +236,7 @@ class CandidateSet:
     """
 
     by: Preemptor
-    bench: Bench
+    table: CandidateTable
     rules: tuple[Rule, ...]
     kinds: Ints
     borrows: bool = True
@@ -246,20 +246,20 @@ class CandidateSet:
     def reason(self, gang: int) -> PreemptionReason:
         return self.rules[int(self.kinds[gang])].reason
 
-    def terms(self, bench: Bench) -> EvictionConstraints:
+    def terms(self, table: CandidateTable) -> EvictionConstraints:
         """The terms for the gangs of the set up to some priority."""
         shortfall = self.by.shortfall
-        deficits = shortfall.deficits(bench.quota, bench.size, borrows=self.borrows)
-        own = all(self.rules[kind] is WITHIN for kind in set(self.kinds[: bench.size].tolist()))
+        deficits = shortfall.deficits(table.quota, table.size, borrows=self.borrows)
+        own = all(self.rules[kind] is WITHIN for kind in set(self.kinds[: table.size].tolist()))
         order = None if own else self._order()
         if order is not None and not order.others.owner:
             order = None
-        return EvictionConstraints(bench, deficits, shortfall, order)
+        return EvictionConstraints(table, deficits, shortfall, order)
 
     def _order(self) -> Order:
         """What binds all candidates of the set; it holds for those up to some priority as well."""
         if not self._orders:
-            others = OtherQueues(self.by.shortfall, self.bench, self.by.returning)
+            others = OtherQueues(self.by.shortfall, self.table, self.by.returning)
             self._orders.append(self._order_of(others))
         return self._orders[0]
 
@@ -268,7 +268,7 @@ class CandidateSet:
         if self.strategies:
             return Fair(others, self.strategies, unordered)
         must_stay_out = self._leaving(Together.FOR_GOOD) if self.borrows else frozenset()
-        dangerous = (g for g in others.owner if self.by.returning.threatens(self.bench.gangs[g]))
+        dangerous = (g for g in others.owner if self.by.returning.threatens(self.table.gangs[g]))
         return Reclaim(others, unordered, (must_stay_out | frozenset(dangerous)) - unordered)
 
     def _leaving(self, together: Together) -> frozenset[int]:
@@ -281,7 +281,7 @@ def candidate_sets(
     state: State,
     request: GangRequest,
     queue: ClusterQueue,
-    candidates: Candidates = Candidates.LEGAL,
+    candidates: EvictionScope = EvictionScope.LEGAL,
 ) -> list[list[CandidateSet]]:
     """Whom ``request`` may evict, as alternatives: first those that are looked at together, then those for want of them.
 
@@ -293,9 +293,9 @@ def candidate_sets(
         queue: the ClusterQueue whose policies count.
         candidates: which of them are asked.
     """
-    by = Preemptor(state, request, queue, dry=candidates is Candidates.DRY_RUN)
+    by = Preemptor(state, request, queue, dry=candidates is EvictionScope.DRY_RUN)
     found = [list(_with_idle(by))] if by.idle.any() else []
-    if candidates is Candidates.LEGAL:
+    if candidates is EvictionScope.LEGAL:
         found += _by_share(by) if by.fair else _classic(by)
     return found
 
@@ -341,12 +341,12 @@ def _scheme(
 ) -> list[CandidateSet]:
     """The gangs that some rules name, or that are idle; none where they could not free the quota that is missing."""
     rules = (IDLE if borrows else IDLE_WITHOUT_BORROWING, *rules)
-    kinds = np.full(len(by.roster.gangs), -1, dtype=np.int64)
+    kinds = np.full(len(by.running.gangs), -1, dtype=np.int64)
     for number, rule in enumerate(rules):
         kinds[(kinds < 0) & rule.names(by)] = number
     legal = kinds >= 0
-    deficits = by.shortfall.deficits(by.roster.quota, len(legal), borrows=borrows)
+    deficits = by.shortfall.deficits(by.running.quota, len(legal), borrows=borrows)
     if any(frees[legal].sum() < amount for amount, frees in deficits):
         return []
-    bench = bench_of(by.roster, legal, by.state.problem.snapshot.now)
-    return [CandidateSet(by, bench, rules, kinds[legal], borrows, strategies)]
+    table = table_of(by.running, legal, by.state.problem.snapshot.now)
+    return [CandidateSet(by, table, rules, kinds[legal], borrows, strategies)]

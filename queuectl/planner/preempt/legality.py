@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from queuectl.planner.preempt.candidates import Bench
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.returning import Returning, Settled
 from queuectl.planner.preempt.shortage import Deficits, Meeting, QuotaShortfall
@@ -90,13 +90,13 @@ class OtherQueues:
     """
 
     shortfall: QuotaShortfall
-    bench: Bench
+    table: CandidateTable
     returning: Returning
     owner: dict[int, str] = field(init=False)
 
     def __post_init__(self) -> None:
         own = self.shortfall.queue
-        owners = ((g, rows[0][0][0]) for g, rows in self.bench.charges.items() if rows)
+        owners = ((g, rows[0][0][0]) for g, rows in self.table.charges.items() if rows)
         self.owner = {g: name for g, name in owners if name != own and self.shortfall.meeting(name)}
 
     def meeting(self, gang: int) -> Meeting:
@@ -127,7 +127,7 @@ class OtherQueues:
         self, use: QuotaUse, gangs: Iterable[int], sign: int = -1
     ) -> AbstractContextManager[None]:
         """For the time of a ``with`` block some gangs have left, or, with ``sign`` 1, are back."""
-        charges = (charge for gang in gangs for charge in self.bench.charges[gang])
+        charges = (charge for gang in gangs for charge in self.table.charges[gang])
         return use.hypothetically(charges, sign)
 
     def with_back(
@@ -141,7 +141,7 @@ class OtherQueues:
             victim: one of them.
             holds: what is asked of ``use``.
         """
-        gangs, charges = self.bench.gangs, self.bench.charges
+        gangs, charges = self.table.gangs, self.table.charges
         left = ((gangs[g], charges[g]) for g in gone)
         yields = self.returning.yields(gangs[victim], self.owner[victim], left)
         with self.without(use, (victim,), 1), use.hypothetically(yields.items(), -1):
@@ -161,7 +161,7 @@ class OtherQueues:
         What counts is what the preemptor contends for and the victim is charged: of anything else it asks nothing.
         ``alone``: no gang yields to it.
         """
-        charged = (row[1:] for row, amount in self.bench.charges[victim] if amount)
+        charged = (row[1:] for row, amount in self.table.charges[victim] if amount)
         rows = [row for row in charged if row in self.shortfall.rows]
 
         def borrows() -> bool:
@@ -217,7 +217,7 @@ class OtherQueues:
         if len(owners) > 1:
             return list(core)
         (owner,) = owners
-        amounts = [self.bench.quota.get((owner, *row)) for row in rows]
+        amounts = [self.table.quota.get((owner, *row)) for row in rows]
         known = [a for a in amounts if a is not None]
         return [
             g
@@ -289,7 +289,7 @@ class Reclaim:
         if queue not in self._settled:
             self._settled[queue] = Settled(
                 self.others.shortfall,
-                self.others.bench,
+                self.others.table,
                 self.others.returning,
                 queue,
                 self.must_stay_out,
@@ -314,10 +314,10 @@ class Reclaim:
         return False
 
     def _used(self, queue: str, row: FlavorResource) -> list[int]:
-        """What each gang of the bench is charged of a row in one queue."""
+        """What each gang of the table is charged of a row in one queue."""
         if (queue, row) not in self._charged:
-            amounts = self.others.bench.quota.get((queue, *row))
-            size = self.others.bench.size
+            amounts = self.others.table.quota.get((queue, *row))
+            size = self.others.table.size
             self._charged[queue, row] = amounts.tolist() if amounts is not None else [0] * size
         return self._charged[queue, row]
 
@@ -352,7 +352,7 @@ class Reclaim:
 
 @dataclass(eq=False, slots=True)
 class EvictionConstraints:
-    """The terms of one bench.
+    """The constraints on the sets of one table.
 
     Attributes:
         shortfall: None for a gang that has no ClusterQueue.
@@ -360,7 +360,7 @@ class EvictionConstraints:
         cuts: rows found on the way that every legal set obeys.
     """
 
-    bench: Bench
+    table: CandidateTable
     deficits: Deficits
     shortfall: QuotaShortfall | None = None
     order: Order | None = None
@@ -389,7 +389,7 @@ class EvictionConstraints:
         """Whether the deficits, which these make good, are all that is missing: lenders may keep part of what they free."""
         if self.shortfall is None or not self.shortfall.kept:
             return True
-        return self.shortfall.met_without(victims, self.bench.charges)
+        return self.shortfall.met_without(victims, self.table.charges)
 
     def constrain(self, building: VictimModel) -> None:
         """All rows that are known."""
@@ -403,7 +403,7 @@ class EvictionConstraints:
         """Cut an answer of the model off: it, and what is illegal for the same reason."""
         found = [] if self.order is None else list(self.order.cuts(victims))
         if not any(sum(cut[0].get(v, 0) for v in victims) > cut[1] for cut in found):
-            others = dict.fromkeys((g for g in range(self.bench.size) if g not in victims), -1)
+            others = dict.fromkeys((g for g in range(self.table.size) if g not in victims), -1)
             found.append((dict.fromkeys(victims, 1) | others, len(victims) - 1))
         for cut in found:
             self.cuts.append(cut)

@@ -21,7 +21,7 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.preempt.bounds import Deficit, Part
-from queuectl.planner.preempt.candidates import Bench
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
@@ -40,7 +40,7 @@ class VictimModel:
         of: candidate to its variable.
     """
 
-    bench: Bench
+    table: CandidateTable
     gangs: Sequence[int]
     model: Model = field(default_factory=Model)
 
@@ -85,7 +85,7 @@ class VictimModel:
 
     def _highest(self) -> int:
         """A variable no lower than the rank of any victim."""
-        rank = self.bench.rank
+        rank = self.table.rank
         highest = self.model.var(0, int(rank.max(initial=0)))
         for g in self.gangs:
             self.model.at_most([self.of[g], highest], [int(rank[g]), -1], 0)
@@ -152,15 +152,19 @@ class Room:
     def node_counts(self, values: Sequence[int], request: GangRequest) -> NodeCounts:
         """Read a placement out of an exact model's solution, per pods of the request."""
         left = {key: self._placed(key[0], row, values) for key, row in self.pods.items()}
-        part_of = {unit: number for number, part in enumerate(self.parts) for unit in part.units}
+        part_of = {
+            podset_group: number
+            for number, part in enumerate(self.parts)
+            for podset_group in part.podset_groups
+        }
         taken = []
-        for number, unit in enumerate(request.units):
+        for number, podset_group in enumerate(request.podset_groups):
             part = part_of[number]
-            if unit.on_one_node and unit.bundle is not None:
-                node = next(iter(_take(left[part, unit.bundle.shape], 1)))
-                taken.extend([{node: p.count} for p in unit.pods])
+            if podset_group.on_one_node and podset_group.bundle is not None:
+                node = next(iter(_take(left[part, podset_group.bundle.shape], 1)))
+                taken.extend([{node: p.count} for p in podset_group.pods])
             else:
-                taken.extend([_take(left[part, p.shape], p.count) for p in unit.pods])
+                taken.extend([_take(left[part, p.shape], p.count) for p in podset_group.pods])
         return tuple(
             (np.array(list(t), dtype=np.int64), np.array(list(t.values()), dtype=np.int64))
             for t in taken
@@ -201,7 +205,7 @@ class Room:
         ]
 
     def _tenants(self, useful: Mask) -> dict[int, dict[int, tuple[int, ...]]]:
-        rows = self.building.bench.rows
+        rows = self.building.table.rows
         rows = rows.select(useful[rows.node])
         found: dict[int, dict[int, tuple[int, ...]]] = {}
         uses = rows.use[self.columns].T.tolist()

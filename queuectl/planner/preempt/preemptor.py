@@ -17,7 +17,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.candidates import Roster, anybody_yields, roster_of, staying
+from queuectl.planner.preempt.candidates import RunningGangs, anybody_yields, running_gangs, staying
 from queuectl.planner.preempt.returning import Place, Returning
 from queuectl.planner.preempt.shortage import Meeting, QuotaShortfall, shortfall_of
 from queuectl.planner.problem.request import GangRequest
@@ -64,7 +64,7 @@ class Preemptor:
         return waits and anybody_yields(problem, self.workload, self.queue, dry=self.dry)
 
     @cached_property
-    def roster(self) -> Roster:
+    def running(self) -> RunningGangs:
         """The gangs that some rule could name."""
         queue = self.queue
         names: tuple[str, ...] = (queue.name,)
@@ -72,27 +72,27 @@ class Preemptor:
         others = self._asks_idle or reclaims or queue.evicts_within_nominal or self.everywhere
         if len(self.shortfall.path) > 1 and others:
             names = self.shortfall.path[-1].queues
-        return roster_of(self.state.problem, names)
+        return running_gangs(self.state.problem, names)
 
     # What conditions ask. Masks have the shape (C,).
 
     @cached_property
     def own(self) -> Mask:
         """Gangs of its own ClusterQueue."""
-        own: Mask = self.roster.owner == self.roster.queues[self.queue.name]
+        own: Mask = self.running.owner == self.running.queues[self.queue.name]
         return own
 
     @cached_property
     def lower(self) -> Mask:
         """Gangs of lower priority."""
-        lower: Mask = self.roster.priority < self.workload.priority
+        lower: Mask = self.running.priority < self.workload.priority
         return lower
 
     @cached_property
     def newer_equal(self) -> Mask:
-        roster = self.roster
-        equal: Mask = roster.priority == self.workload.priority
-        return equal & (roster.queued_at > self.workload.queued_at)
+        running = self.running
+        equal: Mask = running.priority == self.workload.priority
+        return equal & (running.queued_at > self.workload.queued_at)
 
     def queue_of(self, gang: Admitted) -> str:
         """The name of the ClusterQueue that a running gang is charged to."""
@@ -110,20 +110,20 @@ class Preemptor:
 
     def by_queue(self, holds: Callable[[Meeting], bool | Mask]) -> Mask:
         """Gangs of other ClusterQueues of the tree for which something holds, asked once for each queue."""
-        found = np.zeros(len(self.roster.gangs), dtype=np.bool_)
-        for name, at in self.roster.queues.items():
+        found = np.zeros(len(self.running.gangs), dtype=np.bool_)
+        for name, at in self.running.queues.items():
             meeting = self.shortfall.meeting(name)
             if meeting is not None:
-                theirs = self.roster.owner == at
+                theirs = self.running.owner == at
                 if theirs.any():
                     found |= theirs & holds(meeting)
         return found
 
     def charged(self, queue: str, rows: Iterable[FlavorResource]) -> Mask:
         """Gangs that are charged to a queue for one of some flavors and resources."""
-        charged = np.zeros(len(self.roster.gangs), dtype=np.bool_)
+        charged = np.zeros(len(self.running.gangs), dtype=np.bool_)
         for row in rows:
-            amounts = self.roster.quota.get((queue, *row))
+            amounts = self.running.quota.get((queue, *row))
             if amounts is not None:
                 charged |= amounts > 0
         return charged
@@ -143,7 +143,7 @@ class Preemptor:
         known = self.state.problem.snapshot.config.cluster_queues
         uphill = any(
             known[name].reclaim_within_cohort is ReclaimWithinCohort.ANY
-            for name in self.roster.queues
+            for name in self.running.queues
             if name in known and name != self.queue.name
         )
         return Returning(self.state, self.workload, uphill)
@@ -155,15 +155,15 @@ class Preemptor:
         """
         pool = meeting.below[0]
         queue = self.state.problem.snapshot.config.cluster_queues[pool.name]
-        borrows = np.zeros(len(self.roster.gangs), dtype=np.bool_)
+        borrows = np.zeros(len(self.running.gangs), dtype=np.bool_)
         alone = self.fair and not self.fits_nominal
         for row in self.shortfall.rows:
             beyond = self.shortfall.beyond(pool, row)
             if beyond > 0:
                 place = None if alone else self.returning.settled_above((pool.name, *row), beyond)
-                above = _above(self.roster, place, queue.within_cluster_queue)
+                above = _above(self.running, place, queue.within_cluster_queue)
                 borrows |= self.charged(pool.name, [row]) & ~above
-        return ~borrows & self.returning.dangerous(queue, self.roster.priority)
+        return ~borrows & self.returning.dangerous(queue, self.running.priority)
 
     @cached_property
     def fits_nominal(self) -> bool:
@@ -206,16 +206,16 @@ class Preemptor:
     @cached_property
     def idle(self) -> Mask:
         """Gangs that yield to it for being idle, less those that would come back before it."""
-        roster, queue = self.roster, self.queue
+        running, queue = self.running, self.queue
         if not self._asks_idle:
-            return np.zeros(len(roster.gangs), dtype=np.bool_)
-        yields = roster.yields_dry if self.dry else roster.yields
+            return np.zeros(len(running.gangs), dtype=np.bool_)
+        yields = running.yields_dry if self.dry else running.yields
         idle: Mask = yields <= self.workload.priority
         evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
         if evicts or queue.strategy is QueueingStrategy.STRICT_FIFO:
-            equal = self.own & (roster.priority == self.workload.priority)
+            equal = self.own & (running.priority == self.workload.priority)
             idle &= ~(equal & ~self.newer_equal)
-        return idle & staying(self.state, roster)
+        return idle & staying(self.state, running)
 
     @cached_property
     def guarded(self) -> Mask:
@@ -227,18 +227,18 @@ class Preemptor:
             name in known
             and name != self.queue.name
             and known[name].reclaim_within_cohort is not ReclaimWithinCohort.NEVER
-            for name in self.roster.queues
+            for name in self.running.queues
         ]
-        return self.idle & np.array(reclaims, dtype=np.bool_)[self.roster.owner]
+        return self.idle & np.array(reclaims, dtype=np.bool_)[self.running.owner]
 
 
-def _above(roster: Roster, place: Place | None, policy: WithinClusterQueue) -> Mask:
+def _above(running: RunningGangs, place: Place | None, policy: WithinClusterQueue) -> Mask:
     """Gangs to which one at this place of their ClusterQueue yields. Shape (C,)."""
     if place is None or policy is WithinClusterQueue.NEVER:
-        return np.zeros(len(roster.gangs), dtype=np.bool_)
+        return np.zeros(len(running.gangs), dtype=np.bool_)
     priority, queued_at = place[0], -place[1]
-    higher: Mask = roster.priority > priority
+    higher: Mask = running.priority > priority
     if policy is WithinClusterQueue.LOWER_PRIORITY:
         return higher
-    older: Mask = (roster.priority == priority) & (roster.queued_at < queued_at)
+    older: Mask = (running.priority == priority) & (running.queued_at < queued_at)
     return higher | older

@@ -30,7 +30,7 @@ from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClus
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.candidates import Bench
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.protections import opts_out
 from queuectl.planner.preempt.shortage import QuotaShortfall
@@ -159,8 +159,8 @@ class Returning:
 
     def _changed(self) -> Iterator[tuple[Workload, int, list[tuple[QuotaRow, int]]]]:
         state = self.state
-        for kept in state.kept:
-            yield kept.request.pending.workload, 1, list(kept.request.rows())
+        for admission in state.admissions:
+            yield admission.request.pending.workload, 1, list(admission.request.rows())
         for uid in sorted(state.gone & state.leaving.keys()):
             gang = state.leaving[uid]
             if gang.evictable:
@@ -209,7 +209,7 @@ class Settled:
     """
 
     shortfall: QuotaShortfall
-    bench: Bench
+    table: CandidateTable
     returning: Returning
     pool: Pool
     must_stay_out: frozenset[int]
@@ -275,7 +275,7 @@ class Settled:
                 model.at_most([leaving, any_leaves], [1, total - most], total)
 
     def _amount(self, gang: int, row: FlavorResource) -> int:
-        amounts = self.bench.quota.get((self.pool.name, *row))
+        amounts = self.table.quota.get((self.pool.name, *row))
         return int(amounts[gang]) if amounts is not None else 0
 
     def _charged(self, gangs: Iterable[int], row: FlavorResource) -> dict[int, int]:
@@ -284,7 +284,7 @@ class Settled:
     def _spared(self, gang: int, row: FlavorResource) -> int:
         """What other victims may be charged beside one; -1 for one that asks nothing of the row."""
         if gang not in self._spare:
-            who, name = self.bench.gangs[gang], self.pool.name
+            who, name = self.table.gangs[gang], self.pool.name
             below = self.returning.yields(who, name, ())
             shortfall = self.shortfall
             self._spare[gang] = {
@@ -295,12 +295,12 @@ class Settled:
         return self._spare[gang].get(row, -1)
 
     def _bound(self, gang: int) -> Place | None:
-        return self.returning.bound(self.bench.gangs[gang])
+        return self.returning.bound(self.table.gangs[gang])
 
     def _place(self, gang: int) -> Place | None:
         """Where a gang stands among those that yield to others of its queue; None for one that yields to no gang."""
         if gang not in self._places:
-            who = self.bench.gangs[gang]
+            who = self.table.gangs[gang]
             gives_way = who.evictable and self.returning.gives_way(who.workload)
             self._places[gang] = place_of(who.workload) if gives_way else None
         return self._places[gang]

@@ -77,7 +77,7 @@ class Rule:
     def names(self, by: Preemptor) -> Mask:
         """The gangs that it allows a preemptor to evict. Shape (C,)."""
         if self not in by.known:
-            named = staying(by.state, by.roster)
+            named = staying(by.state, by.running)
             for condition in self.conditions:
                 if named.any():
                     named = named & condition.holds(by)
@@ -86,7 +86,7 @@ class Rule:
 
 
 def _all(by: Preemptor, holds: bool) -> Mask:
-    return np.full(len(by.roster.gangs), holds)
+    return np.full(len(by.running.gangs), holds)
 
 
 def _after(by: Preemptor) -> Mask:
@@ -109,7 +109,7 @@ def _not_below(by: Preemptor, gang: Admitted) -> str:
 
 def _below_threshold(by: Preemptor) -> Mask:
     most = by.queue.borrow_threshold
-    return by.lower if most is None else by.lower & (by.roster.priority <= most)
+    return by.lower if most is None else by.lower & (by.running.priority <= most)
 
 
 def _borrows(by: Preemptor, _: Admitted) -> str:
@@ -131,7 +131,7 @@ def _at_its_nominal(by: Preemptor, gang: Admitted) -> str:
 
 def _lacks_room_alone(by: Preemptor) -> bool:
     """Whether it has the quota, would not borrow, and its queue lets it evict for room."""
-    asks = by.queue.evicts_within_nominal and bool(by.request.units) and by.fits_nominal
+    asks = by.queue.evicts_within_nominal and bool(by.request.podset_groups) and by.fits_nominal
     return asks and not any(True for _ in by.shortfall.shortages())
 
 
@@ -142,7 +142,7 @@ _WITHIN_QUEUE: Final = (
         lambda by, _: f"withinClusterQueue of {by.queue.name} is Never",
     ),
     _Condition(_after, _not_after),
-    _Condition(lambda by: ~by.roster.reclaim_only, lambda *_: "it is not preemptible"),
+    _Condition(lambda by: ~by.running.reclaim_only, lambda *_: "it is not preemptible"),
 )
 _WITHIN_COHORT: Final = (
     _Condition(
@@ -200,7 +200,7 @@ FOR_ROOM: Final = Rule(
     Together.FREELY,
     (
         _Condition(lambda by: _all(by, _lacks_room_alone(by)), _borrows),
-        _Condition(lambda by: by.others & ~by.roster.reclaim_only, _borrows),
+        _Condition(lambda by: by.others & ~by.running.reclaim_only, _borrows),
         _Condition(lambda by: by.lower, _not_below),
     ),
 )
@@ -209,7 +209,7 @@ FOR_ROOM: Final = Rule(
 def evictable(state: State, request: GangRequest, queue: ClusterQueue) -> frozenset[str]:
     """Uids of all gangs that some rule lets ``request`` evict, whether or not their exits would be enough."""
     by = Preemptor(state, request, queue)
-    return frozenset(by.roster.gangs[at].workload.uid for at in np.flatnonzero(_named(by)))
+    return frozenset(by.running.gangs[at].workload.uid for at in np.flatnonzero(_named(by)))
 
 
 def _named(by: Preemptor) -> Mask:
@@ -245,7 +245,7 @@ def why_not(
     failed: list[tuple[int, str]] = []
     for request in requests:
         by = Preemptor(state, request, queue, everywhere=True)
-        found = [at for at, other in enumerate(by.roster.gangs) if other.workload == gang.workload]
+        found = [at for at, other in enumerate(by.running.gangs) if other.workload == gang.workload]
         if _named(by)[found].any():
             return _ALLOWED
         for number, condition in enumerate((BY_PLACE if reclaimed else WITHIN).conditions):

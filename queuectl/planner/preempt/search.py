@@ -19,7 +19,7 @@ import numpy as np
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.placement.several import find, first, on_fleet, on_nodes
 from queuectl.planner.preempt.bounds import Deficit, Floats, Part, Places, deficit_of, parts_of
-from queuectl.planner.preempt.candidates import Bench, Rows
+from queuectl.planner.preempt.candidates import CandidateTable, Rows
 from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.preempt.legality import EvictionConstraints
 from queuectl.planner.preempt.model import Key, Room, VictimModel
@@ -62,7 +62,7 @@ class Search:
 
     request: GangRequest
     free: Ints
-    bench: Bench
+    table: CandidateTable
     terms: EvictionConstraints
     solver: Solver
     parts: tuple[Part, ...] | None = None
@@ -72,7 +72,7 @@ class Search:
     def __post_init__(self) -> None:
         self.parts = parts_of(self.request) if self.parts is None else self.parts
         self.deficits = {
-            (number, shape): deficit_of(part, shape, self.free, self.bench)
+            (number, shape): deficit_of(part, shape, self.free, self.table)
             for number, part in enumerate(self.parts)
             for shape, _ in part.counts
         }
@@ -114,8 +114,8 @@ class Search:
         terms = self.terms
         if terms.order is None or not terms.deficits or not self.parts:
             return False
-        quota = replace(self.request, units=())
-        found = Search(quota, self.free, self.bench, terms, self.solver).run([goal])
+        quota = replace(self.request, podset_groups=())
+        found = Search(quota, self.free, self.table, terms, self.solver).run([goal])
         return found.victims is None and found.proved
 
     def _places(self, scope: int, goal: Goal) -> dict[Key, Places]:
@@ -139,7 +139,7 @@ class Search:
         return None if self.found.victims is None else self._value(goal, self.found.victims)
 
     def _value(self, goal: Goal, victims: frozenset[int]) -> int:
-        return goal.value(self.bench.mask(victims), self.bench.rank)
+        return goal.value(self.table.mask(victims), self.table.rank)
 
     @property
     def _parts(self) -> tuple[Part, ...]:
@@ -157,9 +157,9 @@ class Search:
 
     def _order(self, scope: int, weight: Ints, places: Mapping[Key, Places]) -> list[int]:
         """Candidates in the order of the cheapest places they block, then by what they cost for what they could gain."""
-        first = np.full(self.bench.size, np.inf)
+        first = np.full(self.table.size, np.inf)
         for part in places.values():
-            first = np.minimum(first, part.order(self.bench.size))
+            first = np.minimum(first, part.order(self.table.size))
         share = self.shares(scope)
         useful = np.flatnonzero(share > 0)
         found: list[int] = useful[
@@ -203,9 +203,9 @@ class Search:
 
     def shares(self, scope: int) -> Floats:
         """The part of the needs that each candidate could meet in a scope. Shape (C,)."""
-        share = np.zeros(self.bench.size)
+        share = np.zeros(self.table.size)
         for deficit in self.deficits.values():
-            there = deficit.shares(self.bench.size, scope if self.by_domain else None)
+            there = deficit.shares(self.table.size, scope if self.by_domain else None)
             share = np.maximum(share, there)
         return share
 
@@ -240,18 +240,18 @@ class Search:
         return self.terms.admit(victims) and self._fits(victims, scope)
 
     def _fits(self, victims: Iterable[int], scope: int) -> bool:
-        return self._stage(scope).fits(self.bench.mask(victims))
+        return self._stage(scope).fits(self.table.mask(victims))
 
     def _place(self, victims: frozenset[int], scope: int) -> NodeCounts | None:
         """Where the gang is found to fit then."""
         if not self.terms.admit(victims):
             return None
-        return self._stage(scope).place(self.bench.mask(victims))
+        return self._stage(scope).place(self.table.mask(victims))
 
     def _stage(self, scope: int) -> Stage:
         if scope not in self._stages:
             useful = self.useful(self.deficits, scope)
-            self._stages[scope] = stage_of(self.request, self.free, self.bench, useful)
+            self._stages[scope] = stage_of(self.request, self.free, self.table, useful)
         return self._stages[scope]
 
     def useful(self, deficits: Mapping[Key, Deficit], scope: int) -> Mask:
@@ -314,8 +314,8 @@ class Search:
     ) -> tuple[VictimModel, Room]:
         best = self._best(goal)
         useful = self.useful(deficits, scope)
-        here = set(self.bench.rows.gang[useful[self.bench.rows.node]].tolist())
-        building = VictimModel(self.bench, sorted({*here, *_others(here, self.terms)}))
+        here = set(self.table.rows.gang[useful[self.table.rows.node]].tolist())
+        building = VictimModel(self.table, sorted({*here, *_others(here, self.terms)}))
         room = Room(building, self._parts, deficits, self.free, useful, by_node=by_node)
         self.terms.constrain(building)
         building.aim(goal, None if best is None else best - (not earlier), earlier)
@@ -356,7 +356,7 @@ def _knapsack(amount: int, frees: Ints, weight: Ints) -> float:
 
 def _others(inside: Container[int], terms: EvictionConstraints) -> list[int]:
     """Gangs that hold nothing useful in the scope but free missing quota, or help others to be let go."""
-    size = terms.bench.size
+    size = terms.table.size
     if terms.order is not None and not terms.order.narrowing:
         return [gang for gang in range(size) if gang not in inside]
     frees = np.zeros(size, dtype=np.bool_)
@@ -373,14 +373,14 @@ class Stage:
         nodes: their indexes in the fleet. Shape (n,).
         request: the gang, as if there were no other nodes.
         free: (R, n) before any candidate leaves.
-        bench: the candidates, with what they hold of these nodes.
+        table: the candidates, with what they hold of these nodes.
         parts: of this request.
     """
 
     nodes: Ints
     request: GangRequest
     free: Ints
-    bench: Bench
+    table: CandidateTable
     parts: tuple[Part, ...]
 
     def fits(self, victims: Mask) -> bool:
@@ -399,19 +399,19 @@ class Stage:
         return None if found is None else on_fleet(self.nodes, found)
 
     def _after(self, victims: Mask) -> Ints:
-        return self.free + self.bench.freed(len(self.nodes), victims)
+        return self.free + self.table.freed(len(self.nodes), victims)
 
 
-def stage_of(request: GangRequest, free: Ints, bench: Bench, useful: Mask) -> Stage:
-    """Cut out the useful nodes (N,); all of the fleet where the gang's units see it by different topologies."""
-    trees = {unit.tree for unit in request.units}
+def stage_of(request: GangRequest, free: Ints, table: CandidateTable, useful: Mask) -> Stage:
+    """Cut out the useful nodes (N,); all of the fleet where the gang's podset groups see it by different topologies."""
+    trees = {podset_group.tree for podset_group in request.podset_groups}
     if len(trees) != 1:
-        return Stage(np.arange(free.shape[1]), request, free, bench, parts_of(request))
+        return Stage(np.arange(free.shape[1]), request, free, table, parts_of(request))
     nodes = trees.pop().order
     nodes = nodes[useful[nodes]]
     number = np.full(free.shape[1], -1, dtype=np.int64)
     number[nodes] = np.arange(len(nodes))
-    rows = bench.rows.select(number[bench.rows.node] >= 0)
+    rows = table.rows.select(number[table.rows.node] >= 0)
     here = Rows(rows.gang, number[rows.node], rows.use)
     cut = on_nodes(request, nodes)
-    return Stage(nodes, cut, free[:, nodes], replace(bench, rows=here), parts_of(cut))
+    return Stage(nodes, cut, free[:, nodes], replace(table, rows=here), parts_of(cut))

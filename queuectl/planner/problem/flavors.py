@@ -23,7 +23,7 @@ from queuectl.planner.problem.topology import misfit
 
 MOST_CHOICES: Final = 4096  # combinations of flavors looked at for one gang
 
-Choice: TypeAlias = Mapping[tuple[int, int], str]  # (unit, resource group) -> flavor
+Choice: TypeAlias = Mapping[tuple[int, int], str]  # (podset group, resource group) -> flavor
 Members: TypeAlias = tuple[int, ...]  # podsets that share a domain and flavors, by number
 Flavors: TypeAlias = tuple[Mapping[str, str], ...]  # per podset, resource -> flavor
 
@@ -33,8 +33,8 @@ class Options:
     """All flavors a gang could take.
 
     Attributes:
-        members: its units.
-        allowed: per (unit, resource group) the admissible flavors, most preferred first.
+        members: its podset groups.
+        allowed: per (podset group, resource group) the admissible flavors, most preferred first.
         refused: flavor to why it is not admissible, for messages.
         uncovered: requested resources no resource group of the queue covers.
         charged: per podset, what one of its pods is charged.
@@ -66,8 +66,8 @@ class Options:
     def flavors_by_podset(self, choice: Choice, queue: ClusterQueue, workload: Workload) -> Flavors:
         """Per podset, resource to flavor, for what the queue covers of its requests."""
         flavors: list[dict[str, str]] = [{} for _ in workload.podsets]
-        for (unit, number), name in choice.items():
-            for i in self.members[unit]:
+        for (podset_group, number), name in choice.items():
+            for i in self.members[podset_group]:
                 for resource in self.charged[i]:
                     if resource in queue.groups[number].covered:
                         flavors[i][resource] = name
@@ -75,12 +75,12 @@ class Options:
 
 
 def members_of(workload: Workload) -> tuple[Members, ...]:
-    """Units of a gang in podset order."""
-    units: dict[tuple[str, str | int], list[int]] = {}
+    """PodSet groups of a gang in podset order."""
+    podset_groups: dict[tuple[str, str | int], list[int]] = {}
     for number, podset in enumerate(workload.podsets):
         key = ("group", podset.group) if podset.group is not None else ("podset", number)
-        units.setdefault(key, []).append(number)
-    return tuple(tuple(numbers) for numbers in units.values())
+        podset_groups.setdefault(key, []).append(number)
+    return tuple(tuple(numbers) for numbers in podset_groups.values())
 
 
 def options_of(workload: Workload, queue: ClusterQueue | None, problem: Problem) -> Options:
@@ -101,7 +101,7 @@ def options_of(workload: Workload, queue: ClusterQueue | None, problem: Problem)
             if name not in podset.shape.incidental
         }
         options.uncovered = tuple(sorted(asked - covered))
-    for unit, members in enumerate(options.members):
+    for podset_group, members in enumerate(options.members):
         podsets = [workload.podsets[i] for i in members]
         for number, group in enumerate(queue.groups):
             touching = [
@@ -110,7 +110,7 @@ def options_of(workload: Workload, queue: ClusterQueue | None, problem: Problem)
                 if workload.podsets[i].count and any(name in group.covered for name in charged[i])
             ]
             if touching:
-                options.allowed[unit, number] = tuple(
+                options.allowed[podset_group, number] = tuple(
                     _admissible(touching, podsets, group, problem, options.refused)
                 )
     return options
@@ -118,7 +118,7 @@ def options_of(workload: Workload, queue: ClusterQueue | None, problem: Problem)
 
 def _admissible(
     podsets: Sequence[PodSet],
-    unit: Sequence[PodSet],
+    podset_group: Sequence[PodSet],
     group: ResourceGroup,
     problem: Problem,
     refused: dict[str, str],
@@ -132,9 +132,9 @@ def _admissible(
         if flavor is not None:
             why = next(filter(None, (_contradiction(p, flavor) for p in podsets)), None)
             if why is None and problem.size:
-                why = _no_level(unit, flavor, group, config)
+                why = _no_level(podset_group, flavor, group, config)
             if why is None and mixed:
-                why = _reserved(unit, flavor)
+                why = _reserved(podset_group, flavor)
         if why is None:
             yield quotas.flavor
         else:
@@ -169,17 +169,20 @@ def _may_match(term: SelectorTerm, labels: Mapping[str, str]) -> bool:
     )
 
 
-def _reserved(unit: Sequence[PodSet], flavor: ResourceFlavor) -> str | None:
+def _reserved(podset_group: Sequence[PodSet], flavor: ResourceFlavor) -> str | None:
     """In a resource group that has flavors of both kinds, those with a topology are for pods that ask for one."""
-    if flavor.topology is None or all(podset.topology is not None for podset in unit):
+    if flavor.topology is None or all(podset.topology is not None for podset in podset_group):
         return None
     return f"flavor {flavor.name} is for pods with a topology request"
 
 
 def _no_level(
-    unit: Sequence[PodSet], flavor: ResourceFlavor, group: ResourceGroup, config: QueueConfig
+    podset_group: Sequence[PodSet],
+    flavor: ResourceFlavor,
+    group: ResourceGroup,
+    config: QueueConfig,
 ) -> str | None:
-    asking = [p for p in unit if p.topology is not None and p.topology.levels]
+    asking = [p for p in podset_group if p.topology is not None and p.topology.levels]
     topology = config.topologies.get(flavor.topology or "")
     if topology is None:
         # What pods are charged but have none of themselves, by a transformation, needs no node.

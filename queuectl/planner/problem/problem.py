@@ -1,7 +1,7 @@
 """Numpy view of one snapshot: fleet, topology, eligibility and what is free.
 
 Layout: matrices are (R, N), R resources (``problem.resources``, sorted by name) by N nodes (``fleet.nodes`` order), int64
-in the units of :mod:`queuectl.domain.quantity`; nothing is rounded. Static parts are cached per Fleet identity, and the
+in the podset groups of :mod:`queuectl.domain.quantity`; nothing is rounded. Static parts are cached per Fleet identity, and the
 use of gangs that stay where they were is carried over from the snapshot before.
 """
 

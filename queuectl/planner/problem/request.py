@@ -1,7 +1,7 @@
-"""What one gang asks of the arena once its flavors are chosen: shapes as vectors, units that share a domain.
+"""What one gang asks of the arena once its flavors are chosen: shapes as vectors, podset groups that share a domain.
 
-A gang is a list of *units*: the podsets of one ``group``, or a single podset. Units are independent of each other
-except for the capacity they compete for; every pod of a unit lies in one domain of its required level.
+A gang is a list of *podset groups*: the podsets of one ``group``, or a single podset. PodSet groups are independent of each other
+except for the capacity they compete for; every pod of a podset group lies in one domain of its required level.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Pods:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class PodSetGroup:
     """Podsets that share one domain.
 
     Attributes:
         required: level index of the domain all pods must share; ``tree.depth`` = one node; ``ANYWHERE`` = none.
         preferred: level index to try first, then coarser, then anywhere; ``ANYWHERE`` when nothing is preferred.
-        bundle: all its pods as one, set where the unit may have to sit on a single node.
+        bundle: all its pods as one, set where the podset group may have to sit on a single node.
     """
 
     tree: Tree
@@ -74,7 +74,7 @@ class Unit:
 
     @property
     def sliced(self) -> bool:
-        """Whether pods must keep together in multiples below the unit's own domain, on more than a node."""
+        """Whether pods must keep together in multiples below the podset group's own domain, on more than a node."""
         return any(p.slices for p in self.pods)
 
 
@@ -83,7 +83,7 @@ class GangRequest:
     """A gang under one choice of flavors.
 
     Attributes:
-        units: what must be placed on nodes; empty when it is quota only.
+        podset_groups: what must be placed on nodes; empty when it is quota only.
         charges: (flavor, resource) to the amount charged to its ClusterQueue.
         flavors: per podset of the gang, resource to flavor.
         queue: ClusterQueue charged, None when the gang has no quota.
@@ -91,7 +91,7 @@ class GangRequest:
     """
 
     pending: Pending
-    units: tuple[Unit, ...]
+    podset_groups: tuple[PodSetGroup, ...]
     charges: Mapping[tuple[str, str], int] = field(default_factory=dict)
     flavors: tuple[Mapping[str, str], ...] = ()
     queue: str | None = None
@@ -99,18 +99,20 @@ class GangRequest:
 
     @property
     def pods(self) -> tuple[Pods, ...]:
-        """Of all units, in order."""
-        return tuple(p for unit in self.units for p in unit.pods)
+        """Of all podset groups, in order."""
+        return tuple(p for podset_group in self.podset_groups for p in podset_group.pods)
 
     def signature(self) -> tuple[object, ...]:
         """Equal for demands that ask the same of the same fleet."""
         return tuple(
             (
-                (*unit.tree.levels, unit.tree.node_level),
-                unit.required,
-                tuple((p.count, p.shape.requests, p.shape.rules, p.slices) for p in unit.pods),
+                (*podset_group.tree.levels, podset_group.tree.node_level),
+                podset_group.required,
+                tuple(
+                    (p.count, p.shape.requests, p.shape.rules, p.slices) for p in podset_group.pods
+                ),
             )
-            for unit in self.units
+            for podset_group in self.podset_groups
         )
 
     def rows(self) -> Iterator[tuple[tuple[str, str, str], int]]:
@@ -149,11 +151,11 @@ def request_of(
                 row = (flavor, resource)
                 charges[row] = charges.get(row, 0) + per_pod[resource] * podset.count
     excluded = frozenset[str]() if lasting else pending.excluded
-    builder = _Units(problem, workload, flavors, excluded, lasting, within or {})
-    units = (builder.unit(members) for members in members_of(workload))
+    builder = _PodSetGroups(problem, workload, flavors, excluded, lasting, within or {})
+    podset_groups = (builder.podset_group(members) for members in members_of(workload))
     return GangRequest(
         pending,
-        tuple(unit for unit in units if unit is not None),
+        tuple(podset_group for podset_group in podset_groups if podset_group is not None),
         charges,
         flavors,
         queue.name if queue is not None else None,
@@ -161,7 +163,7 @@ def request_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Units:
+class _PodSetGroups:
     problem: Problem
     workload: Workload
     flavors: Flavors
@@ -169,8 +171,8 @@ class _Units:
     lasting: bool
     within: Mapping[int, Mask]
 
-    def unit(self, members: Members) -> Unit | None:
-        """One unit, or None when none of its pods needs a node."""
+    def podset_group(self, members: Members) -> PodSetGroup | None:
+        """One podset group, or None when none of its pods needs a node."""
         numbers = [i for i in members if self._takes_nodes(i)]
         if not numbers:
             return None
@@ -183,7 +185,7 @@ class _Units:
         pods = tuple(self._pods(i, visible, tree, required) for i in numbers)
         preferred = _finest(tree, podsets, TopologyMode.PREFERRED)
         bundle = _bundle(pods, self.problem) if tree.depth in (required, preferred) else None
-        return Unit(tree, pods, required, preferred, bundle)
+        return PodSetGroup(tree, pods, required, preferred, bundle)
 
     def _takes_nodes(self, number: int) -> bool:
         if not self.problem.size or not self.workload.podsets[number].count:
@@ -268,7 +270,7 @@ def _finest(tree: Tree, podsets: Sequence[PodSet], mode: TopologyMode) -> int:
 
 
 def _bundle(pods: tuple[Pods, ...], problem: Problem) -> Pods:
-    """All pods of a unit as one pod: what a unit on a single node asks of it."""
+    """All pods of a podset group as one pod: what a podset group on a single node asks of it."""
     requests = total(p.shape.requests * p.count for p in pods)
     eligible = np.logical_and.reduce([p.shape.eligible for p in pods])
     shape = problem.shape(requests, _ANY_NODE, frozenset(), eligible, lasting=True)

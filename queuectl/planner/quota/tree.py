@@ -234,7 +234,7 @@ class QuotaUse:
     def left(self, queue: str, row: FlavorResource, *, borrows: bool = True) -> int:
         """What a ClusterQueue may still use; below 0 when more is used than quota allows.
 
-        One unit that the queue itself gives back adds exactly one to it, whatever the limits.
+        One podset group that the queue itself gives back adds exactly one to it, whatever the limits.
 
         Args:
             queue: name of the ClusterQueue.

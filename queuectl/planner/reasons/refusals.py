@@ -60,30 +60,30 @@ def never_fits(state: State, request: GangRequest) -> Reason:
         request: built with ``lasting`` nodes.
     """
     empty = state.problem.index.allocatable
-    for unit in request.units:
-        room = room_of(unit, empty)
+    for podset_group in request.podset_groups:
+        room = room_of(podset_group, empty)
         if room.short:
-            text = f"{asked_by(unit)}; even empty, {room.sentence}"
+            text = f"{asked_by(podset_group)}; even empty, {room.sentence}"
             return Reason(Code.SHAPE_NEVER_FITS, text, room.details)
-    text = f"{'; '.join(map(asked_by, request.units))}: no placement exists even on the empty fleet"
-    details = {"units": [plain(unit) for unit in request.units]}
+    text = f"{'; '.join(map(asked_by, request.podset_groups))}: no placement exists even on the empty fleet"
+    details = {"units": [plain(podset_group) for podset_group in request.podset_groups]}
     return Reason(Code.SHAPE_NEVER_FITS, text, details)
 
 
 def _first_tight(request: GangRequest, free: Ints) -> Reason | None:
-    """The first unit whose floor sums alone exclude every domain."""
-    for unit in request.units:
-        room = room_of(unit, free)
+    """The first podset group whose floor sums alone exclude every domain."""
+    for podset_group in request.podset_groups:
+        room = room_of(podset_group, free)
         if room.short:
-            text = f"{asked_by(unit)}; {room.sentence}{room.free_in_all}"
+            text = f"{asked_by(podset_group)}; {room.sentence}{room.free_in_all}"
             return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, room.details)
     return None
 
 
 def _together(request: GangRequest) -> Reason:
-    parts = "; ".join(map(asked_by, request.units))
+    parts = "; ".join(map(asked_by, request.podset_groups))
     text = f"{parts}: each part has room by itself, but not all at once"
-    details = {"units": [plain(unit) for unit in request.units]}
+    details = {"units": [plain(podset_group) for podset_group in request.podset_groups]}
     return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, details)
 
 

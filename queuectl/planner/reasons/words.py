@@ -1,4 +1,4 @@
-"""Pods, units, levels and amounts in words, and how much of a unit its best domain holds by the floor sums alone."""
+"""Pods, podset groups, levels and amounts in words, and how much of a podset group its best domain holds by the floor sums alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queuectl.domain.words import counted
 from queuectl.planner.model.classes import asked_pods
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.problem import COMMON, caps
-from queuectl.planner.problem.request import ANYWHERE, Pods, Unit
+from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints
 
 TIMES: Final = "\u00d7"
@@ -37,20 +37,22 @@ def each(pods: Pods) -> Resources:
     return Resources({name: value // pods.size for name, value in pods.shape.requests.items()})
 
 
-def _slices_of(unit: Unit, pods: Pods) -> str:
+def _slices_of(podset_group: PodSetGroup, pods: Pods) -> str:
     """`` (in slices: 8 to a rack, 2 to a node)``, nothing for pods that come one by one."""
-    layers = [(level_name(unit.tree.levels[at]), size * pods.size) for at, size in pods.slices]
+    layers = [
+        (level_name(podset_group.tree.levels[at]), size * pods.size) for at, size in pods.slices
+    ]
     layers += [("node", pods.size)] if pods.size > 1 else []
     parts = ", ".join(f"{size} to a {level}" for level, size in layers)
     return f" (in slices: {parts})" if parts else ""
 
 
-def asked_by(unit: Unit) -> str:
-    """What a unit needs, and how close together."""
-    pods = " and ".join(pods_of(p) + _slices_of(unit, p) for p in unit.pods)
-    if unit.on_one_node:
+def asked_by(podset_group: PodSetGroup) -> str:
+    """What a podset group needs, and how close together."""
+    pods = " and ".join(pods_of(p) + _slices_of(podset_group, p) for p in podset_group.pods)
+    if podset_group.on_one_node:
         return f"needs {pods} on one node"
-    where = f" in one {level_of(unit)}" if unit.required != ANYWHERE else ""
+    where = f" in one {level_of(podset_group)}" if podset_group.required != ANYWHERE else ""
     return f"needs {pods}{where}"
 
 
@@ -68,11 +70,11 @@ def some(names: Sequence[str], most: int = NAMED) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def level_of(unit: Unit) -> str:
-    """The level that all pods of a unit share."""
-    if unit.required >= unit.tree.depth:
+def level_of(podset_group: PodSetGroup) -> str:
+    """The level that all pods of a podset group share."""
+    if podset_group.required >= podset_group.tree.depth:
         return "node"
-    return level_name(unit.tree.levels[unit.required])
+    return level_name(podset_group.tree.levels[podset_group.required])
 
 
 def level_name(label: str) -> str:
@@ -84,16 +86,16 @@ def level_name(label: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the best domain holds of a unit.
+    """What the best domain holds of a podset group.
 
     Attributes:
-        domain: the best one at the unit's level; -1 without a level, or when none has room for anything.
+        domain: the best one at the podset group's level; -1 without a level, or when none has room for anything.
         fits: how many of each pods it holds, each by itself.
         nodes: nodes eligible for the first pods.
         free: of the scarcest resource that the first pods ask, on all nodes eligible for them.
     """
 
-    unit: Unit
+    podset_group: PodSetGroup
     asked: tuple[Pods, ...]
     domain: int
     fits: tuple[int, ...]
@@ -102,19 +104,19 @@ class Room:
 
     @property
     def short(self) -> bool:
-        """Whether these sums alone prove that the unit does not fit."""
+        """Whether these sums alone prove that the podset group does not fit."""
         return any(n < p.count for n, p in zip(self.fits, self.asked, strict=True))
 
     @property
     def name(self) -> str:
         """Of the best domain."""
-        return self.unit.tree.names[self.unit.required][self.domain][-1]
+        return self.podset_group.tree.names[self.podset_group.required][self.domain][-1]
 
     @property
     def sentence(self) -> str:
         """What the best domain has room for."""
-        unit = self.unit
-        if unit.on_one_node:
+        podset_group = self.podset_group
+        if podset_group.on_one_node:
             return f"no node of the {self.nodes} it may use has room for all of them"
         parts = [
             f"{n * p.size}"
@@ -125,9 +127,9 @@ class Room:
         held = " and ".join(parts)
         if any(p.slices or p.size > 1 for p in self.asked):
             held += " in whole slices"
-        if unit.required == ANYWHERE:
+        if podset_group.required == ANYWHERE:
             return f"the {self.nodes} nodes it may use have room for {held}"
-        level = level_of(unit)
+        level = level_of(podset_group)
         if self.domain < 0:
             if not self.nodes:
                 return f"no {level} has a node it may use"
@@ -137,44 +139,50 @@ class Room:
     @property
     def free_in_all(self) -> str:
         """How much of the scarcest resource it asks is free on all nodes it may use."""
-        name = scarcest(self.unit.pods[0])
-        if name is None or self.unit.required == ANYWHERE:
+        name = scarcest(self.podset_group.pods[0])
+        if name is None or self.podset_group.required == ANYWHERE:
             return ""
         return f"; {amount(name, self.free)} are free in all"
 
     @property
     def details(self) -> dict[str, Any]:
         """The numbers as plain JSON values."""
-        details = plain(self.unit)
+        details = plain(self.podset_group)
         details["fits"] = [n * p.size for n, p in zip(self.fits, self.asked, strict=True)]
-        if not self.unit.on_one_node and self.unit.required != ANYWHERE and self.domain >= 0:
-            details["domain"] = list(self.unit.tree.names[self.unit.required][self.domain])
+        if (
+            not self.podset_group.on_one_node
+            and self.podset_group.required != ANYWHERE
+            and self.domain >= 0
+        ):
+            details["domain"] = list(
+                self.podset_group.tree.names[self.podset_group.required][self.domain]
+            )
         return details
 
 
-def room_of(unit: Unit, free: Ints) -> Room:
-    """The room a unit has on a free matrix (R, N)."""
-    asked = asked_pods(unit)
+def room_of(podset_group: PodSetGroup, free: Ints) -> Room:
+    """The room a podset group has on a free matrix (R, N)."""
+    asked = asked_pods(podset_group)
     per_node = [caps(free, p.shape) for p in asked]
     eligible = asked[0].shape.eligible
     nodes, left = int(np.count_nonzero(eligible)), 0
-    if unit.pods[0].shape.columns:
-        column = unit.pods[0].shape.columns[0]
-        left = int(np.maximum(free[column], 0)[unit.pods[0].shape.eligible].sum())
-    level = ANYWHERE if unit.on_one_node else unit.required
+    if podset_group.pods[0].shape.columns:
+        column = podset_group.pods[0].shape.columns[0]
+        left = int(np.maximum(free[column], 0)[podset_group.pods[0].shape.eligible].sum())
+    level = ANYWHERE if podset_group.on_one_node else podset_group.required
     held = [
-        Capacity(unit.tree, row, p.slices).holding(level)
+        Capacity(podset_group.tree, row, p.slices).holding(level)
         for row, p in zip(per_node, asked, strict=True)
     ]
     if level == ANYWHERE:
-        return Room(unit, asked, -1, tuple(int(row.sum()) for row in held), nodes, left)
+        return Room(podset_group, asked, -1, tuple(int(row.sum()) for row in held), nodes, left)
     sums = np.stack(held)
     if not sums.shape[1] or not sums.any():
-        return Room(unit, asked, -1, (0,) * len(asked), nodes, left)
+        return Room(podset_group, asked, -1, (0,) * len(asked), nodes, left)
     counts = np.array([p.count for p in asked], dtype=np.int64)[:, None]
     share = (np.minimum(sums, counts) / counts).min(axis=0)
     best = int(np.lexsort((-sums.sum(axis=0), -share))[0])
-    return Room(unit, asked, best, tuple(int(n) for n in sums[:, best]), nodes, left)
+    return Room(podset_group, asked, best, tuple(int(n) for n in sums[:, best]), nodes, left)
 
 
 def scarcest(pods: Pods) -> str | None:
@@ -184,14 +192,16 @@ def scarcest(pods: Pods) -> str | None:
     return min(pods.shape.requests, key=lambda name: (name in COMMON, name))
 
 
-def plain(unit: Unit) -> dict[str, Any]:
-    """What a unit asks, as plain JSON values."""
+def plain(podset_group: PodSetGroup) -> dict[str, Any]:
+    """What a podset group asks, as plain JSON values."""
     level = None
-    if unit.on_one_node:
-        level = unit.tree.node_level
-    elif unit.required != ANYWHERE:
-        level = unit.tree.levels[unit.required]
+    if podset_group.on_one_node:
+        level = podset_group.tree.node_level
+    elif podset_group.required != ANYWHERE:
+        level = podset_group.tree.levels[podset_group.required]
     return {
         "level": level,
-        "pods": [{"count": p.total, "requests": dict(sorted(each(p).items()))} for p in unit.pods],
+        "pods": [
+            {"count": p.total, "requests": dict(sorted(each(p).items()))} for p in podset_group.pods
+        ],
     }

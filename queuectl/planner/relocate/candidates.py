@@ -17,7 +17,7 @@ from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import barred
 from queuectl.planner.placement.feasible import place
-from queuectl.planner.preempt.candidates import Bench, rows_of
+from queuectl.planner.preempt.candidates import CandidateTable, rows_of
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.problem.partial import as_placed
@@ -40,14 +40,14 @@ class MoveCandidates:
     """The gangs that may be moved, numbered by priority, then uid.
 
     Attributes:
-        bench: the gangs, what each loses, what each holds of which node.
+        table: the gangs, what each loses, what each holds of which node.
         pods: pods of each. Shape (C,).
         limits: one per ClusterQueue that has a budget.
         costs: of each restart.
     """
 
     state: State
-    bench: Bench
+    table: CandidateTable
     pods: Ints
     limits: tuple[Limit, ...]
     costs: tuple[Cost, ...]
@@ -56,25 +56,25 @@ class MoveCandidates:
 
     @property
     def size(self) -> int:
-        return self.bench.size
+        return self.table.size
 
     def key(self, moved: Iterable[int]) -> tuple[int, int, int]:
         """What a set costs, layer by layer: lost work, gangs, pods."""
         chosen = list(moved)
-        return int(self.bench.lost[chosen].sum()), len(chosen), int(self.pods[chosen].sum())
+        return int(self.table.lost[chosen].sum()), len(chosen), int(self.pods[chosen].sum())
 
     def allows(self, moved: Iterable[int]) -> bool:
         """Whether a set stays within every budget."""
-        chosen = self.bench.mask(moved)
+        chosen = self.table.mask(moved)
         return all(
-            int(self.bench.lost[limit.gangs][chosen[limit.gangs]].sum()) <= limit.left
+            int(self.table.lost[limit.gangs][chosen[limit.gangs]].sum()) <= limit.left
             for limit in self.limits
         )
 
     def request(self, number: int) -> GangRequest:
         """What a gang asks of its new place."""
         if number not in self._demands:
-            gang = self.bench.gangs[number]
+            gang = self.table.gangs[number]
             workload, problem = gang.workload, self.state.problem
             queue = problem.snapshot.queue_of(workload)
             flavors = tuple(dict(placed.flavors) for placed in gang.placement.podsets)
@@ -85,7 +85,7 @@ class MoveCandidates:
     def settled(self, number: int, solver: Solver) -> bool:
         """Whether a gang could be placed on exactly what it holds: then moving it never takes room from others."""
         if number not in self._settled:
-            rows = self.bench.rows.select(self.bench.rows.gang == number)
+            rows = self.table.rows.select(self.table.rows.gang == number)
             own = np.zeros_like(self.state.later.free)
             own[:, rows.node] = rows.use
             answer = place(self.request(number), own, solver)
@@ -116,7 +116,7 @@ def move_candidates(
     gangs.sort(key=lambda gang: (gang.workload.priority, gang.workload.uid))
     priced = costs(gangs, state.problem.snapshot.now)
     cost = tuple(priced[gang.workload.uid] for gang in gangs)
-    bench = Bench(
+    table = CandidateTable(
         tuple(gangs),
         np.ones(len(gangs), dtype=np.int64),
         np.array([c.lost_work for c in cost], dtype=np.int64),
@@ -124,7 +124,7 @@ def move_candidates(
         {},
     )
     pods = np.array([sum(p.count for p in g.placement.podsets) for g in gangs], dtype=np.int64)
-    return MoveCandidates(state, bench, pods, tuple(_limits(state, gangs, budgets)), cost)
+    return MoveCandidates(state, table, pods, tuple(_limits(state, gangs, budgets)), cost)
 
 
 def _whole(gang: Admitted) -> bool:

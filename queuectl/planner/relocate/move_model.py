@@ -43,24 +43,28 @@ class MoveModel:
             free: (R, N) before any leaves.
             scope: the one domain of the blocked gang's required level to try; ANYWHERE = all of them.
         """
-        chosen = candidates.bench.mask(among)
-        rows = candidates.bench.rows.select(chosen[candidates.bench.rows.gang])
+        chosen = candidates.table.mask(among)
+        rows = candidates.table.rows.select(chosen[candidates.table.rows.gang])
         requests = [blocked, *(candidates.request(number) for number in among)]
-        owners = [STAYS] * len(blocked.units)
-        owners += [n for n, request in zip(among, requests[1:], strict=True) for _ in request.units]
+        owners = [STAYS] * len(blocked.podset_groups)
+        owners += [
+            n for n, request in zip(among, requests[1:], strict=True) for _ in request.podset_groups
+        ]
         classes = Classes(
-            [unit for request in requests for unit in request.units],
+            [podset_group for request in requests for podset_group in request.podset_groups],
             free,
-            emptied=free + candidates.bench.freed(free.shape[1], chosen),
+            emptied=free + candidates.table.freed(free.shape[1], chosen),
             held=np.unique(rows.node),
-            only={} if scope == ANYWHERE else dict.fromkeys(range(len(blocked.units)), scope),
+            only={}
+            if scope == ANYWHERE
+            else dict.fromkeys(range(len(blocked.podset_groups)), scope),
         )
         exits = Exits(among, rows.gang, rows.node, rows.use, owners)
         built = ModelBuilder(classes, exits=exits)
         self.model, self.leaves = built.model, built.exits
         for limit in candidates.limits:
             mine = [g for g in limit.gangs.tolist() if g in self.leaves]
-            lost = [int(candidates.bench.lost[g]) for g in mine]
+            lost = [int(candidates.table.lost[g]) for g in mine]
             self.model.at_most([self.leaves[g] for g in mine], lost, limit.left)
 
     def aim(self, weight: Ints, low: int, high: int | None) -> None:

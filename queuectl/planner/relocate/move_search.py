@@ -83,7 +83,7 @@ def find_room(
         candidates: gangs that may be moved.
         solver: limits and counters.
     """
-    if not state.quota_allows(request, state.later.quota) or not request.units:
+    if not state.quota_allows(request, state.later.quota) or not request.podset_groups:
         return None
     if not candidates.size or _more_than_free(state, request):
         return None
@@ -102,9 +102,9 @@ def _more_than_free(state: State, request: GangRequest) -> bool:
 def _goals(candidates: MoveCandidates) -> list[Goal]:
     """The layers as few weighted sums, each within the solver's range."""
     layers = iter(
-        [candidates.bench.lost, np.ones(candidates.size, dtype=np.int64), candidates.pods]
+        [candidates.table.lost, np.ones(candidates.size, dtype=np.int64), candidates.pods]
     )
-    reaches = [int(candidates.bench.lost.sum()), candidates.size, int(candidates.pods.sum())]
+    reaches = [int(candidates.table.lost.sum()), candidates.size, int(candidates.pods.sum())]
     zero = np.zeros_like(candidates.pods)
     return [
         Goal(sum((weight * next(layers) for weight in weights), zero))
@@ -128,9 +128,9 @@ class MoveSearch:
 
     def __post_init__(self) -> None:
         self.goals = _goals(self.candidates)
-        bench = self.candidates.bench
+        table = self.candidates.table
         self._leaving = Search(
-            self.request, self.free, bench, EvictionConstraints(bench, []), self.solver
+            self.request, self.free, table, EvictionConstraints(table, []), self.solver
         )
 
     def run(self) -> Room | None:
@@ -161,7 +161,7 @@ class MoveSearch:
         return Room((), (), Proof.UNDECIDED)
 
     def _value(self, goal: Goal, moved: frozenset[int]) -> int:
-        return goal.value(self.candidates.bench.mask(moved), self.candidates.bench.rank)
+        return goal.value(self.candidates.table.mask(moved), self.candidates.table.rank)
 
     def _least_leaving(self) -> Found:
         """The least set that must leave, wherever the gangs would go."""
@@ -190,13 +190,13 @@ class MoveSearch:
         return [self.request, *(self.candidates.request(g) for g in sorted(moved))]
 
     def _freed(self, moved: frozenset[int]) -> Ints:
-        bench = self.candidates.bench
-        return self.free + bench.freed(self.free.shape[1], bench.mask(moved))
+        table = self.candidates.table
+        return self.free + table.freed(self.free.shape[1], table.mask(moved))
 
     def _needed_only(self) -> None:
         """Take out of the best set, dearest first, the gangs that it turns out not to need."""
         assert self.best is not None
-        for gang in sorted(self.best, key=lambda g: (-int(self.candidates.bench.lost[g]), g)):
+        for gang in sorted(self.best, key=lambda g: (-int(self.candidates.table.lost[g]), g)):
             fewer = self.best - {gang}
             places = _one_after_another(self._asking(fewer), self._freed(fewer))
             if places is not None:
@@ -205,7 +205,7 @@ class MoveSearch:
     # Which gangs leave and where they go, as models.
 
     def _model_all(self, floor: int) -> None:
-        touched = len(np.unique(self.candidates.bench.rows.node))
+        touched = len(np.unique(self.candidates.table.rows.node))
         complete = self.candidates.size <= _ALL and touched <= _MODELLED
         earlier: list[tuple[Goal, int]] = []
         for number, goal in enumerate(self.goals):
@@ -266,9 +266,9 @@ class MoveSearch:
         assert self.best is not None
         if proof is not Proof.OPTIMAL:
             self._needed_only()
-        bench, (node_counts, *places) = self.candidates.bench, self._places
+        table, (node_counts, *places) = self.candidates.table, self._places
         moved = (
-            Moved(bench.gangs[g], self.candidates.request(g), place, self.candidates.costs[g])
+            Moved(table.gangs[g], self.candidates.request(g), place, self.candidates.costs[g])
             for g, place in zip(sorted(self.best), places, strict=True)
         )
         return Room(tuple(moved), node_counts, proof, self.candidates.key(self.best))

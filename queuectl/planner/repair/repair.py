@@ -8,7 +8,7 @@ room its victims free is its own until it moves there, and a restart of the cont
 
 A gang that provably cannot be repaired is evicted whole; an open question is left for the next cycle.
 
-A lost pod goes into the domain that the healthy pods of its unit hold at the required level. Where slices were asked, the
+A lost pod goes into the domain that the healthy pods of its podset group hold at the required level. Where slices were asked, the
 pods that a slice lost go into the domain its healthy pods are in, so that every domain again holds whole slices; slices
 that lost every pod go wherever the coarser layers let them.
 """
@@ -36,7 +36,7 @@ from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.problem.flavors import Flavors
 from queuectl.planner.problem.parts import Cut, cut_running
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Unit, request_of
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, request_of
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 from queuectl.planner.reasons import refusals
 from queuectl.planner.solver.solver import Solver, Status
@@ -91,11 +91,15 @@ class Broken:
         """The lost pods alone, charged nothing (their quota still is), never on a node they were lost on."""
         podsets = self.gang.workload.podsets
         whole = self._asked([(i, p, None) for i, p in enumerate(podsets)], budget)
-        trees = {pods.podset: unit.tree for unit in whole.units for pods in unit.pods}
+        trees = {
+            pods.podset: podset_group.tree
+            for podset_group in whole.podset_groups
+            for pods in podset_group.pods
+        }
         bounds = {
-            pods.podset: self.bounds(unit, unit.required)
-            for unit in whole.units
-            for pods in unit.pods
+            pods.podset: self.bounds(podset_group, podset_group.required)
+            for podset_group in whole.podset_groups
+            for pods in podset_group.pods
         }
         pieces: list[tuple[int, PodSet, Mask | None]] = []
         for number, podset in enumerate(podsets):
@@ -119,31 +123,36 @@ class Broken:
             tuple(flavors[number] for number, _, _ in pieces),
             within={i: mask for i, (_, _, mask) in enumerate(pieces) if mask is not None},
         )
-        units = tuple(
-            replace(unit, pods=tuple(replace(p, podset=pieces[p.podset][0]) for p in unit.pods))
-            for unit in found.units
+        podset_groups = tuple(
+            replace(
+                podset_group,
+                pods=tuple(replace(p, podset=pieces[p.podset][0]) for p in podset_group.pods),
+            )
+            for podset_group in found.podset_groups
         )
         pending = Pending(workload, budget=budget, excluded=excluded)
-        return replace(found, pending=pending, units=units, flavors=flavors, cut=self.cut)
+        return replace(
+            found, pending=pending, podset_groups=podset_groups, flavors=flavors, cut=self.cut
+        )
 
-    def bounds(self, unit: Unit, level: int) -> Mask | None:
-        """Nodes of the domains that the unit's healthy pods hold at a level; None when there are no bounds."""
-        nodes = np.array(sorted(self._healthy(unit)), dtype=np.int64)
+    def bounds(self, podset_group: PodSetGroup, level: int) -> Mask | None:
+        """Nodes of the domains that the podset group's healthy pods hold at a level; None when there are no bounds."""
+        nodes = np.array(sorted(self._healthy(podset_group)), dtype=np.int64)
         if level == ANYWHERE or not len(nodes):
             return None
-        if level == unit.tree.depth:
+        if level == podset_group.tree.depth:
             mask = np.zeros(self.problem.size, dtype=np.bool_)
             mask[nodes] = True
             return mask
-        domain: Ints = unit.tree.domain[level]
+        domain: Ints = podset_group.tree.domain[level]
         inside: Mask = np.isin(domain, np.unique(domain[nodes]))
         return inside
 
-    def _healthy(self, unit: Unit) -> Iterator[int]:
-        """Node indexes of the healthy pods of the unit's podsets, those of its group that lost nothing included."""
+    def _healthy(self, podset_group: PodSetGroup) -> Iterator[int]:
+        """Node indexes of the healthy pods of the podset group's podsets, those of its group that lost nothing included."""
         podsets = self.gang.workload.podsets
-        mine = {podsets[p.podset].name for p in unit.pods}
-        groups = {podsets[p.podset].group for p in unit.pods} - {None}
+        mine = {podsets[p.podset].name for p in podset_group.pods}
+        groups = {podsets[p.podset].group for p in podset_group.pods} - {None}
         for podset in podsets:
             if podset.name in mine or podset.group in groups:
                 for name in self.staying.get(podset.name, {}):
@@ -227,10 +236,10 @@ _BUDGETS: Final = (0, 2)  # a running gang has no count of open answers to raise
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A gang whose lost pods found a place: ``kept`` holds those alone."""
+    """A gang whose lost pods found a place: ``replacement`` holds those alone."""
 
     broken: Broken
-    kept: TentativeAdmission
+    replacement: TentativeAdmission
 
     @property
     def gang(self) -> Admitted:
@@ -238,17 +247,19 @@ class Repaired:
 
     def apply(self, state: State) -> None:
         """Take the room for its lost pods."""
-        state.keep(self.kept)
+        state.admit(self.replacement)
         state.gone.add(self.gang.workload.uid)
 
     def undo(self, state: State) -> None:
         """Give the room back."""
-        state.drop(self.kept)
+        state.withdraw(self.replacement)
         state.gone.discard(self.gang.workload.uid)
 
     def admission(self, problem: Problem) -> Admission:
         """The whole new placement."""
-        placement = _whole(problem, self.broken, self.kept.request, self.kept.node_counts)
+        placement = _whole(
+            problem, self.broken, self.replacement.request, self.replacement.node_counts
+        )
         return Admission(self.broken.gang.workload.uid, placement, repaired=True)
 
 
@@ -260,19 +271,21 @@ class Awaiting:
     gang: Admitted
     victims: tuple[Preemption, ...]
     proof: Proof
-    kept: TentativeAdmission
+    replacement: TentativeAdmission
     awaited: tuple[str, ...]  # uids of all whose leaving it waits for
 
     def apply(self, state: State) -> None:
         """Count its victims as leaving, and hold the room that there will be."""
         for victim in self._leaving(state):
             state.evict(victim)
-        reservations.reserve(state, self.kept.request, self.kept.node_counts, self.awaited)
+        reservations.reserve(
+            state, self.replacement.request, self.replacement.node_counts, self.awaited
+        )
         state.gone.add(self.gang.workload.uid)
 
     def undo(self, state: State) -> None:
         """Let its victims stay, and the room go."""
-        reservations.release(state, self.kept.request, self.kept.node_counts)
+        reservations.release(state, self.replacement.request, self.replacement.node_counts)
         for victim in self._leaving(state):
             state.undo_evict(victim)
         state.gone.discard(self.gang.workload.uid)
@@ -322,7 +335,7 @@ def repair(
 
 
 def _decided(state: State, request: GangRequest, solver: Solver) -> Decision:
-    """Now, beside everything kept so far; asked again with a larger limit before it is left open."""
+    """Now, beside all that starts so far; asked again with a larger limit before it is left open."""
     decision = Decision(Status.UNKNOWN)
     for budget in _BUDGETS:
         decision = decide(state, _with(request, budget), solver)
@@ -336,8 +349,8 @@ def _with(request: GangRequest, budget: int) -> GangRequest:
 
 
 def _placed(state: State, broken: Broken, request: GangRequest, decision: Decision) -> Repaired:
-    for kept, node_counts in decision.moved:
-        state.move(kept, node_counts)
+    for admission, node_counts in decision.moved:
+        state.move(admission, node_counts)
     repaired = Repaired(broken, TentativeAdmission(request, decision.node_counts))
     repaired.apply(state)
     return repaired
@@ -368,11 +381,11 @@ def _wait(
     problem: Problem, state: State, broken: Broken, request: GangRequest, room: Victims
 ) -> Awaiting:
     placement = _whole(problem, broken, request, room.node_counts)
-    kept = TentativeAdmission(request, room.node_counts)
+    admission = TentativeAdmission(request, room.node_counts)
     leaving = {p.victim for p in room.victims}
     victims = [g for g in problem.snapshot.admitted if g.workload.uid in leaving]
     awaited = reservations.awaited(state, request, room.node_counts, victims)
-    awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, kept, awaited)
+    awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, admission, awaited)
     awaiting.apply(state)
     return awaiting
 
@@ -398,10 +411,13 @@ def _near(state: State, broken: Broken, request: GangRequest) -> Decision | None
 
     Each time on as few nodes as can be that no healthy pod of the gang is on. None when there is none.
     """
-    deepest = max((unit.tree.depth for unit in request.units), default=0)
+    deepest = max((podset_group.tree.depth for podset_group in request.podset_groups), default=0)
     near = broken.healthy_nodes
     for level in range(deepest, ANYWHERE - 1, -1):
-        within = [broken.bounds(unit, min(level, unit.tree.depth)) for unit in request.units]
+        within = [
+            broken.bounds(podset_group, min(level, podset_group.tree.depth))
+            for podset_group in request.podset_groups
+        ]
         node_counts = several.find_near(request, state.free(), state.caps, within, near)
         if node_counts is not None:
             return Decision(Status.FOUND, node_counts)

@@ -23,7 +23,7 @@ from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.placement.feasible import Decision, decide, place
-from queuectl.planner.preempt.candidates import Candidates, anybody_yields
+from queuectl.planner.preempt.candidates import EvictionScope, anybody_yields
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.shortage import Heights, borrows, entitled
 from queuectl.planner.problem.problem import Problem
@@ -121,7 +121,7 @@ class FlavorChooser:
     def never(self, request: GangRequest, queue: ClusterQueue | None) -> Reason | None:
         """Proof that the gang fits not even the empty fleet."""
         asked = (request.pending.workload.podsets, self.problem.snapshot.config)
-        if not request.units or self.problem.index.fits_empty(asked, request.flavors):
+        if not request.podset_groups or self.problem.index.fits_empty(asked, request.flavors):
             return None
         lasting = request_of(self.problem, request.pending, queue, request.flavors, lasting=True)
         known = self.problem.index.never
@@ -140,7 +140,7 @@ class FlavorChooser:
         return None
 
     def clear(
-        self, request: GangRequest, queue: ClusterQueue, candidates: Candidates
+        self, request: GangRequest, queue: ClusterQueue, candidates: EvictionScope
     ) -> FitsAfterEviction | Unknown | None:
         """Victims for a gang under one choice of flavors; None = proved that there are none."""
         found = find_victims(self.state, request, queue, self.solver, candidates)
@@ -167,7 +167,7 @@ class _Search:
     rule: Fungibility
     passed: list[Fit] = field(default_factory=list)  # they fit, but borrow
     cleared: list[FitsAfterEviction] = field(default_factory=list)
-    blocked: list[tuple[GangRequest, Candidates]] = field(
+    blocked: list[tuple[GangRequest, EvictionScope]] = field(
         default_factory=list
     )  # victims may help; not asked yet
     why: list[Reason] = field(default_factory=list)
@@ -193,7 +193,7 @@ class _Search:
             return None
         return self._clear(request, candidates)
 
-    def _clear(self, request: GangRequest, candidates: Candidates) -> Outcome | None:
+    def _clear(self, request: GangRequest, candidates: EvictionScope) -> Outcome | None:
         """Victims at once: where preemption may end the search."""
         assert self.queue is not None
         cleared = self.by.clear(request, self.queue, candidates)
@@ -204,14 +204,14 @@ class _Search:
             return None
         return cleared
 
-    def _candidates(self, request: GangRequest, why: Reason) -> Candidates | None:
+    def _candidates(self, request: GangRequest, why: Reason) -> EvictionScope | None:
         """Who is asked to leave for it; None = there is nobody whom it may evict."""
         if not self.by.dry and self._may_preempt(request, why):
-            return Candidates.LEGAL
+            return EvictionScope.LEGAL
         workload, dry = request.pending.workload, self.by.dry
         if not anybody_yields(self.by.problem, workload, self.queue, dry=dry):
             return None
-        return Candidates.DRY_RUN if dry else Candidates.IDLE
+        return EvictionScope.DRY_RUN if dry else EvictionScope.IDLE
 
     def _may_preempt(self, request: GangRequest, why: Reason) -> bool:
         """Kueue's rule: without the quota, only where the queue's own, or a cohort's below the root, is enough."""

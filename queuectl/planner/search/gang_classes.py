@@ -118,9 +118,9 @@ class GangClasses:
 
         return frozenset(
             name
-            for (unit, number), names in options.allowed.items()
+            for (podset_group, number), names in options.allowed.items()
             for name in names
-            if all(enough(podset, number, name) for podset in options.members[unit])
+            if all(enough(podset, number, name) for podset in options.members[podset_group])
         )
 
     def _charged(self, pending: Pending, queue: ClusterQueue) -> GangClass:

@@ -3,7 +3,7 @@
 Tried when a gang fits now under no choice of whole flavors, before anybody is evicted and before it starts with fewer pods.
 A *portion* is the pods of one podset under one flavor of each resource group. Of all ways to split, the one with the most
 pods in the first podset's most preferred portion wins, then in its next, and so on through the podsets. Fewer pods fit
-wherever more do, in quota and on nodes, kept gangs moved or not; so :mod:`queuectl.planner.solver.lexicographic` finds it with few
+wherever more do, in quota and on nodes, whether admitted gangs move or not; so :mod:`queuectl.planner.solver.lexicographic` finds it with few
 questions, each answered by the same counting, witness and model as for whole flavors.
 
 What is never split: podsets of a group, for they share their flavors; a slice, so a share ends where a slice ends. Shares of
@@ -50,15 +50,15 @@ MOST_PORTIONS: Final = 64  # of one podset: combinations of one flavor of each r
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Pods of one unit under one choice of flavors.
+    """Pods of one podset group under one choice of flavors.
 
     Attributes:
-        unit: its number in the gang.
-        flavors: per podset of the gang, resource to flavor; empty for podsets of other units.
-        step: pods that stay together; 0 where the unit is not split.
+        podset_group: its number in the gang.
+        flavors: per podset of the gang, resource to flavor; empty for podsets of other podset groups.
+        step: pods that stay together; 0 where the podset group is not split.
     """
 
-    unit: int
+    podset_group: int
     flavors: Flavors
     step: int
 
@@ -115,36 +115,39 @@ class _Search:
     _found: dict[PodCounts, Fit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.portions = [p for unit in range(len(self.options.members)) for p in self._of(unit)]
-        steps = [self._step(unit) for unit in range(len(self.options.members))]
-        self.totals = [
-            self._podsets(unit)[0].count // step if step else 1 for unit, step in enumerate(steps)
+        self.portions = [
+            p for podset_group in range(len(self.options.members)) for p in self._of(podset_group)
         ]
-        self.columns = [Column(p.unit, self._kind(p)) for p in self.portions]
+        steps = [self._step(podset_group) for podset_group in range(len(self.options.members))]
+        self.totals = [
+            self._podsets(podset_group)[0].count // step if step else 1
+            for podset_group, step in enumerate(steps)
+        ]
+        self.columns = [Column(p.podset_group, self._kind(p)) for p in self.portions]
 
-    def _podsets(self, unit: int) -> list[PodSet]:
+    def _podsets(self, podset_group: int) -> list[PodSet]:
         podsets = self.pending.workload.podsets
-        return [podsets[i] for i in self.options.members[unit]]
+        return [podsets[i] for i in self.options.members[podset_group]]
 
-    def _step(self, unit: int) -> int:
-        first = self._podsets(unit)[0]
+    def _step(self, podset_group: int) -> int:
+        first = self._podsets(podset_group)[0]
         slices = first.topology.slices if first.topology is not None else ()
         step = slices[0].size if slices else 1
         alone = first.group is None and first.count >= step and first.count % step == 0
         return step if alone else 0
 
-    def _of(self, unit: int) -> list[Portion]:
-        """The portions of a unit, most preferred first."""
-        keys = [key for key in self.options.allowed if key[0] == unit]
+    def _of(self, podset_group: int) -> list[Portion]:
+        """The portions of a podset group, most preferred first."""
+        keys = [key for key in self.options.allowed if key[0] == podset_group]
         rows = [self.options.allowed[key] for key in keys]
         self._complete &= prod(map(len, rows)) <= MOST_PORTIONS
         choices = (dict(zip(keys, names, strict=True)) for names in product(*rows))
         workload = self.pending.workload
         return [
             Portion(
-                unit,
+                podset_group,
                 self.options.flavors_by_podset(choice, self.queue, workload),
-                self._step(unit),
+                self._step(podset_group),
             )
             for choice in islice(choices, MOST_PORTIONS)
             if not choice or self.usable(choice)
@@ -154,7 +157,7 @@ class _Search:
         """Portions of a podset go together if it says the same of them."""
         if not portion.step:
             return None
-        (number,) = self.options.members[portion.unit]
+        (number,) = self.options.members[portion.podset_group]
         request = self.pending.workload.podsets[number].topology
         named = topologies(portion.flavors[number], self.by.problem.snapshot.config)
         required = request is not None and request.mode is TopologyMode.REQUIRED
@@ -163,7 +166,9 @@ class _Search:
     @property
     def possible(self) -> bool:
         """Whether anything can be split at all."""
-        several = [p.unit for p in self.portions if p.step and self.totals[p.unit] > 1]
+        several = [
+            p.podset_group for p in self.portions if p.step and self.totals[p.podset_group] > 1
+        ]
         return len(several) > len(set(several))
 
     # Asking.
@@ -189,7 +194,7 @@ class _Search:
         return counts, search.exact
 
     def _fits(self, counts: PodCounts, *, borrowing: bool) -> bool:
-        """Whether so much of each portion fits now, beside everybody kept."""
+        """Whether so much of each portion fits now, beside all gangs admitted so far."""
         state, solver = self.by.state, self.by.solver
         if solver.stop.stopped:
             self._unknown = Unknown()
@@ -214,7 +219,7 @@ class _Search:
         workload = self.pending.workload
         parts: list[tuple[int, PodSet, dict[str, str]]] = []
         for at, (portion, count) in enumerate(zip(self.portions, counts, strict=True)):
-            for number in self.options.members[portion.unit] if count else ():
+            for number in self.options.members[portion.podset_group] if count else ():
                 podset, flavors = workload.podsets[number], dict(portion.flavors[number])
                 if portion.step:
                     podset = part_of(podset, at, count * portion.step, flavors, config)
@@ -255,11 +260,11 @@ class _Search:
 
     def _reason(self, code: Code, most: Sequence[int]) -> Reason:
         rows = list(zip(self.portions, most, strict=True))
-        for unit, total in enumerate(self.totals):
-            own = [(p, count) for p, count in rows if p.unit == unit and p.step]
+        for podset_group, total in enumerate(self.totals):
+            own = [(p, count) for p, count in rows if p.podset_group == podset_group and p.step]
             if own and sum(count for _, count in own) < total:
-                (podset,) = self._podsets(unit)
-                (number,) = self.options.members[unit]
+                (podset,) = self._podsets(podset_group)
+                (number,) = self.options.members[podset_group]
                 room = {"+".join(_names(p.flavors[number])): n * p.step for p, n in own}
                 said = ", ".join(f"{pods} with flavor {name}" for name, pods in room.items())
                 text = f"{podset.count} pods of podset {podset.name}, split over flavors: room for {said}"

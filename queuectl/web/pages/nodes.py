@@ -41,13 +41,15 @@ class NodeRow:
 
 
 class Plan:
-    """A floor in the order of one topology."""
+    """A cluster map in the order of one topology."""
 
-    def __init__(self, floor: ClusterMap, topology: str | None) -> None:
+    def __init__(self, cluster_map: ClusterMap, topology: str | None) -> None:
         """``topology``: None, or one that is not known = the one with the most levels."""
-        self.floor = floor
-        layouts = {layout.name: layout for layout in floor.layouts}
-        deepest = max(floor.layouts, key=lambda layout: len(layout.levels), default=Layout("", ()))
+        self.cluster_map = cluster_map
+        layouts = {layout.name: layout for layout in cluster_map.layouts}
+        deepest = max(
+            cluster_map.layouts, key=lambda layout: len(layout.levels), default=Layout("", ())
+        )
         self.layout = layouts.get(topology or "", deepest)
         self.levels = tuple(level.label for level in self.layout.levels)
 
@@ -65,29 +67,31 @@ class Plan:
     def order(self) -> list[int]:
         """Nodes domain by domain; those that are in none come last."""
         of = self.finest.of
-        places = range(len(self.floor.spots))
+        places = range(len(self.cluster_map.occupancies))
         if not of:
             return list(places)
         return sorted(places, key=lambda place: (of[place] < 0, of[place]))
 
 
 def columns(plan: Plan, sight: AccessScope) -> dict[str, Any]:
-    """The floor as columns for the map, nothing told twice: who may not be seen has neither name nor queue.
+    """The cluster map as columns for the canvas, each value once: a gang that the caller may not see has neither name nor queue.
 
     ``seats``: per node, place of a gang and its GPUs, one after the other.
     """
-    order, spots = plan.order(), plan.floor.spots
+    order, occupancies = plan.order(), plan.cluster_map.occupancies
     of = plan.finest.of
     return {
         "levels": list(plan.levels),
         "domains": [list(domain.path) for domain in plan.finest.domains],
-        "nodes": [spots[i].node.name for i in order],
+        "nodes": [occupancies[i].node.name for i in order],
         "domain": [of[i] if of else -1 for i in order],
-        "gpus": [spots[i].gpus for i in order],
-        "free": [spots[i].free_gpus for i in order],
-        "open": [int(spots[i].open) for i in order],
-        "seats": [[x for seat in spots[i].tenants for x in (seat.gang, seat.gpus)] for i in order],
-        "gangs": [_gang(gang, sight) for gang in plan.floor.gangs],
+        "gpus": [occupancies[i].gpus for i in order],
+        "free": [occupancies[i].free_gpus for i in order],
+        "open": [int(occupancies[i].open) for i in order],
+        "seats": [
+            [x for seat in occupancies[i].tenants for x in (seat.gang, seat.gpus)] for i in order
+        ],
+        "gangs": [_gang(gang, sight) for gang in plan.cluster_map.gangs],
     }
 
 
@@ -107,44 +111,44 @@ def _gang(gang: Resident, sight: AccessScope) -> list[Any]:
 def matching(plan: Plan, q: str, sight: AccessScope) -> Iterator[int]:
     """Places of nodes whose name, domain or visible tenant has this text in it."""
     wanted = q.casefold()
-    gangs = plan.floor.gangs
+    gangs = plan.cluster_map.gangs
     hits = {
         place
         for place, gang in enumerate(gangs)
         if wanted in gang.workload.ref.casefold() and sight.sees(gang.workload.namespace)
     }
     for place in plan.order():
-        spot, path = plan.floor.spots[place], plan.path(place)
-        named = wanted in spot.node.name.casefold() or wanted in "/".join(path).casefold()
-        if named or any(seat.gang in hits for seat in spot.tenants):
+        occupancy, path = plan.cluster_map.occupancies[place], plan.path(place)
+        named = wanted in occupancy.node.name.casefold() or wanted in "/".join(path).casefold()
+        if named or any(seat.gang in hits for seat in occupancy.tenants):
             yield place
 
 
 def node_row(plan: Plan, place: int, sight: AccessScope) -> NodeRow:
     """A node as it is listed."""
-    spot = plan.floor.spots[place]
+    occupancy = plan.cluster_map.occupancies[place]
     tenants = []
-    for seat in spot.tenants:
-        workload = plan.floor.gangs[seat.gang].workload
+    for seat in occupancy.tenants:
+        workload = plan.cluster_map.gangs[seat.gang].workload
         seen = sight.sees(workload.namespace)
         name, uid = (workload.ref, workload.uid) if seen else (ANOTHER_TEAM, "")
         tenants.append((name, uid, seat.gpus))
-    held = sum(seat.gpus for seat in spot.tenants)
+    held = sum(seat.gpus for seat in occupancy.tenants)
     return NodeRow(
-        spot.node.name,
+        occupancy.node.name,
         plan.path(place),
-        _closed(spot),
-        spot.gpus,
-        spot.free_gpus,
-        max(0.0, spot.gpus - spot.free_gpus - held),
+        _closed(occupancy),
+        occupancy.gpus,
+        occupancy.free_gpus,
+        max(0.0, occupancy.gpus - occupancy.free_gpus - held),
         tuple(tenants),
     )
 
 
-def _closed(spot: NodeOccupancy) -> str:
-    if not spot.node.ready:
+def _closed(occupancy: NodeOccupancy) -> str:
+    if not occupancy.node.ready:
         return "not ready"
-    return "cordoned" if spot.node.unschedulable else ""
+    return "cordoned" if occupancy.node.unschedulable else ""
 
 
 def routes(site: Site) -> list[Route]:
@@ -153,9 +157,9 @@ def routes(site: Site) -> list[Route]:
     async def visible_plan(request: Request) -> tuple[AccessScope, Plan | None]:
         await site.guard.require(request, Right("list", "nodes"))
         sight = await site.sight(request)
-        floor = await site.floor()
+        cluster_map = await site.cluster_map()
         topology = request.query_params.get("topology")
-        return sight, Plan(floor, topology) if floor is not None else None
+        return sight, Plan(cluster_map, topology) if cluster_map is not None else None
 
     async def page(request: Request) -> Response:
         sight, plan = await visible_plan(request)

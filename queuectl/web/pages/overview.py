@@ -62,14 +62,14 @@ class Sums:
     parts: tuple[Part, ...]
 
 
-def sums_of(floor: ClusterMap) -> Sums:
-    """Add up the floor."""
-    takes = [spot for spot in floor.spots if spot.open]
-    everything = sum(spot.gpus for spot in floor.spots)
-    free = sum(spot.free_gpus for spot in takes)
-    unused = sum(spot.free_gpus for spot in floor.spots)
+def sums_of(cluster_map: ClusterMap) -> Sums:
+    """The sums over a cluster map."""
+    takes = [occupancy for occupancy in cluster_map.occupancies if occupancy.open]
+    everything = sum(occupancy.gpus for occupancy in cluster_map.occupancies)
+    free = sum(occupancy.free_gpus for occupancy in takes)
+    unused = sum(occupancy.free_gpus for occupancy in cluster_map.occupancies)
     use = dict.fromkeys(UseState, 0.0)
-    for gang in floor.gangs:
+    for gang in cluster_map.gangs:
         use[gang.use.state if gang.use is not None else UseState.UNKNOWN] += gang.gpus
     others = everything - unused - sum(use.values())
     parts = (
@@ -81,11 +81,11 @@ def sums_of(floor: ClusterMap) -> Sums:
         Part("unused on nodes that take no pods", "out", unused - free),
     )
     return Sums(
-        len(floor.spots),
-        sum(1 for spot in takes if spot.gpus and spot.free_gpus == spot.gpus),
+        len(cluster_map.occupancies),
+        sum(1 for occupancy in takes if occupancy.gpus and occupancy.free_gpus == occupancy.gpus),
         free,
         everything - unused,
-        sum(spot.fragmented for spot in takes),
+        sum(occupancy.fragmented for occupancy in takes),
         tuple(part for part in parts if part.gpus > 0),
     )
 
@@ -102,7 +102,7 @@ def routes(site: Site) -> list[Route]:
     async def overview(request: Request) -> Response:
         sight = await site.sight(request)
         mine = sight.tallies(await site.store.tallies())
-        floor = await site.floor() if sight.nodes else None
+        cluster_map = await site.cluster_map() if sight.nodes else None
         longest = await site.store.waiting(
             namespaces=sight.namespaces, order=WaitingOrder.AGE, limit=_LONGEST
         )
@@ -110,7 +110,7 @@ def routes(site: Site) -> list[Route]:
             request,
             "overview.html",
             sight,
-            gpus=sums_of(floor) if floor is not None else None,
+            gpus=sums_of(cluster_map) if cluster_map is not None else None,
             running=count(mine, _RUNS),
             waiting=count(mine, IN_LINE),
             held=count(mine, (State.HELD, State.BACKOFF, State.DEACTIVATED)),

@@ -10,7 +10,7 @@ const LETTERS = "ABCDEFGH";
 
 const GAP = 4;
 
-let floor = null;
+let cluster = null;
 let cells = []; // x, y of each node
 let groups = []; // captions of the coarsest domains
 let size = 0;
@@ -23,15 +23,15 @@ const number = (value) => (Number.isInteger(value) ? String(value) : value.toFix
 async function load() {
   const answer = await fetch(canvas.dataset.source);
   if (!answer.ok) return;
-  floor = await answer.json();
-  floor.queues = [...new Set(floor.gangs.map((gang) => gang[2]).filter(Boolean))].sort();
+  cluster = await answer.json();
+  cluster.queues = [...new Set(cluster.gangs.map((gang) => gang[2]).filter(Boolean))].sort();
   arrange();
 }
 
 // Nodes of a finest domain stand in a row that breaks at most once it is full; coarsest domains get a caption.
 function arrange() {
   const width = canvas.clientWidth;
-  const count = floor.nodes.length;
+  const count = cluster.nodes.length;
   size = side(width, count);
   cells = [];
   groups = [];
@@ -40,7 +40,7 @@ function arrange() {
   let group = null;
   let domain = null;
   for (let i = 0; i < count; i++) {
-    const path = floor.domains[floor.domain[i]] ?? [];
+    const path = cluster.domains[cluster.domain[i]] ?? [];
     const outer = path.length > 1 ? path[0] : "";
     if (outer !== group) {
       if (group !== null) y += size + GAP;
@@ -50,7 +50,7 @@ function arrange() {
       }
       group = outer;
       x = 0;
-    } else if (floor.domain[i] !== domain) {
+    } else if (cluster.domain[i] !== domain) {
       const length = run(i) * size;
       x += GAP;
       if (x + length > width + 0.5 && length <= width) {
@@ -58,7 +58,7 @@ function arrange() {
         y += size + GAP;
       }
     }
-    domain = floor.domain[i];
+    domain = cluster.domain[i];
     if (x + size > width + 0.5) {
       x = 0;
       y += size;
@@ -86,7 +86,7 @@ function side(width, count) {
 
 function run(from) {
   let to = from;
-  while (to < floor.nodes.length && floor.domain[to] === floor.domain[from]) to++;
+  while (to < cluster.nodes.length && cluster.domain[to] === cluster.domain[from]) to++;
   return to - from;
 }
 
@@ -109,7 +109,7 @@ function draw() {
     pen.globalAlpha = wanted && !matches(i, wanted) ? 0.16 : 1;
     const edge = Math.round(cells[i][0] + size) - x - 1;
     paint(pen, i, x, y, edge, inks);
-    if (!floor.open[i]) cross(pen, x, y, edge, inks);
+    if (!cluster.open[i]) cross(pen, x, y, edge, inks);
   }
   pen.globalAlpha = 1;
   if (at >= 0 && cells[at]) {
@@ -123,7 +123,7 @@ function draw() {
 
 // Filled from below by what is used: told by height as much as by colour.
 function freeCell(pen, i, x, y, side, inks) {
-  const part = floor.gpus[i] ? Math.min(1, (floor.gpus[i] - floor.free[i]) / floor.gpus[i]) : 1;
+  const part = cluster.gpus[i] ? Math.min(1, (cluster.gpus[i] - cluster.free[i]) / cluster.gpus[i]) : 1;
   pen.fillStyle = inks.free;
   pen.fillRect(x, y, side, side);
   pen.fillStyle = inks.busy;
@@ -135,11 +135,11 @@ function queueCell(pen, i, x, y, side, inks) {
   pen.fillStyle = inks.free;
   pen.fillRect(x, y, side, side);
   let bottom = y + side;
-  const seats = floor.seats[i];
+  const seats = cluster.seats[i];
   let largest = -1;
   for (let s = 0; s < seats.length; s += 2) {
-    const place = floor.queues.indexOf(floor.gangs[seats[s]][2]);
-    const tall = Math.max(1, Math.round((side * seats[s + 1]) / (floor.gpus[i] || 1)));
+    const place = cluster.queues.indexOf(cluster.gangs[seats[s]][2]);
+    const tall = Math.max(1, Math.round((side * seats[s + 1]) / (cluster.gpus[i] || 1)));
     pen.fillStyle = place < 0 ? inks.unknown : QUEUES[place % QUEUES.length];
     pen.fillRect(x, Math.max(y, bottom - tall), side, Math.min(tall, bottom - y));
     bottom -= tall;
@@ -156,9 +156,9 @@ function queueCell(pen, i, x, y, side, inks) {
 function useCell(pen, i, x, y, side, inks) {
   const known = use(i);
   if (known === null) {
-    pen.fillStyle = floor.seats[i].length ? inks.unknown : inks.free;
+    pen.fillStyle = cluster.seats[i].length ? inks.unknown : inks.free;
     pen.fillRect(x, y, side, side);
-    if (floor.seats[i].length) {
+    if (cluster.seats[i].length) {
       pen.fillStyle = inks.panel;
       pen.fillRect(x + 2, y + 2, side - 4, side - 4);
     }
@@ -179,11 +179,11 @@ function ramp(value) {
 }
 
 function use(i) {
-  const seats = floor.seats[i];
+  const seats = cluster.seats[i];
   let sum = 0;
   let weight = 0;
   for (let s = 0; s < seats.length; s += 2) {
-    const known = floor.gangs[seats[s]][3];
+    const known = cluster.gangs[seats[s]][3];
     if (known === null) continue;
     sum += known * seats[s + 1];
     weight += seats[s + 1];
@@ -203,14 +203,14 @@ function cross(pen, x, y, side, inks) {
 }
 
 function matches(i, wanted) {
-  if (floor.nodes[i].toLowerCase().includes(wanted)) return true;
-  if ((floor.domains[floor.domain[i]] ?? []).join("/").toLowerCase().includes(wanted)) return true;
+  if (cluster.nodes[i].toLowerCase().includes(wanted)) return true;
+  if ((cluster.domains[cluster.domain[i]] ?? []).join("/").toLowerCase().includes(wanted)) return true;
   return tenants(i).some(([gang]) => gang[0].toLowerCase().includes(wanted));
 }
 
 function tenants(i) {
   const found = [];
-  for (let s = 0; s < floor.seats[i].length; s += 2) found.push([floor.gangs[floor.seats[i][s]], floor.seats[i][s + 1]]);
+  for (let s = 0; s < cluster.seats[i].length; s += 2) found.push([cluster.gangs[cluster.seats[i][s]], cluster.seats[i][s + 1]]);
   return found;
 }
 
@@ -228,7 +228,7 @@ function legend(inks) {
   if (by() === "free") {
     items.push(chip(inks.free, "free"), chip(inks.busy, "used: the fuller, the higher"));
   } else if (by() === "queue") {
-    floor.queues.forEach((name, n) => items.push(chip(QUEUES[n % QUEUES.length], `${LETTERS[n % LETTERS.length]} ${name}`)));
+    cluster.queues.forEach((name, n) => items.push(chip(QUEUES[n % QUEUES.length], `${LETTERS[n % LETTERS.length]} ${name}`)));
     items.push(chip(inks.unknown, "another team, or no queue"), chip(inks.free, "free"));
   } else {
     items.push(chip(inks.idle, "idle"), chip(ramp(0.1), "10 %"), chip(ramp(0.5), "50 %"), chip(ramp(1), "100 %"));
@@ -240,10 +240,10 @@ function legend(inks) {
 }
 
 function sentence(i) {
-  const where = (floor.domains[floor.domain[i]] ?? []).join(" / ");
+  const where = (cluster.domains[cluster.domain[i]] ?? []).join(" / ");
   const held = tenants(i).map(([gang, gpus]) => `${gang[0]} ${number(gpus)}`).join(", ") || "no gang";
-  const takes = floor.open[i] ? "" : "; takes no pods";
-  return [`${floor.nodes[i]}`, `${where ? `${where}; ` : ""}${number(floor.free[i])} of ${number(floor.gpus[i])} GPUs free${takes}`, held];
+  const takes = cluster.open[i] ? "" : "; takes no pods";
+  return [`${cluster.nodes[i]}`, `${where ? `${where}; ` : ""}${number(cluster.free[i])} of ${number(cluster.gpus[i])} GPUs free${takes}`, held];
 }
 
 function show(i) {
@@ -294,19 +294,19 @@ const KEYS = {
 
 function open(i) {
   const field = tools.elements.q;
-  field.value = floor.nodes[i];
+  field.value = cluster.nodes[i];
   field.dispatchEvent(new Event("input", { bubbles: true }));
   draw();
 }
 
-canvas.addEventListener("pointermove", (event) => floor && under(event) !== at && show(under(event)));
+canvas.addEventListener("pointermove", (event) => cluster && under(event) !== at && show(under(event)));
 canvas.addEventListener("pointerleave", () => document.activeElement !== canvas && show(-1));
 canvas.addEventListener("click", (event) => {
-  const found = floor ? under(event) : -1;
+  const found = cluster ? under(event) : -1;
   if (found >= 0) open(found);
 });
 canvas.addEventListener("keydown", (event) => {
-  if (!floor || !cells.length) return;
+  if (!cluster || !cells.length) return;
   if (event.key === "Enter" && at >= 0) return void open(at);
   if (event.key === "Escape") return void show(-1);
   const move = KEYS[event.key];
@@ -315,11 +315,11 @@ canvas.addEventListener("keydown", (event) => {
   show(at < 0 ? 0 : move(at));
 });
 canvas.addEventListener("blur", () => show(-1));
-tools.addEventListener("change", (event) => (event.target.name === "topology" ? tools.submit() : floor && draw()));
-tools.addEventListener("input", () => floor && draw());
+tools.addEventListener("change", (event) => (event.target.name === "topology" ? tools.submit() : cluster && draw()));
+tools.addEventListener("input", () => cluster && draw());
 tools.addEventListener("submit", (event) => event.preventDefault());
-addEventListener("resize", () => floor && arrange());
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => floor && draw());
-document.addEventListener("theme", () => floor && draw());
+addEventListener("resize", () => cluster && arrange());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => cluster && draw());
+document.addEventListener("theme", () => cluster && draw());
 document.body.addEventListener("live", load);
 load();

@@ -1,4 +1,4 @@
-"""The floor plan: every GPU of every node is somebody's or free, and domains are the sums of their nodes."""
+"""The cluster_map plan: every GPU of every node is somebody's or free, and domains are the sums of their nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuectl.domain.cluster_map import ClusterMap, Domain, NodeOccupancy
 from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.reports.cluster_map import floor_of
+from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.reports.fragmentation import free_gpus
 from tests.planner.build import FLAVOR, gang, holding, node, podset, resources, world
 from tests.planner.generate import snapshots
@@ -31,33 +31,37 @@ def seen(**changes: object) -> Snapshot:
     return replace(world(NODES, [], admitted), **changes)  # type: ignore[arg-type]
 
 
-def spots(floor: ClusterMap) -> dict[str, NodeOccupancy]:
-    return {spot.node.name: spot for spot in floor.spots}
+def occupancies(cluster_map: ClusterMap) -> dict[str, NodeOccupancy]:
+    return {occupancy.node.name: occupancy for occupancy in cluster_map.occupancies}
 
 
-def racks(floor: ClusterMap) -> dict[str, Domain]:
-    (layout,) = floor.layouts
+def racks(cluster_map: ClusterMap) -> dict[str, Domain]:
+    (layout,) = cluster_map.layouts
     return {domain.path[-1]: domain for domain in layout.levels[1].domains}
 
 
 def test_each_node_tells_its_tenants_and_what_they_leave() -> None:
-    floor = floor_of(seen(), {})
-    found = spots(floor)
+    cluster_map = cluster_map_of(seen(), {})
+    found = occupancies(cluster_map)
     told = {
-        name: [(floor.gangs[t.gang].workload.uid, t.pods, t.gpus) for t in spot.tenants]
-        for name, spot in found.items()
+        name: [(cluster_map.gangs[t.gang].workload.uid, t.pods, t.gpus) for t in occupancy.tenants]
+        for name, occupancy in found.items()
     }
     assert told == {
         "a1": [("big", 2, 8.0)],
         "a2": [],
         "b1": [("big", 1, 4.0), ("small", 1, 2.0)],
     }
-    assert {name: spot.free_gpus for name, spot in found.items()} == {"a1": 0, "a2": 8, "b1": 2}
+    assert {name: occupancy.free_gpus for name, occupancy in found.items()} == {
+        "a1": 0,
+        "a2": 8,
+        "b1": 2,
+    }
     assert found["b1"].free["pods"] == 108
 
 
 def test_each_gang_is_told_once_with_all_it_holds() -> None:
-    gangs = floor_of(seen(), {}).gangs
+    gangs = cluster_map_of(seen(), {}).gangs
     assert [(g.workload.uid, g.cluster_queue, g.gpus, g.pods) for g in gangs] == [
         ("big", "main", 12.0, 3),
         ("small", "main", 2.0, 1),
@@ -65,14 +69,14 @@ def test_each_gang_is_told_once_with_all_it_holds() -> None:
 
 
 def test_pods_of_no_gang_hold_what_they_hold() -> None:
-    floor = floor_of(seen(strangers={"a2": resources(gpu=3)}), {})
-    assert spots(floor)["a2"].free_gpus == 5
-    assert spots(floor)["a2"].others == resources(gpu=3)
+    cluster_map = cluster_map_of(seen(strangers={"a2": resources(gpu=3)}), {})
+    assert occupancies(cluster_map)["a2"].free_gpus == 5
+    assert occupancies(cluster_map)["a2"].others == resources(gpu=3)
 
 
 def test_a_domain_is_what_its_nodes_are() -> None:
-    floor = floor_of(seen(), {})
-    a, b = racks(floor)["a"], racks(floor)["b"]
+    cluster_map = cluster_map_of(seen(), {})
+    a, b = racks(cluster_map)["a"], racks(cluster_map)["b"]
     assert (a.path, a.nodes, a.gpus, a.free, a.largest, a.gangs) == (
         ("b", "a"),
         2,
@@ -90,52 +94,56 @@ def test_what_is_free_on_a_node_that_takes_no_pods_is_not_free_in_its_domain(
 ) -> None:
     closed = replace(NODES[1], ready=ready, unschedulable=cordoned)
     nodes = [NODES[0], closed, NODES[2]]
-    a = racks(floor_of(world(nodes, [], []), {}))["a"]
+    a = racks(cluster_map_of(world(nodes, [], []), {}))["a"]
     assert (a.nodes, a.open, a.gpus, a.free) == (2, 1, 16, 8)
 
 
 def test_a_domain_without_an_open_node_has_no_largest() -> None:
     (closed,) = [replace(n, ready=False) for n in NODES if n.name == "b1"]
-    assert racks(floor_of(world([closed]), {}))["b"].largest is None
+    assert racks(cluster_map_of(world([closed]), {}))["b"].largest is None
 
 
 def test_utilization_is_weighed_by_gpus_and_leaves_out_what_is_not_known() -> None:
     uses = {"big": measured("big", 0.5), "small": measured("small", 0.8)}
-    assert racks(floor_of(seen(), uses))["b"].utilization == pytest.approx(0.6)
+    assert racks(cluster_map_of(seen(), uses))["b"].utilization == pytest.approx(0.6)
     uses["small"] = measured("small", None)
-    assert racks(floor_of(seen(), uses))["b"].utilization == pytest.approx(0.5)
-    assert racks(floor_of(seen(), {}))["b"].utilization is None
+    assert racks(cluster_map_of(seen(), uses))["b"].utilization == pytest.approx(0.5)
+    assert racks(cluster_map_of(seen(), {}))["b"].utilization is None
 
 
 def test_a_node_that_lacks_a_level_is_in_no_domain() -> None:
     bare = replace(node("c1", gpu=8), labels={"kubernetes.io/hostname": "c1"})
-    floor = floor_of(world([*NODES, bare]), {})
-    (layout,) = floor.layouts
-    at = [spot.node.name for spot in floor.spots].index("c1")
+    cluster_map = cluster_map_of(world([*NODES, bare]), {})
+    (layout,) = cluster_map.layouts
+    at = [occupancy.node.name for occupancy in cluster_map.occupancies].index("c1")
     assert [level.of[at] for level in layout.levels] == [-1, -1]
 
 
 def test_instances_of_gpus_count_as_parts_of_one() -> None:
     slices = resources(**{"nvidia.com/mig-3g.40gb": 2, "nvidia.com/mig-1g.10gb": 1})
-    floor = floor_of(world([replace(node("m"), allocatable=slices)]), {})
-    assert spots(floor)["m"].gpus == 1.0
+    cluster_map = cluster_map_of(world([replace(node("m"), allocatable=slices)]), {})
+    assert occupancies(cluster_map)["m"].gpus == 1.0
 
 
 @given(snapshots(gangs=2))
 def test_everything_adds_up(snapshot: Snapshot) -> None:
-    floor = floor_of(snapshot, {})
-    for spot in floor.spots:
-        held = sum(tenant.gpus for tenant in spot.tenants) + spot.others[GPU]
-        assert spot.free_gpus == max(spot.gpus - held, 0)
-        assert 0 <= spot.fragmented <= spot.free_gpus
-    for gang_ in floor.gangs:
+    cluster_map = cluster_map_of(snapshot, {})
+    for occupancy in cluster_map.occupancies:
+        held = sum(tenant.gpus for tenant in occupancy.tenants) + occupancy.others[GPU]
+        assert occupancy.free_gpus == max(occupancy.gpus - held, 0)
+        assert 0 <= occupancy.fragmented <= occupancy.free_gpus
+    for gang_ in cluster_map.gangs:
         assert gang_.gpus <= gang_.workload.gpus
-    for layout in floor.layouts:
+    for layout in cluster_map.layouts:
         for level in layout.levels:
-            inside = [spot for spot, of in zip(floor.spots, level.of, strict=True) if of >= 0]
+            inside = [
+                occupancy
+                for occupancy, of in zip(cluster_map.occupancies, level.of, strict=True)
+                if of >= 0
+            ]
             assert sum(d.nodes for d in level.domains) == len(inside)
-            assert sum(d.gpus for d in level.domains) == sum(spot.gpus for spot in inside)
-            free = sum(spot.free_gpus for spot in inside if spot.open)
+            assert sum(d.gpus for d in level.domains) == sum(occupancy.gpus for occupancy in inside)
+            free = sum(occupancy.free_gpus for occupancy in inside if occupancy.open)
             assert sum(d.free for d in level.domains) == free
 
 
@@ -144,5 +152,5 @@ def test_fragments_of_nodes_are_those_of_their_flavor() -> None:
     waiting = [gang("w8", podset(count=2, gpu=8)), gang("w1", podset(count=1, gpu=1))]
     running = [holding(gang(f"r{i}", podset(gpu=i + 2)), {f"n{i}": 1}) for i in range(3)]
     snapshot = world(nodes, waiting, running)
-    fragments = sum(spot.fragmented for spot in floor_of(snapshot, {}).spots)
+    fragments = sum(occupancy.fragmented for occupancy in cluster_map_of(snapshot, {}).occupancies)
     assert fragments == pytest.approx(free_gpus(snapshot)[FLAVOR].fragmented)
