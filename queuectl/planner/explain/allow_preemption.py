@@ -34,7 +34,7 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests
-from queuectl.planner.explain.replay import replay, victims_of
+from queuectl.planner.explain.replay import after, replay, victims_of
 from queuectl.planner.preempt.candidates import in_reach
 from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.rules import evictable
@@ -178,7 +178,7 @@ def _tried(ctx: Context, changes: Sequence[Change]) -> Way | None:
 
 
 def _victims(ctx: Context, changes: Sequence[Change]) -> list[Preemption]:
-    replayed = replay(ctx.cycle, ctx.uid, changes)
+    replayed = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
     return victims_of(*replayed) if replayed is not None else []
 
 

@@ -19,7 +19,7 @@ from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.others_leave import once_left
 from queuectl.planner.explain.relaxation import any_quota, ask, past_heads
 from queuectl.planner.explain.remedy import finish, offer
-from queuectl.planner.explain.replay import replay, victims_of
+from queuectl.planner.explain.replay import after, replay, victims_of
 from queuectl.planner.order.limits import Bound
 from queuectl.planner.plan_cycle import Prepared
 from queuectl.planner.reasons.words import amount, some
@@ -131,7 +131,7 @@ def higher_cap(ctx: Context) -> Iterator[Way]:
         caps |= {bound.resource: bound.held + bound.need for bound in over}
         now = {bound.resource: bound.most for bound in over} | now
         changes = tuple(RaiseUserCap(queue, r, most) for r, most in sorted(caps.items()))
-        later = replay(ctx.cycle, ctx.uid, changes)
+        later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
         if later is None:
             return
         over = list(later[0].cycle.limits.over_caps(ctx.pending.workload))
@@ -195,7 +195,7 @@ def _fewest(over: Sequence[Bound], running: Sequence[_Held]) -> Sequence[_Held]:
 
 def _starts(ctx: Context, changes: Sequence[Change]) -> bool:
     """Whether it starts on the changed snapshot, or evicts others and starts when they have left."""
-    later = replay(ctx.cycle, ctx.uid, changes)
+    later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
     return later is not None and _admitted(*later)
 
 

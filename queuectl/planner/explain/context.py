@@ -78,7 +78,7 @@ class Context:
         queue: its ClusterQueue, None when it has no quota.
         solver: for the questions about the gang; it has counters of its own.
         held: by kind of holder.
-        wanted: whether a gang before it, or one being repaired, would take of what is added or freed.
+        before: pending gangs before it that would take of what is added or freed; None = one that starts, or is repaired, could.
         head: of all gangs behind which StrictFIFO keeps it, the one with the highest priority; None = under some choice of
             flavors no gang holds it back.
         refused: it is known already that it does not fit.
@@ -90,7 +90,7 @@ class Context:
     queue: ClusterQueue | None
     solver: Solver
     held: Mapping[Limit, Holdings]
-    wanted: bool
+    before: tuple[Pending, ...] | None
     head: Workload | None
     refused: bool
     found: dict[Hashable, Any] = field(default_factory=dict)
@@ -177,9 +177,7 @@ class Context:
 
 def context_of(cycle: AdmissionCycle, pending: Pending) -> Context:
     """The turn of the gang that the cycle has come to."""
-    least = replace(pending, lease=None)
-    if shrinks(pending.workload):  # whatever lets the gang start at all lets the least of it start
-        least = with_counts(least, [admissible(p)[0] for p in least.workload.podsets])
+    least = least_of(pending)
     queue = cycle.problem.snapshot.queue_of(pending.workload)
     return Context(
         cycle,
@@ -187,10 +185,18 @@ def context_of(cycle: AdmissionCycle, pending: Pending) -> Context:
         queue,
         Solver(cycle.problem.snapshot.limits, cycle.solver.stop),
         _holdings(cycle, pending.workload.uid),
-        _varies(cycle) or any(r.reasons[0].code in _WANTING for r in cycle.refused.values()),
+        None if _varies(cycle) else tuple(_wanting(cycle)),
         _head(cycle, least, queue),
         is_refused(cycle, pending.workload.uid),
     )
+
+
+def least_of(pending: Pending) -> Pending:
+    """The least of a gang that may start, without its reservation: whatever lets the gang start at all lets this start."""
+    least = replace(pending, lease=None)
+    if not shrinks(pending.workload):
+        return least
+    return with_counts(least, [admissible(p)[0] for p in least.workload.podsets])
 
 
 def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
@@ -252,6 +258,13 @@ def _head(cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue | None) -
 def _workloads(snapshot: Snapshot) -> Iterator[Workload]:
     yield from (gang.workload for gang in snapshot.pending)
     yield from (gang.workload for gang in snapshot.admitted)
+
+
+def _wanting(cycle: AdmissionCycle) -> Iterator[Pending]:
+    """Gangs that had their turn, wait, and would take of what is added or freed."""
+    refused = {uid for uid, r in cycle.refused.items() if r.reasons[0].code in _WANTING}
+    if refused:
+        yield from (p for p in cycle.problem.snapshot.pending if p.workload.uid in refused)
 
 
 def _varies(cycle: AdmissionCycle) -> bool:

@@ -11,26 +11,37 @@ from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.changes import (
+    AddNodes,
     AddQuota,
     Change,
     FewerPods,
+    Leave,
     RaisePriority,
     RelaxLevel,
     RelaxRules,
 )
 from queuectl.domain.diagnosis import Way
-from queuectl.planner.explain.context import Context, context_of
+from queuectl.domain.queues import QueueingStrategy
+from queuectl.domain.snapshot import Pending
+from queuectl.planner.explain.context import Context, context_of, least_of
 from queuectl.planner.explain.relaxation import (
     Relaxation,
     as_it_is,
     ask,
     quota_alone,
 )
-from queuectl.planner.explain.replay import replay
+from queuectl.planner.explain.replay import after, replay
+from queuectl.planner.order.queue_order import NEVER
+from queuectl.planner.placement.feasible import place
+from queuectl.planner.preempt.candidates import may_evict
+from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.words import amount
+from queuectl.planner.search.gang_classes import GangClasses
+from queuectl.planner.solver.solver import Status
 
 _OWN: Final = (RelaxLevel, RelaxRules, FewerPods)  # no gang before it notices these
+_ADDING: Final = (AddNodes, AddQuota, Leave)
 _ROUNDS: Final = 4  # cycles planned again for one fix
 
 
@@ -85,7 +96,10 @@ def _settled(
         everything = (*changes, *quota)
         if not _unsettled(ctx, everything):
             return quota
-        replayed = replay(ctx.cycle, ctx.uid, everything)
+        problem = after(ctx.problem, everything)
+        if _left_alone(ctx, everything, problem):
+            return quota
+        replayed = replay(ctx.cycle, ctx.uid, problem)
         if replayed is None:
             return None
         later = context_of(replayed[0].cycle, replayed[1])
@@ -104,7 +118,38 @@ def _unsettled(ctx: Context, changes: Sequence[Change]) -> bool:
     """Whether the gangs before it have a say in what these changes lead to."""
     if any(isinstance(change, RaisePriority) for change in changes):
         return True
-    return ctx.wanted and not all(isinstance(change, _OWN) for change in changes)
+    return ctx.before != () and not all(isinstance(change, _OWN) for change in changes)
+
+
+def _left_alone(ctx: Context, changes: Sequence[Change], problem: Problem) -> bool:
+    """Whether it is proved that each gang before it goes on waiting, so that no cycle has to be planned again.
+
+    Args:
+        ctx: before the changes.
+        changes: what is done.
+        problem: of the changed snapshot.
+    """
+    if ctx.before is None or not all(isinstance(change, _ADDING) for change in changes):
+        return False
+    adds_quota = any(isinstance(change, AddQuota) for change in changes)
+    return all(_waits_on(ctx, problem, p, adds_quota=adds_quota) for p in ctx.before)
+
+
+def _waits_on(ctx: Context, problem: Problem, pending: Pending, *, adds_quota: bool) -> bool:
+    """Whether a gang fits nowhere beside what runs alone, and means to the gangs behind it what it means now."""
+    refusal = ctx.cycle.refused[pending.workload.uid]
+    queue = problem.snapshot.queue_of(pending.workload)
+    if refusal.lease is not None or may_evict(problem, pending.workload, queue):
+        return False
+    if queue is not None and queue.split_flavors:
+        return False
+    strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
+    if strict and (adds_quota or refusal.reasons[0].code in NEVER):
+        return False  # it may begin to hold back those behind it, or come to do so in more flavors
+    requests = problem.once(GangClasses).of(least_of(pending), queue).requests
+    return bool(requests) and all(
+        place(request, problem.now, ctx.solver).status is Status.REFUTED for _, request in requests
+    )
 
 
 def _in_words(quota: Sequence[AddQuota]) -> str:

@@ -111,17 +111,14 @@ class _Knowing(FlavorChooser):
         return node_counts_of(self.problem, request, placement)
 
 
-def replay(
-    cycle: AdmissionCycle, uid: str, changes: Sequence[Change]
-) -> tuple[Prepared, Pending] | None:
+def replay(cycle: AdmissionCycle, uid: str, problem: Problem) -> tuple[Prepared, Pending] | None:
     """The cycle on the changed snapshot, at the turn of a gang; None if the gang has none.
 
     Args:
         cycle: on the snapshot as it is, at the turn of the gang.
         uid: of the gang.
-        changes: what is done.
+        problem: of the changed snapshot.
     """
-    problem = _changed(cycle.problem, changes)
     prepared = begin(problem, cycle.solver.stop)
     know(prepared.cycle, of_cycle(cycle))
     for pending in turns(prepared):
@@ -136,7 +133,8 @@ def victims_of(prepared: Prepared, pending: Pending) -> list[Preemption]:
     return [v for v in prepared.cycle.preempted if v.preemptor == pending.workload.uid]
 
 
-def _changed(before: Problem, changes: Sequence[Change]) -> Problem:
+def after(before: Problem, changes: Sequence[Change]) -> Problem:
+    """The problem of the snapshot after these changes."""
     changed = apply_all(changes, before.snapshot)
     if any(isinstance(change, AddNodes) for change in changes):  # no fix adds nodes and ends gangs
         return enlarged(before, changed)

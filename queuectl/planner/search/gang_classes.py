@@ -69,9 +69,6 @@ class GangClasses:
     keys: Mapping[int, ClassKey] = field(default_factory=dict)
     reopened: int = 0
     _known: dict[ClassKey, GangClass] = field(default_factory=dict)
-    _alike: dict[Hashable, GangClass] = field(
-        default_factory=dict
-    )  # by what is asked of which flavors
 
     def of(self, pending: Pending, queue: ClusterQueue | None) -> GangClass:
         kind = self.keys.get(id(pending)) or class_key(
@@ -93,9 +90,10 @@ class GangClasses:
                 options_of(pending.workload, None, self.problem), [({}, request)], frozenset()
             )
         offers = tuple((g.covered, tuple(q.flavor for q in g.flavors)) for g in queue.groups)
-        alike = self._alike.get((kind.asks, offers))
+        known = self.problem.once(_by_offers)
+        alike = known.get((kind.asks, offers))
         if alike is None:
-            alike = self._alike[kind.asks, offers] = self._charged(pending, queue)
+            alike = known[kind.asks, offers] = self._charged(pending, queue)
         requests = [(choice, replace(d, queue=queue.name)) for choice, d in alike.requests]
         impossible = alike.options.impossible
         refusal = (refusals.no_flavor(queue, alike.options),) if impossible else None
@@ -151,3 +149,8 @@ class GangClasses:
         for known in self._known.values():
             if known.refusal is not None and known.refusal[0].code not in NEVER:
                 known.refusal = None
+
+
+def _by_offers(_: Problem) -> dict[Hashable, GangClass]:
+    """What gangs ask of a problem, by what they ask of which flavors: nothing yet. No state of a cycle is in it."""
+    return {}
