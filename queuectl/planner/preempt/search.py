@@ -84,6 +84,8 @@ class Search:
         for goal in goals:
             scopes = self.scopes(goal)
             for number, (floor, scope) in enumerate(scopes):
+                if not number and not earlier:
+                    self._greedy(scope, goal, {})  # often reaches the bound
                 if self._beaten(floor, goal):
                     break
                 places = self._places(scope, goal)
